@@ -1,0 +1,125 @@
+/* Communication between ranks: worlds, communicators and collectives.
+ *
+ * Common to all collectives
+ *   Shapes      tensors are dense; "rows" is the first dimension. Counts of rows a rank default to tp_shard_range(rows, size, rank).
+ *   When        ordered on the context's compute stream.
+ *   Sums        f32, bf16 and f16 inputs are added in f32, integers in their own type (wrapping), always in the fixed binary tree over
+ *               ranks ((0+1)+(2+3))+..., and rounded once; TP_ALL_REDUCE_RING adds along the ring instead. max and min: NaN wins.
+ *   Aliasing    in == out (same memory) is allowed where the shapes allow it; other overlaps are not.
+ *   Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything moves; TP_ERR_PEER with the failing rank's own message; TP_ERR_TIMEOUT;
+ *               TP_ERR_MISMATCH in a checking world. After the last three the context can only be destroyed. */
+#ifndef TP_COMM_H
+#define TP_COMM_H
+
+#include <tp/context.h>
+#include <tp/random.h>
+
+typedef enum tp_reduce_op { TP_REDUCE_SUM = 0, TP_REDUCE_MAX, TP_REDUCE_MIN } tp_reduce_op;
+
+typedef enum tp_all_reduce_algorithm {
+    TP_ALL_REDUCE_AUTO = 0,
+    TP_ALL_REDUCE_ONE_SHOT, /* every rank reads all and adds everything: fewest steps */
+    TP_ALL_REDUCE_TWO_SHOT, /* every rank adds its slice and hands it to all: least traffic */
+    TP_ALL_REDUCE_RING      /* only under TP_SUM_FAST */
+} tp_all_reduce_algorithm;
+
+/* A link put on a thread world so that overlap can be measured where memory is shared: a transfer completes no sooner than the
+ * link would allow. bytes_per_second 0: no model. Every figure from it must be labelled as modelled. */
+typedef struct tp_link {
+    double latency_seconds;
+    double bytes_per_second;
+} tp_link;
+
+typedef struct tp_world_desc {
+    int ranks;
+    tp_link link;
+    bool check_calls; /* compare operation, count, dtype and group of every collective on all ranks */
+    int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
+} tp_world_desc;
+
+/* How a reduced value is finished: out = round(dropout(sum + bias) + residual), in f32, rounded once.
+ * All parts optional. first_row is the global row of out's first row (masks are drawn on global indices). */
+typedef struct tp_reduce_desc {
+    tp_reduce_op op;
+    tp_all_reduce_algorithm algorithm;
+    tp_tensor bias;     /* [cols] */
+    tp_tensor residual; /* shape of out */
+    float dropout;      /* probability; 0: none */
+    tp_random_key dropout_key;
+    int64_t first_row;
+} tp_reduce_desc;
+
+typedef struct tp_p2p {
+    bool send; /* else receive */
+    int peer;
+    tp_tensor tensor;
+} tp_p2p;
+
+/* The same-size buffer on every rank, and everyone's addresses. */
+typedef struct tp_symmetric {
+    size_t bytes;
+    void *local;
+    void **peer; /* [size of the communicator]; peer[rank] == local */
+} tp_symmetric;
+
+typedef struct tp_run_options {
+    int ranks;              /* 0: 1 */
+    tp_ctx_desc ctx;        /* template; world and rank are filled in */
+    tp_link link;
+    bool check_calls;
+} tp_run_options;
+
+TP_BEGIN_DECLS
+
+/* A world of thread ranks in this process. Each rank's thread creates its own context with .world and .rank. */
+TP_API tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **out);
+/* After all its contexts were destroyed. NULL is fine. */
+TP_API void tp_world_destroy(tp_world *world);
+
+/* Starts `ranks` threads, each with a context, and runs fn in them; waits for all. A rank whose fn fails aborts the world, so peers
+ * return TP_ERR_PEER soon. Returns the first failing rank's own status; tp_last_message() is its message, with the rank's number. */
+TP_API tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ctx, void *arg), void *arg);
+
+TP_API int tp_comm_rank(const tp_comm *comm);
+TP_API int tp_comm_size(const tp_comm *comm);
+/* "self", "threads", ... */
+TP_API const char *tp_comm_transport(const tp_comm *comm);
+
+/* out = finish(sum over ranks of in). in, out: same shape on all ranks. Input f32 may write f32, bf16 or f16; other inputs keep their
+ * dtype. desc NULL: plain sum. */
+TP_API tp_status tp_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);
+
+/* out = finish(rows [range of this rank] of the sum over ranks of in). in: [rows, ...] on all; out: this rank's rows.
+ * counts: rows a rank, NULL for balanced. In place: out is the rank's own rows inside in. */
+TP_API tp_status tp_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+                                   const tp_reduce_desc *desc);
+
+/* out = rows of all ranks, in rank order. In place: in is the rank's own rows inside out. */
+TP_API tp_status tp_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts);
+
+/* Copies root's tensor to all. */
+TP_API tp_status tp_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int root);
+
+/* Rank r sends send_counts[p] rows to p, in rank order from in, and receives recv_counts[p] rows from p into out. Not in place. */
+TP_API tp_status tp_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
+                               const int64_t *recv_counts);
+
+/* Posts all sends and receives as one batch and completes them: no order among them can deadlock. Between two ranks, sends meet
+ * receives in the order of the array. */
+TP_API tp_status tp_p2p_batch(tp_ctx *ctx, tp_comm *comm, const tp_p2p *ops, int count);
+
+TP_API tp_status tp_barrier(tp_ctx *ctx, tp_comm *comm);
+
+/* New communicator of the ranks that give the same color, ordered by key, then rank; color < 0: *out is NULL. */
+TP_API tp_status tp_comm_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out);
+TP_API void tp_comm_destroy(tp_ctx *ctx, tp_comm *comm);
+
+/* Makes every pending and later wait on this world return TP_ERR_PEER with this message, on all ranks. Never blocks. */
+TP_API void tp_comm_abort(tp_ctx *ctx, tp_comm *comm, tp_status status, const char *message);
+
+/* Registers `bytes` on all ranks; collective. Freed by tp_symmetric_destroy, collective too. */
+TP_API tp_status tp_symmetric_create(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out);
+TP_API void tp_symmetric_destroy(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric);
+
+TP_END_DECLS
+#endif

@@ -1,0 +1,119 @@
+/* A context is one rank: its device, streams, memory, mesh position, communicators and seed. There are no globals: two
+ * contexts in one process never share state. One context is used by one thread at a time; different contexts concurrently. */
+#ifndef TP_CONTEXT_H
+#define TP_CONTEXT_H
+
+#include <tp/mesh.h>
+#include <tp/shard.h>
+#include <tp/tensor.h>
+
+typedef struct tp_ctx tp_ctx;
+typedef struct tp_comm tp_comm;
+typedef struct tp_world tp_world;
+
+typedef enum tp_device { TP_DEVICE_CPU = 0, TP_DEVICE_CUDA } tp_device;
+
+/* Instruction sets of the CPU backend. AUTO takes the best that the machine has; forcing a missing one is refused.
+ * All of them give the same bits. */
+typedef enum tp_isa {
+    TP_ISA_AUTO = 0,
+    TP_ISA_PORTABLE,
+    TP_ISA_AVX2,       /* AVX2 + FMA + F16C */
+    TP_ISA_AVX512,     /* AVX-512 F, BW, DQ, VL */
+    TP_ISA_AVX512_BF16, /* the above and AVX512-BF16 */
+    TP_ISA_COUNT
+} tp_isa;
+
+/* TREE: the same bits on every layout that divides 8. FAST: run-to-run deterministic only. */
+typedef enum tp_sum_order { TP_SUM_TREE = 0, TP_SUM_FAST } tp_sum_order;
+
+/* What memory is used for; tp_ctx_memory counts each. */
+typedef enum tp_memory_kind {
+    TP_MEMORY_PARAM = 0, /* values, gradients, masters, packed copies */
+    TP_MEMORY_OPTIMIZER,
+    TP_MEMORY_SAVED,
+    TP_MEMORY_SCRATCH,
+    TP_MEMORY_COMM,
+    TP_MEMORY_OTHER, /* the context itself, layers, plans */
+    TP_MEMORY_KINDS
+} tp_memory_kind;
+
+typedef struct tp_memory_count {
+    size_t bytes, peak; /* now, and the most since creation or the last tp_ctx_memory_reset_peak */
+} tp_memory_count;
+
+/* Optional allocator; memory is 64-byte aligned at least. allocate returns NULL on failure. Called from any thread of the
+ * context, one at a time. */
+typedef struct tp_allocator {
+    void *(*allocate)(void *user, size_t bytes, size_t alignment);
+    void (*release)(void *user, void *memory, size_t bytes);
+    void *user;
+} tp_allocator;
+
+/* Zero-filled means: CPU, all defaults, one rank. */
+typedef struct tp_ctx_desc {
+    int version; /* TP_VERSION of the caller's headers, or 0 */
+    tp_device device;
+    int device_index;
+    int threads; /* compute threads of this rank; 0: max(1, cores / ranks of this process) */
+    tp_isa isa;
+    uint64_t seed;
+    tp_sum_order sum_order;
+    tp_world *world; /* borrowed; NULL: this rank is alone */
+    int rank;        /* this rank of the world */
+    tp_mesh mesh;
+    tp_allocator allocator;
+    void (*log)(void *user, const char *text);
+    void *log_user;
+    int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
+    bool synchronous;   /* finish each op before the next is issued, so that an error names the right one */
+    /* Test mode: compute runs on a worker lane too and lanes are delayed at random, which shows missing waits. 0: off. */
+    uint64_t lane_delay_seed;
+} tp_ctx_desc;
+
+TP_BEGIN_DECLS
+
+/* Computes: nothing; prepares one rank. Collectives: the communicators of the mesh are split, so all ranks of a world call it.
+ * Errors: TP_ERR_VERSION, TP_ERR_ARGUMENT (field and numbers), TP_ERR_BACKEND (why the device can't be used), TP_ERR_MEMORY.
+ * On failure *out is NULL and nothing is left behind. */
+TP_API tp_status tp_ctx_create(const tp_ctx_desc *desc, tp_ctx **out);
+
+/* Waits for this rank's work and frees it. Layers, parameters and optimizers made with it must be destroyed before. NULL is fine. */
+TP_API void tp_ctx_destroy(tp_ctx *ctx);
+
+/* Waits for all work issued so far; returns the first failure of any lane. */
+TP_API tp_status tp_ctx_synchronize(tp_ctx *ctx);
+
+/* The message of the first failure that broke this context, else of the last refused call; "" if none. */
+TP_API const char *tp_ctx_message(const tp_ctx *ctx);
+
+/* TP_OK, or the failure after which this context can only be destroyed. */
+TP_API tp_status tp_ctx_failure(const tp_ctx *ctx);
+
+TP_API int tp_ctx_rank(const tp_ctx *ctx);
+TP_API int tp_ctx_threads(const tp_ctx *ctx);
+TP_API tp_isa tp_ctx_isa(const tp_ctx *ctx);
+TP_API uint64_t tp_ctx_seed(const tp_ctx *ctx);
+TP_API const tp_mesh *tp_ctx_mesh(const tp_ctx *ctx);
+
+/* Communicator of this rank's group along an axis, and of the whole world. Never NULL: a group of one is `self`. */
+TP_API tp_comm *tp_ctx_group(const tp_ctx *ctx, tp_axis axis);
+TP_API tp_comm *tp_ctx_world(const tp_ctx *ctx);
+
+/* Device memory from the context's allocator, 64-byte aligned, not cleared; counted under `kind`. bytes 0 gives a pointer
+ * that may be released. */
+TP_API tp_status tp_ctx_allocate(tp_ctx *ctx, tp_memory_kind kind, size_t bytes, void **out);
+TP_API void tp_ctx_release(tp_ctx *ctx, tp_memory_kind kind, void *memory, size_t bytes);
+TP_API tp_memory_count tp_ctx_memory(const tp_ctx *ctx, tp_memory_kind kind);
+TP_API void tp_ctx_memory_reset_peak(tp_ctx *ctx);
+
+/* Seconds of this rank's compute thread since creation: in compute ops, and in (or waiting for) communication. */
+TP_API void tp_ctx_times(const tp_ctx *ctx, double *compute_seconds, double *comm_seconds);
+TP_API void tp_ctx_times_reset(tp_ctx *ctx);
+
+/* Name of an instruction set, and whether this machine has it. */
+TP_API const char *tp_isa_name(tp_isa isa);
+TP_API bool tp_isa_available(tp_isa isa);
+
+TP_END_DECLS
+#endif

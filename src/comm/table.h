@@ -1,0 +1,62 @@
+/* THE comm table: what a transport must do. Shapes and dtypes were checked by comm.c; calls run in stream order. Every slot is non-NULL. */
+#ifndef TPI_COMM_TABLE_H
+#define TPI_COMM_TABLE_H
+
+#include "core/context.h"
+
+/* A dense [rows, cols] buffer pair. Counts are rows a rank (never NULL here), firsts their prefix sums; both [size]. */
+typedef struct tpi_collective_args {
+    tp_comm *comm;
+    const void *in;
+    void *out;
+    tp_dtype in_dtype, out_dtype;
+    int64_t rows, cols; /* rows: global */
+    const int64_t *counts;      /* all_gather, reduce_scatter: rows a rank; all_to_all: rows sent to each. NULL: balanced */
+    const int64_t *recv_counts; /* all_to_all */
+    int root;
+    tp_reduce_desc reduce;
+} tpi_collective_args;
+
+typedef struct tpi_p2p_args {
+    tp_comm *comm;
+    const tp_p2p *ops; /* must stay until the op ran */
+    int count;
+} tpi_p2p_args;
+
+typedef struct tpi_comm_table {
+    const char *name;
+    tp_status (*all_reduce)(tpi_stream *stream, const tpi_collective_args *args);
+    tp_status (*reduce_scatter)(tpi_stream *stream, const tpi_collective_args *args);
+    tp_status (*all_gather)(tpi_stream *stream, const tpi_collective_args *args);
+    tp_status (*broadcast)(tpi_stream *stream, const tpi_collective_args *args);
+    tp_status (*all_to_all)(tpi_stream *stream, const tpi_collective_args *args);
+    tp_status (*p2p)(tpi_stream *stream, const tpi_p2p_args *args);
+    tp_status (*barrier)(tpi_stream *stream, tp_comm *comm);
+    /* Host-side, collective. */
+    tp_status (*split)(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out);
+    tp_status (*exchange)(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes); /* all-gather of small host data */
+    void (*destroy)(tp_ctx *ctx, tp_comm *comm);
+    void (*abort)(tp_comm *comm, int rank, tp_status status, const char *message);
+} tpi_comm_table;
+
+struct tp_comm {
+    const tpi_comm_table *table;
+    tp_ctx *ctx;
+    int rank, size;
+    void *state; /* the transport's */
+};
+
+extern const tpi_comm_table tpi_comm_self;
+extern const tpi_comm_table tpi_comm_threads;
+
+/* Communicator of a world for one rank (threads), and the group of one (self). */
+tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
+tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
+
+/* Collectives on a given lane; the public functions (comm.c) use the compute stream. */
+tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);
+tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+                                  const tp_reduce_desc *desc);
+tp_status tpi_comm_all_gather(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts);
+
+#endif

@@ -1,0 +1,58 @@
+/* THE backend table: what a device must do. Every slot is non-NULL (a test asserts it). Ops have one slot each, named as in ops.h. */
+#ifndef TPI_BACKEND_H
+#define TPI_BACKEND_H
+
+#include "core/ops.h"
+
+typedef struct tpi_event tpi_event;
+
+/* A host function run in stream order; returns a status that becomes the context's failure when not TP_OK. */
+typedef tp_status (*tpi_task)(tp_ctx *ctx, const void *args);
+
+typedef struct tpi_backend {
+    const char *name;
+    /* open: per-context state in ctx->device_state. close undoes it, also after a failed open. */
+    tp_status (*open)(tp_ctx *ctx);
+    void (*close)(tp_ctx *ctx);
+
+    void *(*allocate)(tp_ctx *ctx, size_t bytes);
+    void (*release)(tp_ctx *ctx, void *memory, size_t bytes);
+
+    /* A lane is a FIFO. inline_lane: run() executes in the caller before it returns (the CPU's compute stream). */
+    tp_status (*stream_create)(tp_ctx *ctx, const char *name, bool inline_lane, tpi_stream **out);
+    void (*stream_destroy)(tpi_stream *stream);
+    tp_status (*stream_synchronize)(tpi_stream *stream);
+    tp_status (*event_create)(tp_ctx *ctx, tpi_event **out);
+    void (*event_destroy)(tpi_event *event);
+    tp_status (*event_record)(tpi_event *event, tpi_stream *stream);
+    tp_status (*event_wait)(tpi_event *event, tpi_stream *stream); /* stream waits; the caller does not */
+    /* Runs a host task in stream order; args (at most TPI_TASK_BYTES) are copied. */
+    tp_status (*run)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
+
+    /* Packed right operands: bytes for a [cols, inner] operand in this order (NULL: one chain), and the packing itself. */
+    size_t (*gemm_packed_bytes)(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order);
+    tp_status (*gemm_pack)(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order,
+                           const tpi_packed *out);
+
+    tp_status (*gemm)(tpi_stream *stream, const tpi_gemm_args *args);
+    tp_status (*reduce)(tpi_stream *stream, const tpi_reduce_args *args);
+    tp_status (*map)(tpi_stream *stream, const tpi_map_args *args);
+    tp_status (*activation)(tpi_stream *stream, const tpi_activation_args *args);
+    tp_status (*rope)(tpi_stream *stream, const tpi_rope_args *args);
+    tp_status (*norm)(tpi_stream *stream, const tpi_norm_args *args);
+    tp_status (*norm_grad)(tpi_stream *stream, const tpi_norm_grad_args *args);
+    tp_status (*attention)(tpi_stream *stream, const tpi_attention_args *args);
+    tp_status (*attention_grad)(tpi_stream *stream, const tpi_attention_grad_args *args);
+    tp_status (*embedding)(tpi_stream *stream, const tpi_embedding_args *args);
+    tp_status (*embedding_grad)(tpi_stream *stream, const tpi_embedding_grad_args *args);
+    tp_status (*xent)(tpi_stream *stream, const tpi_xent_args *args);
+    tp_status (*square_sum)(tpi_stream *stream, const tpi_square_sum_args *args);
+    tp_status (*optimizer)(tpi_stream *stream, const tpi_optimizer_args *args);
+    tp_status (*random_fill)(tpi_stream *stream, const tpi_random_fill_args *args);
+} tpi_backend;
+
+#define TPI_TASK_BYTES 768
+
+extern const tpi_backend tpi_backend_cpu;
+
+#endif

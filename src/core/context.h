@@ -1,0 +1,62 @@
+/* Inside a context, and the services every part of the library uses. */
+#ifndef TPI_CONTEXT_H
+#define TPI_CONTEXT_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "core/arena.h"
+#include "core/backend.h"
+
+#define TPI_MESSAGE_BYTES 512
+
+/* First failure wins: set once, from any lane. */
+typedef struct tpi_failure {
+    atomic_int status; /* tp_status */
+    pthread_mutex_t lock;
+    char message[TPI_MESSAGE_BYTES];
+} tpi_failure;
+
+struct tp_ctx {
+    tp_ctx_desc desc; /* resolved: no zero means default any more */
+    tp_mesh mesh;
+    const tpi_backend *backend;
+    void *device_state;
+    tpi_stream *compute;
+    tpi_arena scratch; /* mark/release stack of the compute stream */
+    tp_comm *world;
+    tp_comm *group[TP_AXIS_COUNT];
+    tpi_failure failure;
+    char refused[TPI_MESSAGE_BYTES]; /* last refused call: nothing was changed by it */
+    tp_memory_count memory[TP_MEMORY_KINDS];
+    pthread_mutex_t memory_lock;
+    double compute_seconds, comm_seconds; /* of the compute stream */
+};
+
+/* A refused call: nothing was changed. Writes the context's (ctx may be NULL) and the thread's message and returns status. */
+tp_status tpi_refuse(tp_ctx *ctx, tp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* A failure that breaks the context: recorded if it is the first, and the world is aborted so that peers return. Returns status. */
+tp_status tpi_fail(tp_ctx *ctx, tp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* Thread message only (no context at hand). */
+tp_status tpi_message(tp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* TP_OK, or the sticky failure: public calls begin with it. */
+tp_status tpi_ctx_usable(tp_ctx *ctx);
+
+/* Returns from the caller when a step fails. */
+#define TPI_TRY(expression)                        \
+    do {                                           \
+        tp_status tpi_try_status = (expression);   \
+        if (tpi_try_status != TP_OK)               \
+            return tpi_try_status;                 \
+    } while (0)
+
+double tpi_seconds(void); /* monotonic clock */
+
+/* Zeroed host memory for library objects, counted as TP_MEMORY_OTHER. */
+void *tpi_host_allocate(tp_ctx *ctx, size_t bytes);
+void tpi_host_release(tp_ctx *ctx, void *memory, size_t bytes);
+
+#endif
