@@ -1,0 +1,2 @@
+#include <tp/tp.h>
+int main(void) { return tp_version() != TP_VERSION; }
