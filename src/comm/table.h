@@ -53,6 +53,10 @@ extern const tpi_comm_table tpi_comm_threads;
 tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
 
+/* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on this rank). */
+int tpi_world_ranks(const tp_world *world);
+void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
+
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */
 tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);
 tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,

@@ -30,7 +30,8 @@ struct tp_ctx {
     char refused[TPI_MESSAGE_BYTES]; /* last refused call: nothing was changed by it */
     tp_memory_count memory[TP_MEMORY_KINDS];
     pthread_mutex_t memory_lock;
-    double compute_seconds, comm_seconds; /* of the compute stream */
+    double compute_seconds, comm_seconds; /* of the compute stream; written through tpi_add_seconds */
+    tpi_cost issued;                      /* work of all ops issued so far */
 };
 
 /* A refused call: nothing was changed. Writes the context's (ctx may be NULL) and the thread's message and returns status. */
@@ -41,6 +42,7 @@ tp_status tpi_fail(tp_ctx *ctx, tp_status status, const char *format, ...) __att
 
 /* Thread message only (no context at hand). */
 tp_status tpi_message(tp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void tpi_message_set(const char *text);
 
 /* TP_OK, or the sticky failure: public calls begin with it. */
 tp_status tpi_ctx_usable(tp_ctx *ctx);
@@ -55,8 +57,15 @@ tp_status tpi_ctx_usable(tp_ctx *ctx);
 
 double tpi_seconds(void); /* monotonic clock */
 
+/* Adds to the times of tp_ctx_times; from any thread. */
+void tpi_add_seconds(tp_ctx *ctx, double compute, double comm);
+
 /* Zeroed host memory for library objects, counted as TP_MEMORY_OTHER. */
 void *tpi_host_allocate(tp_ctx *ctx, size_t bytes);
 void tpi_host_release(tp_ctx *ctx, void *memory, size_t bytes);
+
+/* Host memory from the allocator (NULL or empty: the system's), 64-byte aligned, not cleared, not counted. NULL on failure. */
+void *tpi_raw_allocate(const tp_allocator *allocator, size_t bytes);
+void tpi_raw_release(const tp_allocator *allocator, void *memory, size_t bytes);
 
 #endif
