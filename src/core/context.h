@@ -23,6 +23,7 @@ struct tp_ctx {
     const tpi_backend *backend;
     void *device_state;
     tpi_stream *compute;
+    tpi_stream *streams; /* all of them, compute too: stream.h */
     tpi_arena scratch; /* mark/release stack of the compute stream */
     tp_comm *world;
     tp_comm *group[TP_AXIS_COUNT];
