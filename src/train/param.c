@@ -1,0 +1,216 @@
+#include "train/param.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/inner.h"
+
+static int group_rank(const tp_ctx *ctx)
+{
+    return tp_comm_rank(tp_ctx_group(ctx, TP_AXIS_TP));
+}
+
+static int group_size(const tp_ctx *ctx)
+{
+    return tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
+}
+
+static tp_tensor local_view(const tpi_param_desc *desc, tp_dtype dtype, int64_t local)
+{
+    int64_t shape[2] = {desc->shape[0], desc->dims == 2 ? desc->shape[1] : 1};
+    if (desc->shard_dim >= 0)
+        shape[desc->shard_dim] = local;
+    return desc->dims == 2 ? tp_tensor_2d(NULL, dtype, shape[0], shape[1]) : tp_tensor_1d(NULL, dtype, shape[0]);
+}
+
+static tp_status allocate_view(tp_ctx *ctx, tp_tensor *view)
+{
+    return tp_ctx_allocate(ctx, TP_MEMORY_PARAM, tp_tensor_bytes(*view), &view->data);
+}
+
+static void release_view(tp_ctx *ctx, tp_tensor *view)
+{
+    if (view->data != NULL)
+        tp_ctx_release(ctx, TP_MEMORY_PARAM, view->data, tp_tensor_bytes(*view));
+}
+
+static tp_status allocate_packed(tp_ctx *ctx, tp_param *param, tpi_param_internal *internal)
+{
+    const tpi_backend *backend = ctx->backend;
+    int64_t rows = param->value.shape[0], cols = param->value.shape[1];
+    internal->forward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, rows, cols, tpi_param_order(param, 1));
+    internal->backward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, cols, rows, tpi_param_order(param, 0));
+    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->forward.bytes, &internal->forward.data));
+    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->backward.bytes, &internal->backward.data));
+    return TP_OK;
+}
+
+static tp_status allocate_gradients(tp_ctx *ctx, const tpi_param_desc *desc, int64_t local, tp_param *param)
+{
+    if (desc->flags & TP_PARAM_FROZEN)
+        return TP_OK;
+    param->grad = local_view(desc, TP_DTYPE_F32, local);
+    TPI_TRY(allocate_view(ctx, &param->grad));
+    if (desc->flags & TP_PARAM_TIED) {
+        param->grad_tied = param->grad;
+        param->grad_tied.data = NULL;
+        TPI_TRY(allocate_view(ctx, &param->grad_tied));
+    }
+    if (desc->flags & TP_PARAM_PARTIAL) {
+        int64_t count;
+        tp_range mine = tp_shard_virtual(group_size(ctx), group_rank(ctx), &count);
+        param->grad_partial = tp_tensor_2d(NULL, TP_DTYPE_F32, mine.end - mine.begin, tp_tensor_elements(param->grad));
+        TPI_TRY(allocate_view(ctx, &param->grad_partial));
+    }
+    return TP_OK;
+}
+
+static tp_status fill_param(tp_ctx *ctx, const tpi_param_desc *desc, tp_param *param)
+{
+    int ranks = group_size(ctx), rank = group_rank(ctx);
+    int written = snprintf(param->name, sizeof param->name, "%s.%s", desc->layer ? desc->layer : "", desc->suffix);
+    if (written >= (int)sizeof param->name)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "parameter name of %d characters, at most %d", written, TP_PARAM_NAME - 1);
+    param->flags = desc->flags;
+    param->init = desc->init;
+    param->init_std = desc->init_std;
+    param->dims = desc->dims;
+    memcpy(param->shape, desc->shape, sizeof param->shape);
+    param->shard_dim = desc->shard_dim;
+    param->parts = desc->parts;
+    memcpy(param->part, desc->part, sizeof param->part);
+
+    tpi_param_internal *internal = tpi_host_allocate(ctx, sizeof *internal);
+    if (internal == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "parameter '%s': out of memory", param->name);
+    param->internal = internal;
+    internal->ctx = ctx;
+    internal->packed = desc->packed;
+    if (desc->shard_dim >= 0) {
+        internal->ordered = ctx->desc.sum_order == TP_SUM_TREE;
+        tpi_inner_from_parts(desc->part, desc->parts, ranks, rank, &internal->order);
+    }
+    int64_t local = desc->shard_dim >= 0 ? tpi_parts_local(desc->part, desc->parts, ranks, rank) : 0;
+    param->value = local_view(desc, desc->dtype, local);
+    TPI_TRY(allocate_view(ctx, &param->value));
+    TPI_TRY(allocate_gradients(ctx, desc, local, param));
+    return desc->packed ? allocate_packed(ctx, param, internal) : TP_OK;
+}
+
+tp_status tpi_param_create(tp_ctx *ctx, const tpi_param_desc *desc, tp_param **out)
+{
+    *out = NULL;
+    tp_param *param = tpi_host_allocate(ctx, sizeof *param);
+    if (param == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "parameter '%s.%s': out of memory", desc->layer, desc->suffix);
+    tp_status status = fill_param(ctx, desc, param);
+    if (status == TP_OK)
+        status = tp_params_zero_grad(ctx, &param, 1);
+    if (status != TP_OK) {
+        tpi_param_destroy(ctx, param);
+        return status;
+    }
+    *out = param;
+    return TP_OK;
+}
+
+void tpi_param_destroy(tp_ctx *ctx, tp_param *param)
+{
+    if (param == NULL)
+        return;
+    release_view(ctx, &param->value);
+    release_view(ctx, &param->grad);
+    release_view(ctx, &param->grad_tied);
+    release_view(ctx, &param->grad_partial);
+    tpi_param_internal *internal = param->internal;
+    if (internal != NULL) {
+        if (internal->forward.data != NULL)
+            tp_ctx_release(ctx, TP_MEMORY_PARAM, internal->forward.data, internal->forward.bytes);
+        if (internal->backward.data != NULL)
+            tp_ctx_release(ctx, TP_MEMORY_PARAM, internal->backward.data, internal->backward.bytes);
+        tpi_host_release(ctx, internal, sizeof *internal);
+    }
+    tpi_host_release(ctx, param, sizeof *param);
+}
+
+const tpi_param_internal *tpi_param_internal_of(const tp_param *param)
+{
+    return param->internal;
+}
+
+void tpi_param_listen(tp_param *param, tpi_param_listener listener, void *user)
+{
+    tpi_param_internal *internal = param->internal;
+    internal->listener = listener;
+    internal->listener_user = user;
+}
+
+const tpi_inner *tpi_param_order(const tp_param *param, int dim)
+{
+    const tpi_param_internal *internal = param->internal;
+    return dim == param->shard_dim && internal->ordered ? &internal->order : NULL;
+}
+
+void tpi_param_norm_order(tp_ctx *ctx, const tp_param *param, int *dim, tpi_inner *out)
+{
+    const tpi_param_internal *internal = param->internal;
+    if (param->shard_dim >= 0) {
+        *dim = param->shard_dim;
+        *out = internal->order;
+        return;
+    }
+    *dim = 0;
+    tpi_inner_from_share(param->shape[0], group_size(ctx), group_rank(ctx), false, out);
+}
+
+int64_t tp_param_elements(const tp_param *param)
+{
+    return param->dims == 2 ? param->shape[0] * param->shape[1] : param->shape[0];
+}
+
+tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param)
+{
+    const tpi_param_internal *internal = param->internal;
+    if (!internal->packed)
+        return TP_OK;
+    int64_t rows = param->value.shape[0], cols = param->value.shape[1];
+    tpi_operand forward = {param->value.data, param->value.dtype, cols, 1};
+    tpi_operand backward = {param->value.data, param->value.dtype, 1, cols};
+    TPI_TRY(ctx->backend->gemm_pack(ctx->compute, &forward, rows, cols, tpi_param_order(param, 1), &internal->forward));
+    return ctx->backend->gemm_pack(ctx->compute, &backward, cols, rows, tpi_param_order(param, 0), &internal->backward);
+}
+
+tp_status tp_param_touch(tp_ctx *ctx, tp_param *param)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_param_repack(ctx, param));
+    const tpi_param_internal *internal = param->internal;
+    if (internal->listener != NULL)
+        internal->listener(internal->listener_user, ctx, param);
+    return tpi_ctx_usable(ctx);
+}
+
+static tp_status zero(tp_ctx *ctx, tp_tensor view)
+{
+    if (view.data == NULL)
+        return TP_OK;
+    int64_t elements = tp_tensor_elements(view);
+    return tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
+                                                .cols = elements,
+                                                .out = view.data,
+                                                .in_dtype = TP_DTYPE_F32,
+                                                .out_dtype = TP_DTYPE_F32,
+                                                .in_stride = elements,
+                                                .out_stride = elements});
+}
+
+tp_status tp_params_zero_grad(tp_ctx *ctx, tp_param *const *params, int count)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    for (int i = 0; i < count; i++) {
+        TPI_TRY(zero(ctx, params[i]->grad));
+        TPI_TRY(zero(ctx, params[i]->grad_tied));
+        TPI_TRY(zero(ctx, params[i]->grad_partial));
+    }
+    return TP_OK;
+}

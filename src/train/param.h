@@ -1,0 +1,52 @@
+/* Creating parameters, and what the library keeps beside them. */
+#ifndef TPI_PARAM_H
+#define TPI_PARAM_H
+
+#include <tp/param.h>
+
+#include "core/context.h"
+
+typedef struct tpi_param_desc {
+    const char *layer, *suffix; /* name is "<layer>.<suffix>" */
+    int dims;
+    int64_t shape[2];
+    int shard_dim; /* -1: replicated */
+    int parts;
+    tp_shard_part part[TP_PARAM_PARTS];
+    tp_dtype dtype;
+    unsigned flags;
+    tp_init init;
+    float init_std;
+    bool packed; /* keep packed copies of a 2-D weight for both GEMMs that read it */
+} tpi_param_desc;
+
+typedef void (*tpi_param_listener)(void *user, tp_ctx *ctx, tp_param *param);
+
+/* param->internal. */
+typedef struct tpi_param_internal {
+    tp_ctx *ctx;
+    bool packed;
+    bool ordered; /* the cut dimension is summed by virtual ranks */
+    tpi_inner order; /* of the cut dimension, over this rank's shard */
+    tpi_packed forward;  /* value as right operand of x W^T: cols = rows of value, inner = cols of value */
+    tpi_packed backward; /* value as right operand of dy W: cols = cols of value, inner = rows of value */
+    tpi_param_listener listener; /* called after value was written from outside the optimizer */
+    void *listener_user;
+} tpi_param_internal;
+
+tp_status tpi_param_create(tp_ctx *ctx, const tpi_param_desc *desc, tp_param **out);
+void tpi_param_destroy(tp_ctx *ctx, tp_param *param);
+
+const tpi_param_internal *tpi_param_internal_of(const tp_param *param);
+void tpi_param_listen(tp_param *param, tpi_param_listener listener, void *user);
+
+/* Order of the inner sum when the value's rows (dim 0) or columns (dim 1) are summed over; NULL: one chain. */
+const tpi_inner *tpi_param_order(const tp_param *param, int dim);
+
+/* Refreshes packed copies only (the optimizer wrote the value itself). */
+tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param);
+
+/* The order in which this rank's share of the parameter's elements enters norms (each element of the global tensor once), along *dim. */
+void tpi_param_norm_order(tp_ctx *ctx, const tp_param *param, int *dim, tpi_inner *out);
+
+#endif
