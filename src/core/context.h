@@ -33,6 +33,8 @@ struct tp_ctx {
     pthread_mutex_t memory_lock;
     double compute_seconds, comm_seconds; /* of the compute stream; written through tpi_add_seconds */
     tpi_cost issued;                      /* work of all ops issued so far */
+    struct tpi_executor *executor;        /* the plan executor's lanes and events */
+    void (*executor_free)(tp_ctx *ctx);   /* if set: called by tp_ctx_destroy while the backend is open */
 };
 
 /* A refused call: nothing was changed. Writes the context's (ctx may be NULL) and the thread's message and returns status. */
