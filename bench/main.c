@@ -1,2 +1,0 @@
-#include <tp/tp.h>
-int main(void) { return tp_version() != TP_VERSION; }
