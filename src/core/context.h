@@ -59,6 +59,7 @@ tp_status tpi_ctx_usable(tp_ctx *ctx);
     } while (0)
 
 double tpi_seconds(void); /* monotonic clock */
+int tpi_usable_cores(void); /* that this process may run on */
 
 /* Adds to the times of tp_ctx_times; from any thread. */
 void tpi_add_seconds(tp_ctx *ctx, double compute, double comm);

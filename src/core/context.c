@@ -1,0 +1,231 @@
+/* Contexts: checking a description, making and unmaking a rank. */
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/table.h"
+#include "core/context.h"
+#include "core/stream.h"
+
+#define MAX_THREADS 1024
+#define DEFAULT_TIMEOUT_MS ((int64_t)600000)
+
+double tpi_seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+int tpi_usable_cores(void)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        return CPU_COUNT(&set);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    return online > 0 && online <= MAX_THREADS ? (int)online : 1;
+}
+
+static tp_status check_range(const char *field, int64_t value, int64_t low, int64_t high)
+{
+    if (value >= low && value <= high)
+        return TP_OK;
+    return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.%s is %lld, not within %lld and %lld", field, (long long)value, (long long)low,
+                       (long long)high);
+}
+
+static tp_status check_version(int version)
+{
+    if (version == 0 || version / 100 == TP_VERSION / 100)
+        return TP_OK;
+    return tpi_message(TP_ERR_VERSION, "tp_ctx_desc.version is %d.%d of the caller's headers, the library is %d.%d", version / 10000,
+                       version / 100 % 100, TP_VERSION_MAJOR, TP_VERSION_MINOR);
+}
+
+static tp_status check_device(const tp_ctx_desc *desc)
+{
+    TPI_TRY(check_range("device", (int)desc->device, TP_DEVICE_CPU, TP_DEVICE_CUDA));
+    if (desc->device == TP_DEVICE_CUDA)
+        return tpi_message(TP_ERR_BACKEND, "tp_ctx_desc.device is CUDA, which this build does not have");
+    TPI_TRY(check_range("device_index", desc->device_index, 0, 0));
+    TPI_TRY(check_range("isa", (int)desc->isa, TP_ISA_AUTO, TP_ISA_COUNT - 1));
+    if (!tp_isa_available(desc->isa))
+        return tpi_message(TP_ERR_BACKEND, "tp_ctx_desc.isa is %s, which this machine does not have", tp_isa_name(desc->isa));
+    return TP_OK;
+}
+
+/* Checks everything and fills in defaults; nothing was allocated yet. */
+static tp_status resolve(tp_ctx_desc *desc)
+{
+    TPI_TRY(check_version(desc->version));
+    TPI_TRY(check_device(desc));
+    TPI_TRY(check_range("threads", desc->threads, 0, MAX_THREADS));
+    TPI_TRY(check_range("sum_order", (int)desc->sum_order, TP_SUM_TREE, TP_SUM_FAST));
+    TPI_TRY(check_range("timeout_ms", desc->timeout_ms, 0, INT64_MAX / 1000000));
+    int ranks = desc->world ? tpi_world_ranks(desc->world) : 1;
+    TPI_TRY(check_range("rank", desc->rank, 0, ranks - 1));
+    TPI_TRY(tp_mesh_resolve(&desc->mesh, ranks));
+    if (!desc->allocator.allocate != !desc->allocator.release)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.allocator has only one of its functions allocate and release");
+    if (desc->threads == 0) {
+        desc->threads = tpi_usable_cores() / ranks;
+        desc->threads = desc->threads < 1 ? 1 : desc->threads > MAX_THREADS ? MAX_THREADS : desc->threads;
+    }
+    if (desc->timeout_ms == 0)
+        desc->timeout_ms = DEFAULT_TIMEOUT_MS;
+    return TP_OK;
+}
+
+/* This rank's group along an axis: the ranks that differ in that coordinate only. */
+static tp_status create_group(tp_ctx *ctx, tp_axis axis)
+{
+    if (tp_mesh_size(&ctx->mesh, axis) == 1)
+        return tpi_comm_create_self(ctx, &ctx->group[axis]);
+    int coordinate[TP_AXIS_COUNT];
+    for (int i = 0; i < TP_AXIS_COUNT; i++)
+        coordinate[i] = tp_mesh_coordinate(&ctx->mesh, ctx->desc.rank, (tp_axis)i);
+    int key = coordinate[axis];
+    coordinate[axis] = 0;
+    int color = tp_mesh_rank(&ctx->mesh, coordinate);
+    return ctx->world->table->split(ctx, ctx->world, color, key, &ctx->group[axis]);
+}
+
+static tp_status prepare(tp_ctx *ctx)
+{
+    TPI_TRY(ctx->backend->open(ctx));
+    TPI_TRY(ctx->backend->stream_create(ctx, "compute", true, &ctx->compute));
+    if (ctx->desc.world)
+        TPI_TRY(tpi_comm_create_threads(ctx, ctx->desc.world, ctx->desc.rank, &ctx->world));
+    else
+        TPI_TRY(tpi_comm_create_self(ctx, &ctx->world));
+    for (int axis = 0; axis < TP_AXIS_COUNT; axis++)
+        TPI_TRY(create_group(ctx, (tp_axis)axis));
+    return TP_OK;
+}
+
+static void unmake(tp_ctx *ctx)
+{
+    if (ctx->compute)
+        ctx->backend->stream_synchronize(ctx->compute);
+    for (int axis = TP_AXIS_COUNT - 1; axis >= 0; axis--) {
+        if (ctx->group[axis])
+            ctx->group[axis]->table->destroy(ctx, ctx->group[axis]);
+    }
+    /* Out of reach first: whatever fails from here on has nobody to tell. */
+    tp_comm *world = ctx->world;
+    ctx->world = NULL;
+    if (world)
+        world->table->destroy(ctx, world);
+    tpi_arena_free(&ctx->scratch);
+    if (ctx->compute)
+        ctx->backend->stream_destroy(ctx->compute);
+    ctx->backend->close(ctx);
+    pthread_mutex_destroy(&ctx->memory_lock);
+    pthread_mutex_destroy(&ctx->failure.lock);
+    tp_allocator allocator = ctx->desc.allocator;
+    tpi_raw_release(ctx->desc.device == TP_DEVICE_CPU ? &allocator : NULL, ctx, sizeof *ctx);
+}
+
+tp_status tp_ctx_create(const tp_ctx_desc *desc, tp_ctx **out)
+{
+    if (!desc || !out)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_create: %s is NULL", desc ? "out" : "desc");
+    *out = NULL;
+    tp_ctx_desc resolved = *desc;
+    TPI_TRY(resolve(&resolved));
+    tp_ctx *ctx = tpi_raw_allocate(resolved.device == TP_DEVICE_CPU ? &resolved.allocator : NULL, sizeof *ctx);
+    if (!ctx) {
+        tpi_message(TP_ERR_MEMORY, "out of memory: %zu bytes for a context", sizeof *ctx);
+        if (resolved.world)
+            tpi_world_abort(resolved.world, resolved.rank, TP_ERR_MEMORY, tp_last_message());
+        return TP_ERR_MEMORY;
+    }
+    memset(ctx, 0, sizeof *ctx);
+    ctx->desc = resolved;
+    ctx->mesh = resolved.mesh;
+    ctx->backend = &tpi_backend_cpu;
+    pthread_mutex_init(&ctx->failure.lock, NULL);
+    pthread_mutex_init(&ctx->memory_lock, NULL);
+    ctx->memory[TP_MEMORY_OTHER] = (tp_memory_count){sizeof *ctx, sizeof *ctx};
+    tpi_arena_init(&ctx->scratch, ctx, TP_MEMORY_SCRATCH);
+
+    tp_status status = prepare(ctx);
+    if (status != TP_OK) {
+        /* Peers may be waiting in the splits. */
+        if (resolved.world)
+            tpi_world_abort(resolved.world, resolved.rank, status, tp_last_message());
+        unmake(ctx);
+        return status;
+    }
+    *out = ctx;
+    return TP_OK;
+}
+
+void tp_ctx_destroy(tp_ctx *ctx)
+{
+    if (!ctx)
+        return;
+    tp_ctx_synchronize(ctx);
+    unmake(ctx);
+}
+
+void tpi_stream_enter(tp_ctx *ctx, tpi_stream *stream)
+{
+    stream->next = ctx->streams;
+    ctx->streams = stream;
+}
+
+void tpi_stream_leave(tpi_stream *stream)
+{
+    for (tpi_stream **link = &stream->ctx->streams; *link; link = &(*link)->next) {
+        if (*link == stream) {
+            *link = stream->next;
+            return;
+        }
+    }
+}
+
+tp_status tp_ctx_synchronize(tp_ctx *ctx)
+{
+    if (!ctx)
+        return tpi_ctx_usable(ctx);
+    for (tpi_stream *stream = ctx->streams; stream; stream = stream->next)
+        ctx->backend->stream_synchronize(stream);
+    return tpi_ctx_usable(ctx);
+}
+
+int tp_ctx_rank(const tp_ctx *ctx)
+{
+    return ctx->desc.rank;
+}
+
+int tp_ctx_threads(const tp_ctx *ctx)
+{
+    return ctx->desc.threads;
+}
+
+tp_isa tp_ctx_isa(const tp_ctx *ctx)
+{
+    return ctx->desc.isa;
+}
+
+uint64_t tp_ctx_seed(const tp_ctx *ctx)
+{
+    return ctx->desc.seed;
+}
+
+const tp_mesh *tp_ctx_mesh(const tp_ctx *ctx)
+{
+    return &ctx->mesh;
+}
+
+tp_comm *tp_ctx_group(const tp_ctx *ctx, tp_axis axis)
+{
+    return ctx->group[axis];
+}
+
+tp_comm *tp_ctx_world(const tp_ctx *ctx)
+{
+    return ctx->world;
+}

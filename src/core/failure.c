@@ -1,0 +1,68 @@
+/* Refusals and failures of a context: the first failure wins, from any lane, and stops the other ranks too. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "comm/table.h"
+#include "core/context.h"
+
+tp_status tpi_refuse(tp_ctx *ctx, tp_status status, const char *format, ...)
+{
+    char text[TPI_MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    tpi_message_set(text);
+    if (ctx) {
+        pthread_mutex_lock(&ctx->failure.lock);
+        memcpy(ctx->refused, text, sizeof text);
+        pthread_mutex_unlock(&ctx->failure.lock);
+    }
+    return status;
+}
+
+tp_status tpi_fail(tp_ctx *ctx, tp_status status, const char *format, ...)
+{
+    char text[TPI_MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    tpi_message_set(text);
+
+    pthread_mutex_lock(&ctx->failure.lock);
+    bool first = atomic_load(&ctx->failure.status) == TP_OK;
+    if (first) {
+        memcpy(ctx->failure.message, text, sizeof text);
+        atomic_store(&ctx->failure.status, (int)status); /* after the message: who sees it may read the text */
+    }
+    pthread_mutex_unlock(&ctx->failure.lock);
+    if (!first)
+        return status;
+    if (ctx->desc.log)
+        ctx->desc.log(ctx->desc.log_user, text);
+    if (ctx->world)
+        ctx->world->table->abort(ctx->world, ctx->world->rank, status, text);
+    return status;
+}
+
+tp_status tpi_ctx_usable(tp_ctx *ctx)
+{
+    if (!ctx)
+        return tpi_message(TP_ERR_ARGUMENT, "ctx is NULL");
+    tp_status status = tp_ctx_failure(ctx);
+    if (status != TP_OK)
+        tpi_message_set(ctx->failure.message);
+    return status;
+}
+
+tp_status tp_ctx_failure(const tp_ctx *ctx)
+{
+    return (tp_status)atomic_load(&ctx->failure.status);
+}
+
+const char *tp_ctx_message(const tp_ctx *ctx)
+{
+    return tp_ctx_failure(ctx) != TP_OK ? ctx->failure.message : ctx->refused;
+}

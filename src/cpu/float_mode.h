@@ -1,0 +1,43 @@
+/* The floating-point mode of a thread: tasks run with the default one (round to nearest, denormals kept), whatever the host program set. */
+#ifndef TPI_CPU_FLOAT_MODE_H
+#define TPI_CPU_FLOAT_MODE_H
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+
+#define TPI_DEFAULT_MXCSR 0x1f80u
+
+typedef unsigned tpi_float_mode;
+
+/* Sets the default mode and returns the one before. */
+static inline tpi_float_mode tpi_float_mode_default(void)
+{
+    tpi_float_mode before = _mm_getcsr();
+    if (before != TPI_DEFAULT_MXCSR)
+        _mm_setcsr(TPI_DEFAULT_MXCSR);
+    return before;
+}
+
+static inline void tpi_float_mode_restore(tpi_float_mode mode)
+{
+    _mm_setcsr(mode);
+}
+#else
+#include <fenv.h>
+
+typedef fenv_t tpi_float_mode;
+
+static inline tpi_float_mode tpi_float_mode_default(void)
+{
+    tpi_float_mode before;
+    fegetenv(&before);
+    fesetenv(FE_DFL_ENV);
+    return before;
+}
+
+static inline void tpi_float_mode_restore(tpi_float_mode mode)
+{
+    fesetenv(&mode);
+}
+#endif
+#endif
