@@ -1,0 +1,111 @@
+/* Inside the CPU GEMM: packed formats, the plan of the inner sum, and the pieces that are compiled once an instruction set.
+ *
+ * Both operands are packed into panels of steps. A step is what one kernel instruction consumes of the inner dimension: one f32 value, or
+ * a pair of bf16 values for vdpbf16ps, the earlier one in the high half, because that instruction adds the high product first. A panel holds
+ * TPI_GEMM_ROWS rows of A or TPI_GEMM_COLS columns of B, step by step, and ends of matrices are filled with zeros, so that edge tiles run
+ * the same code as full ones.
+ *
+ * bf16 arithmetic is the one of vdpbf16ps on every set: a chain of FMAs with subnormal operands and results flushed to zero, in pairs (a
+ * block of odd length is padded with a zero product). Sets without the instruction widen while packing and run the f32 kernel with the
+ * processor's flush modes on. The tree's additions are never flushed. */
+#ifndef TPI_GEMM_H
+#define TPI_GEMM_H
+
+#include "cpu/cpu.h"
+
+#if TPI_ISA_LEVEL >= 2
+#define TPI_GEMM_ROWS 6
+#define TPI_GEMM_COLS 64
+#elif TPI_ISA_LEVEL == 1
+#define TPI_GEMM_ROWS 6
+#define TPI_GEMM_COLS 16
+#else
+#define TPI_GEMM_ROWS 4
+#define TPI_GEMM_COLS 16
+#endif
+#define TPI_GEMM_TILE (TPI_GEMM_ROWS * TPI_GEMM_COLS)
+
+/* Nodes of the tree that wait for their right neighbour while blocks are summed in order. */
+#define TPI_GEMM_LEVELS 3
+_Static_assert(TPI_MAX_BLOCKS == 1 << TPI_GEMM_LEVELS, "levels hold the tree of all blocks");
+
+typedef enum tpi_gemm_format {
+    TPI_GEMM_F32,
+    TPI_GEMM_F16,       /* widened to f32 */
+    TPI_GEMM_BF16,      /* widened to f32, blocks padded to even length */
+    TPI_GEMM_BF16_PAIRS /* two a step */
+} tpi_gemm_format;
+
+/* A stretch of the packed inner dimension. Positions count inner elements, padding included. */
+typedef struct tpi_gemm_run {
+    int64_t position, length;
+    int64_t begin; /* first inner index; -1: zeros */
+} tpi_gemm_run;
+
+/* How the inner dimension is laid out: every block has at least one step (of zeros, if it is empty). */
+typedef struct tpi_gemm_plan {
+    tpi_gemm_format format;
+    bool flush;   /* chains run with subnormals flushed */
+    int per_step; /* positions in a step */
+    int64_t steps;
+    int blocks;
+    int64_t block_steps[TPI_MAX_BLOCKS];
+    int runs; /* ascending, without gaps */
+    tpi_gemm_run run[TPI_MAX_SEGMENTS + TPI_MAX_BLOCKS];
+} tpi_gemm_plan;
+
+void CPU(gemm_plan_make)(tpi_gemm_plan *plan, tp_dtype dtype, int64_t inner, const tpi_inner *order);
+
+/* Steps that one visit of a tile adds up: the rest of the block begun before (perhaps nothing), then further blocks. */
+typedef struct tpi_gemm_chunk {
+    int64_t first_step, steps;
+    int first_block, pieces;
+    int64_t piece_steps[TPI_MAX_BLOCKS];
+    bool first, last;
+} tpi_gemm_chunk;
+
+/* The chunk that starts at first_step and is at most max_steps long. */
+void CPU(gemm_chunk_make)(const tpi_gemm_plan *plan, int64_t first_step, int64_t max_steps, tpi_gemm_chunk *chunk);
+
+/* Outer indices [first, first + count) of an operand, over one chunk's steps. */
+typedef struct tpi_gemm_pack_job {
+    const tpi_gemm_plan *plan;
+    const tpi_operand *operand;
+    int64_t first, count;
+    int width; /* TPI_GEMM_ROWS or TPI_GEMM_COLS */
+    int64_t first_step, steps;
+    float *out;
+    int64_t panel_stride; /* in floats, at least steps * width */
+} tpi_gemm_pack_job;
+
+void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job);
+
+/* sums[r] += A[r, k] for the chunk's k in order, read from packed A panels. */
+void CPU(gemm_row_sums)(const tpi_gemm_pack_job *job, int64_t inner, float *sums);
+
+/* One tile of C over one chunk. */
+typedef struct tpi_gemm_tile {
+    const tpi_gemm_chunk *chunk;
+    int blocks;
+    bool dot;             /* steps are bf16 pairs */
+    const float *a, *b;   /* panels at the chunk's first step */
+    const float *in;      /* the unfinished chain; NULL: +0 */
+    int64_t in_stride;
+    float *levels;        /* [TPI_GEMM_LEVELS][TPI_GEMM_TILE] */
+    float *out;           /* the unfinished chain or, after the last chunk, the root */
+    int64_t out_stride;
+} tpi_gemm_tile;
+
+/* Computes the first `rows` rows, perhaps more: out has room for TPI_GEMM_ROWS, except that exactly TPI_GEMM_ROWS are written when asked for. */
+void CPU(gemm_kernel)(const tpi_gemm_tile *tile, int rows);
+
+/* The same with subnormals flushed in the chains. */
+void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows);
+
+/* Finishes and stores `rows` x `cols` of C at (row, col) from the root in `tile`, whose rows are TPI_GEMM_COLS apart. */
+void CPU(gemm_epilogue)(const tpi_gemm_args *args, const float *tile, int64_t row, int64_t col, int rows, int cols);
+
+/* Whether storing the root is all there is to do. */
+bool CPU(gemm_epilogue_empty)(const tpi_gemm_args *args);
+
+#endif

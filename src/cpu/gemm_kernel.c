@@ -1,0 +1,177 @@
+/* The micro-kernel: a tile of C stays in registers while the inner dimension runs, and goes up the tree of blocks as it does. */
+#include "cpu/gemm_vector.h"
+
+#include <string.h>
+
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#define MXCSR_FLUSH 0x8040u /* results and operands */
+#endif
+
+#define VECTORS (TPI_GEMM_COLS / GEMM_LANES)
+#define PREFETCH_STEPS 8
+#define UNROLL _Pragma("GCC unroll 8")
+
+typedef gemm_vector accumulators[TPI_GEMM_ROWS][VECTORS];
+
+TPI_INLINE void prefetch_step(const float *b)
+{
+    UNROLL for (int i = 0; i < TPI_GEMM_COLS; i += 16)
+        __builtin_prefetch(b + PREFETCH_STEPS * TPI_GEMM_COLS + i, 0, 3);
+}
+
+TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_t steps, const float *a, const float *b)
+{
+    for (int64_t k = 0; k < steps; k++) {
+        gemm_vector right[VECTORS];
+        UNROLL for (int j = 0; j < VECTORS; j++)
+            right[j] = gemm_load(b + j * GEMM_LANES);
+        prefetch_step(b);
+        UNROLL for (int i = 0; i < rows; i++) {
+            gemm_vector left = gemm_broadcast(a + i);
+            UNROLL for (int j = 0; j < VECTORS; j++)
+                x[i][j] = gemm_step(left, right[j], x[i][j], dot);
+        }
+        a += TPI_GEMM_ROWS;
+        b += TPI_GEMM_COLS;
+    }
+}
+
+/* Between two blocks: row by row, the finished sums take `adds` waiting left neighbours and wait themselves, and the next block's first step
+ * is issued at once, so that the multipliers don't idle. */
+TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, const int adds, const tpi_gemm_tile *tile, const float *a,
+                             const float *b)
+{
+    float *wait = tile->levels + adds * TPI_GEMM_TILE;
+    gemm_vector right[VECTORS];
+    UNROLL for (int j = 0; j < VECTORS; j++)
+        right[j] = gemm_load(b + j * GEMM_LANES);
+    UNROLL for (int i = 0; i < rows; i++) {
+        gemm_vector left = gemm_broadcast(a + i);
+        UNROLL for (int j = 0; j < VECTORS; j++) {
+            int at = i * TPI_GEMM_COLS + j * GEMM_LANES;
+            gemm_vector sum = x[i][j];
+            UNROLL for (int level = 0; level < adds; level++)
+                sum = gemm_add(gemm_load(tile->levels + level * TPI_GEMM_TILE + at), sum);
+            gemm_store(wait + at, sum);
+            x[i][j] = gemm_step(left, right[j], gemm_zero(), dot);
+        }
+    }
+}
+
+/* After the last block its sums meet all that wait. */
+TPI_INLINE void close_tree(accumulators x, const int rows, const tpi_gemm_tile *tile)
+{
+    for (int level = 0; level < TPI_GEMM_LEVELS; level++) {
+        if (!((tile->blocks - 1) >> level & 1))
+            continue;
+        const float *wait = tile->levels + level * TPI_GEMM_TILE;
+        UNROLL for (int i = 0; i < rows; i++)
+            UNROLL for (int j = 0; j < VECTORS; j++)
+                x[i][j] = gemm_add(gemm_load(wait + i * TPI_GEMM_COLS + j * GEMM_LANES), x[i][j]);
+    }
+}
+
+TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot)
+{
+    const tpi_gemm_chunk *chunk = tile->chunk;
+    const float *a = tile->a, *b = tile->b;
+    accumulators x;
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < VECTORS; j++)
+            x[i][j] = tile->in == NULL ? gemm_zero() : gemm_load(tile->in + i * tile->in_stride + j * GEMM_LANES);
+
+    int64_t steps = chunk->piece_steps[0];
+    for (int piece = 0;; piece++) {
+        run_steps(x, rows, dot, steps, a, b);
+        if (piece + 1 == chunk->pieces)
+            break;
+        a += steps * TPI_GEMM_ROWS;
+        b += steps * TPI_GEMM_COLS;
+        int block = chunk->first_block + piece;
+        if (!(block & 1))
+            cross_blocks(x, rows, dot, 0, tile, a, b);
+        else if (!(block & 2))
+            cross_blocks(x, rows, dot, 1, tile, a, b);
+        else
+            cross_blocks(x, rows, dot, 2, tile, a, b);
+        a += TPI_GEMM_ROWS;
+        b += TPI_GEMM_COLS;
+        steps = chunk->piece_steps[piece + 1] - 1;
+    }
+
+    if (chunk->last)
+        close_tree(x, rows, tile);
+    UNROLL for (int i = 0; i < rows; i++)
+        UNROLL for (int j = 0; j < VECTORS; j++)
+            gemm_store(tile->out + i * tile->out_stride + j * GEMM_LANES, x[i][j]);
+}
+
+/* One copy of the kernel for each number of rows that is worth one. */
+TPI_INLINE void kernel_of_rows(const tpi_gemm_tile *tile, int rows, const bool dot)
+{
+    if (rows > 4 || rows == TPI_GEMM_ROWS)
+        kernel(tile, TPI_GEMM_ROWS, dot);
+    else if (rows > 2)
+        kernel(tile, 4, dot);
+    else if (rows == 2)
+        kernel(tile, 2, dot);
+    else
+        kernel(tile, 1, dot);
+}
+
+__attribute__((noinline)) void CPU(gemm_kernel)(const tpi_gemm_tile *tile, int rows)
+{
+    if (tile->dot)
+        kernel_of_rows(tile, rows, true);
+    else
+        kernel_of_rows(tile, rows, false);
+}
+
+static void add_level(float *sum, const float *wait)
+{
+    for (int i = 0; i < TPI_GEMM_TILE; i++)
+        sum[i] = wait[i] + sum[i];
+}
+
+/* The chain alone, in flush mode. Other architectures than x86 keep subnormals. */
+static void chain_flushed(const tpi_gemm_tile *tile, int rows)
+{
+#if defined(__SSE__)
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | MXCSR_FLUSH);
+    CPU(gemm_kernel)(tile, rows);
+    _mm_setcsr(mode);
+#else
+    CPU(gemm_kernel)(tile, rows);
+#endif
+}
+
+void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows)
+{
+    const tpi_gemm_chunk *chunk = tile->chunk;
+    float sum[TPI_GEMM_TILE] = {0};
+    tpi_gemm_chunk piece = {.pieces = 1};
+    tpi_gemm_tile part = *tile;
+    part.chunk = &piece;
+    part.out = sum;
+    part.out_stride = TPI_GEMM_COLS;
+    for (int i = 0; i < chunk->pieces; i++) {
+        piece.piece_steps[0] = chunk->piece_steps[i];
+        chain_flushed(&part, rows);
+        part.a += piece.piece_steps[0] * TPI_GEMM_ROWS;
+        part.b += piece.piece_steps[0] * TPI_GEMM_COLS;
+        part.in = NULL;
+        if (i + 1 == chunk->pieces)
+            break;
+        int block = chunk->first_block + i, level = 0;
+        for (; block >> level & 1; level++)
+            add_level(sum, tile->levels + level * TPI_GEMM_TILE);
+        memcpy(tile->levels + level * TPI_GEMM_TILE, sum, sizeof sum);
+    }
+    for (int level = 0; chunk->last && level < TPI_GEMM_LEVELS; level++)
+        if ((tile->blocks - 1) >> level & 1)
+            add_level(sum, tile->levels + level * TPI_GEMM_TILE);
+    for (int i = 0; i < rows; i++)
+        memcpy(tile->out + i * tile->out_stride, sum + i * TPI_GEMM_COLS, TPI_GEMM_COLS * sizeof(float));
+}

@@ -1,0 +1,311 @@
+/* Packing of GEMM operands into panels of steps: k-contiguous sources are transposed in registers, others copied step by step. */
+#include "cpu/gemm.h"
+#include "cpu/simd.h"
+
+#if TPI_ISA_LEVEL >= 2
+#include "cpu/gemm_transpose.h"
+#endif
+
+/* Inner elements packed at a time when the source is contiguous along the other dimension, so that its lines stay in L1 for all panels. */
+#define TILE_ELEMENTS 32
+
+/* Elements k, k + 1, ... of outer indices o .. o + outers - 1, the rest of the panel being zeros. */
+typedef struct stretch {
+    const char *base; /* element (o, k) */
+    int64_t outer_bytes, inner_bytes;
+    int outers, width;
+    int64_t elements;
+    uint32_t *out; /* step of element k */
+} stretch;
+
+/* ---- one element ------------------------------------------------------------------------------------------------------------------- */
+
+/* An element as the kernel wants it: f32 bits, or a bf16 pair's high half. */
+static inline uint32_t element_bits(const void *element, const tpi_gemm_format format)
+{
+    uint16_t half;
+    uint32_t bits;
+    float wide;
+    switch (format) {
+    case TPI_GEMM_F32:
+        memcpy(&bits, element, sizeof bits);
+        return bits;
+    case TPI_GEMM_F16:
+        memcpy(&half, element, sizeof half);
+        wide = tp_f32_from_f16(half);
+        memcpy(&bits, &wide, sizeof bits);
+        return bits;
+    default:
+        memcpy(&half, element, sizeof half);
+        return (uint32_t)half << 16;
+    }
+}
+
+/* The second element of pairs whose first is there already: blocks whose segments have odd lengths. */
+static void pack_second_halves(const stretch *s)
+{
+    for (int i = 0; i < s->outers; i++)
+        s->out[i] |= element_bits(s->base + i * s->outer_bytes, TPI_GEMM_BF16_PAIRS) >> 16;
+}
+
+/* ---- contiguous along the outer dimension -------------------------------------------------------------------------------------------- */
+
+/* Up to 16 outers of one step. second: the pair's other element, or NULL. */
+static inline vi load_outers(const char *first, const char *second, int n, const tpi_gemm_format format)
+{
+    switch (format) {
+    case TPI_GEMM_F32:
+        return n >= TPI_LANES ? vi_load(first) : vi_load_n(first, n);
+    case TPI_GEMM_F16:
+        return vf_bits(n >= TPI_LANES ? vf_load_f16(first) : vf_load_f16_n(first, n));
+    case TPI_GEMM_BF16:
+        return vf_bits(n >= TPI_LANES ? vf_load_bf16(first) : vf_load_bf16_n(first, n));
+    default:
+        break;
+    }
+    vi high = vf_bits(n >= TPI_LANES ? vf_load_bf16(first) : vf_load_bf16_n(first, n));
+    if (second == NULL)
+        return high;
+    vi low = vf_bits(n >= TPI_LANES ? vf_load_bf16(second) : vf_load_bf16_n(second, n));
+    return vi_or(high, vi_shift_right(low, 16));
+}
+
+static inline __attribute__((always_inline)) void pack_outer_contiguous(const stretch *s, const tpi_gemm_format format)
+{
+    const int per_step = format == TPI_GEMM_BF16_PAIRS ? 2 : 1;
+    uint32_t *out = s->out;
+    for (int64_t k = 0; k < s->elements; k += per_step, out += s->width) {
+        const char *first = s->base + k * s->inner_bytes;
+        const char *second = k + 1 < s->elements ? first + s->inner_bytes : NULL;
+        for (int i = 0; i < s->width; i += TPI_LANES) {
+            vi x = load_outers(first + i * s->outer_bytes, second == NULL ? NULL : second + i * s->outer_bytes, s->outers - i, format);
+            if (s->width - i >= TPI_LANES)
+                vi_store(out + i, x);
+            else
+                vi_store_n(out + i, x, s->width - i);
+        }
+    }
+}
+
+/* ---- contiguous along the inner dimension ------------------------------------------------------------------------------------------- */
+
+#if TPI_ISA_LEVEL >= 2
+/* 16 steps of one outer index, zeros after `left` elements. */
+static inline __m512i load_steps(const char *row, int64_t left, const tpi_gemm_format format)
+{
+    __mmask16 mask = left >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1);
+    switch (format) {
+    case TPI_GEMM_F32:
+        return _mm512_maskz_loadu_epi32(mask, row);
+    case TPI_GEMM_F16:
+        return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row)));
+    case TPI_GEMM_BF16:
+        return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row)), 16);
+    default:
+        break;
+    }
+    __mmask32 pairs = left >= 32 ? 0xffffffffu : (__mmask32)((1u << left) - 1);
+    return _mm512_rol_epi32(_mm512_maskz_loadu_epi16(pairs, row), 16);
+}
+
+static inline __attribute__((always_inline)) void pack_columns(const stretch *s, const tpi_gemm_format format)
+{
+    const int per_step = format == TPI_GEMM_BF16_PAIRS ? 2 : 1;
+    const int element_bytes = format == TPI_GEMM_F32 ? 4 : 2;
+    for (int64_t k = 0; k < s->elements; k += 16 * per_step) {
+        int64_t left = s->elements - k;
+        int64_t steps = (left + per_step - 1) / per_step;
+        int columns = steps < 16 ? (int)steps : 16;
+        uint32_t *out = s->out + k / per_step * s->width;
+        for (int o = 0; o < s->width; o += 16) {
+            __m512i r[16];
+            for (int i = 0; i < 16; i++)
+                r[i] = o + i < s->outers ? load_steps(s->base + (o + i) * s->outer_bytes + k * element_bytes, left, format)
+                                         : _mm512_setzero_si512();
+            tpi_gemm_transpose16(r);
+            if (columns == 16)
+                for (int i = 0; i < 16; i++)
+                    _mm512_storeu_si512(out + i * s->width + o, r[i]);
+            else
+                for (int i = 0; i < columns; i++)
+                    _mm512_storeu_si512(out + i * s->width + o, r[i]);
+        }
+    }
+}
+
+static inline __attribute__((always_inline)) void pack_rows(const stretch *s, const tpi_gemm_format format)
+{
+    const int per_step = format == TPI_GEMM_BF16_PAIRS ? 2 : 1;
+    const int element_bytes = format == TPI_GEMM_F32 ? 4 : 2;
+    for (int64_t k = 0; k < s->elements; k += 16 * per_step) {
+        int64_t left = s->elements - k;
+        int64_t steps = (left + per_step - 1) / per_step;
+        int elements = steps < 16 ? (int)steps * TPI_GEMM_ROWS : 16 * TPI_GEMM_ROWS;
+        uint32_t *out = s->out + k / per_step * TPI_GEMM_ROWS;
+        __m512i r[TPI_GEMM_ROWS], x[TPI_GEMM_ROWS];
+        for (int i = 0; i < TPI_GEMM_ROWS; i++)
+            r[i] = i < s->outers ? load_steps(s->base + i * s->outer_bytes + k * element_bytes, left, format) : _mm512_setzero_si512();
+        tpi_gemm_transpose6(r, x);
+        if (elements == 16 * TPI_GEMM_ROWS)
+            for (int i = 0; i < TPI_GEMM_ROWS; i++)
+                _mm512_storeu_si512(out + 16 * i, x[i]);
+        else
+            for (int i = 0; i < TPI_GEMM_ROWS; i++)
+                vi_store_n(out + 16 * i, x[i], elements - 16 * i);
+    }
+}
+
+static inline __attribute__((always_inline)) void pack_inner_contiguous(const stretch *s, const tpi_gemm_format format)
+{
+    if (s->width == TPI_GEMM_ROWS)
+        pack_rows(s, format);
+    else
+        pack_columns(s, format);
+}
+#else
+static inline __attribute__((always_inline)) void pack_inner_contiguous(const stretch *s, const tpi_gemm_format format)
+{
+    const int element_bytes = format == TPI_GEMM_F32 ? 4 : 2;
+    for (int i = 0; i < s->width; i++) {
+        const char *row = s->base + i * s->outer_bytes;
+        uint32_t *out = s->out + i;
+        if (i >= s->outers)
+            for (int64_t k = 0; k < s->elements; k++)
+                out[k * s->width] = 0;
+        else
+            for (int64_t k = 0; k < s->elements; k++)
+                out[k * s->width] = element_bits(row + k * element_bytes, format);
+    }
+}
+#endif
+
+/* ---- whole panels ------------------------------------------------------------------------------------------------------------------ */
+
+static void pack_stretch(const stretch *s, tpi_gemm_format format)
+{
+    const int64_t element_bytes = format == TPI_GEMM_F32 ? 4 : 2;
+    const bool inner_contiguous = s->inner_bytes == element_bytes;
+    switch (format) {
+    case TPI_GEMM_F32:
+        inner_contiguous ? pack_inner_contiguous(s, TPI_GEMM_F32) : pack_outer_contiguous(s, TPI_GEMM_F32);
+        return;
+    case TPI_GEMM_F16:
+        inner_contiguous ? pack_inner_contiguous(s, TPI_GEMM_F16) : pack_outer_contiguous(s, TPI_GEMM_F16);
+        return;
+    case TPI_GEMM_BF16:
+        inner_contiguous ? pack_inner_contiguous(s, TPI_GEMM_BF16) : pack_outer_contiguous(s, TPI_GEMM_BF16);
+        return;
+    case TPI_GEMM_BF16_PAIRS:
+#if TPI_ISA_LEVEL >= 3
+        inner_contiguous ? pack_inner_contiguous(s, TPI_GEMM_BF16_PAIRS) : pack_outer_contiguous(s, TPI_GEMM_BF16_PAIRS);
+#endif
+        return;
+    }
+}
+
+/* Positions [from, to) of one run, in every panel. Where the source is contiguous along the outer dimension, a few steps at a time. */
+static void pack_run(const tpi_gemm_pack_job *job, const tpi_gemm_run *run, int64_t from, int64_t to)
+{
+    const tpi_gemm_plan *plan = job->plan;
+    const tpi_operand *operand = job->operand;
+    const int64_t element_bytes = plan->format == TPI_GEMM_F32 ? 4 : 2;
+    const int64_t start = job->first_step * plan->per_step;
+    const bool inner_contiguous = operand->inner_stride == 1;
+    stretch s = {.outer_bytes = operand->outer_stride * element_bytes,
+                 .inner_bytes = operand->inner_stride * element_bytes,
+                 .width = job->width};
+    for (int64_t at = from; at < to; at += s.elements) {
+        bool second = (at - start) % plan->per_step != 0;
+        s.elements = second ? 1 : inner_contiguous || to - at < TILE_ELEMENTS ? to - at : TILE_ELEMENTS;
+        for (int64_t o = 0; o < job->count; o += job->width) {
+            int64_t k = run->begin + at - run->position;
+            s.outers = job->count - o < job->width ? (int)(job->count - o) : job->width;
+            s.base = (const char *)operand->data + (job->first + o) * s.outer_bytes + k * s.inner_bytes;
+            s.out = (uint32_t *)job->out + o / job->width * job->panel_stride + (at - start) / plan->per_step * job->width;
+            if (second)
+                pack_second_halves(&s);
+            else
+                pack_stretch(&s, plan->format);
+        }
+    }
+}
+
+/* Zeros of a padded or empty block. A pair's second half is zero already. */
+static void pack_zeros(const tpi_gemm_pack_job *job, int64_t from, int64_t to)
+{
+    const int per_step = job->plan->per_step;
+    int64_t first = (from + per_step - 1) / per_step - job->first_step;
+    int64_t end = to / per_step - job->first_step;
+    for (int64_t o = 0; o < job->count && first < end; o += job->width)
+        memset(job->out + o / job->width * job->panel_stride + first * job->width, 0,
+               (size_t)((end - first) * job->width) * sizeof(float));
+}
+
+void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job)
+{
+    const tpi_gemm_plan *plan = job->plan;
+    int64_t begin = job->first_step * plan->per_step, end = begin + job->steps * plan->per_step;
+    for (int i = 0; i < plan->runs; i++) {
+        const tpi_gemm_run *run = &plan->run[i];
+        int64_t from = run->position > begin ? run->position : begin;
+        int64_t to = run->position + run->length < end ? run->position + run->length : end;
+        if (from >= to)
+            continue;
+        if (run->begin < 0)
+            pack_zeros(job, from, to);
+        else
+            pack_run(job, run, from, to);
+    }
+}
+
+/* ---- row sums ---------------------------------------------------------------------------------------------------------------------- */
+
+/* Panels summed side by side: each is one chain of dependent additions. */
+#define SUM_PANELS 4
+
+static inline vf first_of_step(const float *step, bool pairs)
+{
+    vf x = vf_load_n(step, TPI_GEMM_ROWS);
+    return pairs ? vf_from_bits(vi_and(vf_bits(x), vi_set1(0xffff0000u))) : x;
+}
+
+static inline vf second_of_step(const float *step)
+{
+    return vf_from_bits(vi_shift_left(vf_bits(vf_load_n(step, TPI_GEMM_ROWS)), 16));
+}
+
+static void sum_panels(const tpi_gemm_pack_job *job, int64_t panel, int panels, int64_t elements, float *sums)
+{
+    const bool pairs = job->plan->per_step == 2;
+    vf sum[SUM_PANELS];
+    int rows[SUM_PANELS];
+    for (int p = 0; p < panels; p++) {
+        int64_t left = job->count - (panel + p) * TPI_GEMM_ROWS;
+        rows[p] = left < TPI_GEMM_ROWS ? (int)left : TPI_GEMM_ROWS;
+        sum[p] = vf_load_n(sums + (panel + p) * TPI_GEMM_ROWS, rows[p]);
+    }
+    const float *step = job->out + panel * job->panel_stride;
+    for (int64_t k = 0; k < elements; k += job->plan->per_step, step += TPI_GEMM_ROWS) {
+        for (int p = 0; p < panels; p++)
+            sum[p] = vf_add(sum[p], first_of_step(step + p * job->panel_stride, pairs));
+        for (int p = 0; p < panels && pairs && k + 1 < elements; p++)
+            sum[p] = vf_add(sum[p], second_of_step(step + p * job->panel_stride));
+    }
+    for (int p = 0; p < panels; p++)
+        vf_store_n(sums + (panel + p) * TPI_GEMM_ROWS, sum[p], rows[p]);
+}
+
+void CPU(gemm_row_sums)(const tpi_gemm_pack_job *job, int64_t inner, float *sums)
+{
+    int64_t begin = job->first_step * job->plan->per_step;
+    int64_t length = job->steps * job->plan->per_step;
+    int64_t elements = inner - begin < length ? inner - begin : length;
+    int64_t panels = (job->count + TPI_GEMM_ROWS - 1) / TPI_GEMM_ROWS;
+    for (int64_t panel = 0; panel < panels; panel += SUM_PANELS) {
+        int n = panels - panel < SUM_PANELS ? (int)(panels - panel) : SUM_PANELS;
+        if (n == SUM_PANELS)
+            sum_panels(job, panel, SUM_PANELS, elements, sums);
+        else
+            sum_panels(job, panel, n, elements, sums);
+    }
+}
