@@ -8,13 +8,5 @@
         return tpi_fail(ctx, TP_ERR_UNSUPPORTED, #name " is not there yet");                                           \
     }
 
-PENDING(gemm)
-PENDING(gemm_pack)
 PENDING(attention)
 PENDING(attention_grad)
-
-__attribute__((weak)) size_t CPU(gemm_packed_bytes)(tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order)
-{
-    (void)order;
-    return (size_t)(cols * inner) * tp_dtype_size(dtype);
-}
