@@ -13,7 +13,7 @@ found=$(
         lines=$(wc -l <"$file")
         [ "$lines" -le 500 ] || echo "$file: $lines lines (at most 500)"
     done
-    grep -nHE '(^|[^a-zA-Z0-9_])(exit|_exit|abort|assert|printf|fprintf|vfprintf|puts|perror)[ ]*\(' "${library[@]}" /dev/null |
+    grep -nHE '(^|[^a-zA-Z0-9_.>])(exit|_exit|abort|assert|printf|fprintf|vfprintf|puts|perror)[ ]*\(' "${library[@]}" /dev/null |
         grep -vE '^[^:]*:[0-9]*: *(\*|/\*|//)' | sed 's/$/   (no exit, abort, assert or printing in src)/'
     grep -nHE '^[ ]*#[ ]*if[ ]+0' "${sources[@]}" /dev/null | sed 's/$/   (no dead code)/'
     grep -nHwE 'TODO|FIXME|XXX|HACK' "${sources[@]}" "${scripts[@]}" /dev/null | grep -v '^tools/lint' | sed 's/$/   (no loose notes)/'

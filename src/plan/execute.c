@@ -108,7 +108,7 @@ tp_status tpi_plan_execute(tp_ctx *ctx, const tp_plan *plan, const tpi_plan_tabl
 {
     if (one_lane(plan))
         return execute_inline(ctx, plan, table, user);
-    struct tpi_executor *executor;
+    struct tpi_executor *executor = NULL;
     TPI_TRY(executor_get(ctx, &executor));
     TPI_TRY(ctx->backend->event_record(executor->fork, ctx->compute));
     for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++)
