@@ -106,30 +106,33 @@ static void finish_queries(const grad_place *at, grad_tiles *tiles)
     tpi_tile_write(tiles->key, shape, forward->scale, gradient, forward->dtype, at->args->dq_stride);
 }
 
-/* One vector of queries: scores and dP become dropped probabilities and dS. */
-static void soften_vector(const grad_place *at, grad_tiles *tiles, int64_t vector)
+/* One vector of queries and one key: score and dP become the probability to use and dS. Of a dropped one both the probability that was used and
+ * the gradient that came back are 0. */
+static inline void soften(const grad_tiles *tiles, int64_t place, const vf stats[2], vm dropped)
 {
-    const tpi_attention_args *forward = &at->args->forward;
-    const vf lse = vf_load(tiles->lse + vector * TPI_LANES), delta = vf_load(tiles->delta + vector * TPI_LANES);
-    tpi_drop drop;
-    if (forward->dropout > 0) {
-        drop = tpi_drop_at(forward, at->head, at->sequence.first_row, &at->tile, vector);
+    const vf probability = vf_exp(vf_sub(vf_load(tiles->probabilities + place), stats[0]));
+    const vf gradient = vf_select(dropped, vf_zero(), vf_load(tiles->scores_grad + place));
+    vf_store(tiles->probabilities + place, vf_select(dropped, vf_zero(), probability));
+    vf_store(tiles->scores_grad + place, vf_mul(probability, vf_sub(gradient, stats[1])));
+}
+
+static void soften_vector(const grad_place *at, const grad_tiles *tiles, int64_t vector)
+{
+    const vf stats[2] = {vf_load(tiles->lse + vector * TPI_LANES), vf_load(tiles->delta + vector * TPI_LANES)};
+    for (int64_t k = 0; k < at->tile.keys; k++) {
+        soften(tiles, k * TPI_TILE + vector * TPI_LANES, stats, vm_first(0));
     }
+}
+
+static void soften_and_drop_vector(const grad_place *at, const grad_tiles *tiles, int64_t vector)
+{
+    const vf stats[2] = {vf_load(tiles->lse + vector * TPI_LANES), vf_load(tiles->delta + vector * TPI_LANES)};
+    const tpi_drop drop = tpi_drop_at(&at->args->forward, at->head, at->sequence.first_row, &at->tile, vector);
     for (int64_t k = 0; k < at->tile.keys; k += 4) {
         vm dropped[4];
-        if (forward->dropout > 0) {
-            tpi_drop_keys(&drop, k, dropped);
-        }
+        tpi_drop_keys(&drop, k, dropped);
         for (int64_t i = 0; i < 4 && k + i < at->tile.keys; i++) {
-            const int64_t place = (k + i) * TPI_TILE + vector * TPI_LANES;
-            const vf probability = vf_exp(vf_sub(vf_load(tiles->probabilities + place), lse));
-            vf used = probability, gradient = vf_load(tiles->scores_grad + place);
-            if (forward->dropout > 0) {
-                used = vf_select(dropped[i], vf_zero(), used);
-                gradient = vf_select(dropped[i], vf_zero(), gradient);
-            }
-            vf_store(tiles->probabilities + place, used);
-            vf_store(tiles->scores_grad + place, vf_mul(probability, vf_sub(gradient, delta)));
+            soften(tiles, (k + i) * TPI_TILE + vector * TPI_LANES, stats, dropped[i]);
         }
     }
 }
@@ -172,7 +175,11 @@ static void grad_tile(const grad_place *at, grad_tiles *tiles)
     product.c = tiles->scores_grad;
     tpi_product_dot(&product);
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
-        soften_vector(at, tiles, vector);
+        if (forward->dropout > 0) {
+            soften_and_drop_vector(at, tiles, vector);
+        } else {
+            soften_vector(at, tiles, vector);
+        }
     }
     if (at->mode != GRAD_QUERY) {
         add_key_gradient(at, tiles, tiles->probabilities, tiles->dout_rows, at->args->dv);
