@@ -1,6 +1,9 @@
 /* The helpers that other tests rest on: they must fail when they should. */
 #include <criterion/criterion.h>
 
+#include <math.h>
+#include <stdlib.h>
+
 #include "support/data.h"
 #include "support/tolerance.h"
 
