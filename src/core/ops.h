@@ -89,6 +89,9 @@ typedef struct tpi_reduce_args {
     void *const *out;
     tp_dtype out_dtype;
     int64_t rows, cols;
+    /* Few inputs and one output may be given by value instead, with in and out NULL. */
+    const void *leaf[TP_VIRTUAL_RANKS + 1];
+    void *single;
     /* The virtual tree is over `inputs` leaves: pairwise neighbours, distance doubling. */
     const void *bias; /* [cols] */
     tp_dtype bias_dtype;

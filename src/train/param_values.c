@@ -173,23 +173,16 @@ tp_status tp_params_init(tp_ctx *ctx, tp_param *const *params, int count)
 static tp_status reduce_virtual(tp_ctx *ctx, const tp_param *param, float *node)
 {
     int64_t blocks = param->grad_partial.shape[0], elements = param->grad_partial.shape[1];
-    const void **in;
-    void **out;
-    void *memory;
-    TPI_TRY(tpi_scratch(ctx, (size_t)(blocks + 1) * sizeof(void *), &memory));
-    in = memory;
-    out = (void **)memory + blocks;
+    tpi_reduce_args args = {.inputs = (int)blocks,
+                            .in_dtype = TP_DTYPE_F32,
+                            .outputs = 1,
+                            .single = node,
+                            .out_dtype = TP_DTYPE_F32,
+                            .rows = 1,
+                            .cols = elements};
     for (int64_t v = 0; v < blocks; v++)
-        in[v] = (const float *)param->grad_partial.data + v * elements;
-    out[0] = node;
-    return tpi_reduce(ctx->compute, &(tpi_reduce_args){.inputs = (int)blocks,
-                                                      .in = in,
-                                                      .in_dtype = TP_DTYPE_F32,
-                                                      .outputs = 1,
-                                                      .out = out,
-                                                      .out_dtype = TP_DTYPE_F32,
-                                                      .rows = 1,
-                                                      .cols = elements});
+        args.leaf[v] = (const float *)param->grad_partial.data + v * elements;
+    return tpi_reduce(ctx->compute, &args);
 }
 
 static tp_status copy_floats(tp_ctx *ctx, const float *from, float *to, int64_t elements, bool add)
