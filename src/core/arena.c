@@ -1,5 +1,5 @@
-/* The mark/release stack. Chunks are searched in order and appended at the end only, so that the same sequence of calls finds the same places
- * again and a second run of it allocates nothing. */
+/* The mark/release stack. Chunks are searched in order and appended at the end only, so that the same sequence of calls
+ * finds the same places again and a second run of it allocates nothing. */
 #include "core/arena.h"
 
 #include "core/context.h"

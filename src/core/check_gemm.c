@@ -2,15 +2,16 @@
 #include "core/ops_check.h"
 
 /* One of the strides is 1, and the other steps over a whole line. */
-static tp_status check_operand(tpi_check check, const char *field, const tpi_operand *operand, int64_t outer, int64_t inner)
+static tp_status check_operand(tpi_check check, const char *field, const tpi_operand *operand, int64_t outer,
+                               int64_t inner)
 {
     bool by_rows = operand->inner_stride == 1 && (outer <= 1 || operand->outer_stride >= inner);
     bool by_cols = operand->outer_stride == 1 && (inner <= 1 || operand->inner_stride >= outer);
     if (outer == 0 || inner == 0 || by_rows || by_cols)
         return TP_OK;
-    return tpi_refuse(check.ctx, TP_ERR_SHAPE, "%s: strides of %s are %lld and %lld, which do not fit [%lld, %lld]", check.op,
-                      field, (long long)operand->outer_stride, (long long)operand->inner_stride, (long long)outer,
-                      (long long)inner);
+    return tpi_refuse(check.ctx, TP_ERR_SHAPE, "%s: strides of %s are %lld and %lld, which do not fit [%lld, %lld]",
+                      check.op, field, (long long)operand->outer_stride, (long long)operand->inner_stride,
+                      (long long)outer, (long long)inner);
 }
 
 static bool has_epilogue(const tpi_gemm_args *args)
@@ -30,9 +31,11 @@ static tp_status check_gemm_epilogue(tpi_check check, const tpi_gemm_args *args)
     if (args->pre)
         TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"pre", args->pre, rows, cols, args->pre_stride}));
     if (args->residual)
-        TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"residual", args->residual, rows, cols, args->residual_stride}));
+        TPI_TRY(
+            tpi_check_rows(check, (tpi_check_matrix){"residual", args->residual, rows, cols, args->residual_stride}));
     if (args->act_input) {
-        TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"act_input", args->act_input, rows, cols, args->act_input_stride}));
+        TPI_TRY(tpi_check_rows(check,
+                               (tpi_check_matrix){"act_input", args->act_input, rows, cols, args->act_input_stride}));
         if (args->bias || args->pre)
             return tpi_refuse(check.ctx, TP_ERR_ARGUMENT, "%s: act_input goes with neither bias nor pre", check.op);
     }
@@ -85,8 +88,9 @@ static tp_status check_reduce_epilogue(tpi_check check, const tpi_reduce_args *a
         return TP_OK;
     TPI_TRY(tpi_check_float(check, "out_dtype with an epilogue", args->out_dtype));
     if (args->op != TP_REDUCE_SUM)
-        return tpi_refuse(check.ctx, TP_ERR_ARGUMENT, "%s: op is %d; bias, residual and dropout go with a sum (%d) only", check.op,
-                          (int)args->op, (int)TP_REDUCE_SUM);
+        return tpi_refuse(check.ctx, TP_ERR_ARGUMENT,
+                          "%s: op is %d; bias, residual and dropout go with a sum (%d) only", check.op, (int)args->op,
+                          (int)TP_REDUCE_SUM);
     return args->bias ? tpi_check_float(check, "bias_dtype", args->bias_dtype) : TP_OK;
 }
 

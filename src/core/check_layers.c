@@ -1,4 +1,5 @@
-/* Argument checks of the ops that layers are made of: map, activation, RoPE, norm, attention, embedding, cross-entropy. */
+/* Argument checks of the ops that layers are made of: map, activation, RoPE, norm, attention, embedding, cross-entropy.
+ */
 #include <math.h>
 
 #include "core/ops_check.h"
@@ -51,7 +52,8 @@ tp_status tpi_check_rope(tp_ctx *ctx, const tpi_rope_args *args)
     if (args->dim % 2 != 0)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "rope: dim is %lld, not divisible by 2", (long long)args->dim);
     TPI_TRY(tpi_check_float(check, "dtype", args->dtype));
-    TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"x", args->x, args->rows, args->heads * args->head_dim, args->stride}));
+    TPI_TRY(tpi_check_rows(check,
+                           (tpi_check_matrix){"x", args->x, args->rows, args->heads * args->head_dim, args->stride}));
     if (!(args->theta > 0))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "rope: theta is %g, not more than 0", args->theta);
     return args->positions ? TP_OK : tpi_check_sequences(check, args->rows, args->sequences, args->offsets);
@@ -101,7 +103,8 @@ tp_status tpi_check_norm_grad(tp_ctx *ctx, const tpi_norm_grad_args *args)
         TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"dx", args->dx, rows, cols, args->dx_stride}));
     }
     if (args->residual)
-        TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"residual", args->residual, rows, cols, args->residual_stride}));
+        TPI_TRY(
+            tpi_check_rows(check, (tpi_check_matrix){"residual", args->residual, rows, cols, args->residual_stride}));
     return check_norm_params(check, args);
 }
 

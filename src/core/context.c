@@ -31,16 +31,16 @@ static tp_status check_range(const char *field, int64_t value, int64_t low, int6
 {
     if (value >= low && value <= high)
         return TP_OK;
-    return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.%s is %lld, not within %lld and %lld", field, (long long)value, (long long)low,
-                       (long long)high);
+    return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.%s is %lld, not within %lld and %lld", field, (long long)value,
+                       (long long)low, (long long)high);
 }
 
 static tp_status check_version(int version)
 {
     if (version == 0 || version / 100 == TP_VERSION / 100)
         return TP_OK;
-    return tpi_message(TP_ERR_VERSION, "tp_ctx_desc.version is %d.%d of the caller's headers, the library is %d.%d", version / 10000,
-                       version / 100 % 100, TP_VERSION_MAJOR, TP_VERSION_MINOR);
+    return tpi_message(TP_ERR_VERSION, "tp_ctx_desc.version is %d.%d of the caller's headers, the library is %d.%d",
+                       version / 10000, version / 100 % 100, TP_VERSION_MAJOR, TP_VERSION_MINOR);
 }
 
 static tp_status check_device(const tp_ctx_desc *desc)
@@ -51,7 +51,8 @@ static tp_status check_device(const tp_ctx_desc *desc)
     TPI_TRY(check_range("device_index", desc->device_index, 0, 0));
     TPI_TRY(check_range("isa", (int)desc->isa, TP_ISA_AUTO, TP_ISA_COUNT - 1));
     if (!tp_isa_available(desc->isa))
-        return tpi_message(TP_ERR_BACKEND, "tp_ctx_desc.isa is %s, which this machine does not have", tp_isa_name(desc->isa));
+        return tpi_message(TP_ERR_BACKEND, "tp_ctx_desc.isa is %s, which this machine does not have",
+                           tp_isa_name(desc->isa));
     return TP_OK;
 }
 

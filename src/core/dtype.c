@@ -9,12 +9,8 @@ typedef struct dtype_info {
 } dtype_info;
 
 static const dtype_info infos[TP_DTYPE_COUNT] = {
-    [TP_DTYPE_INVALID] = {"invalid", 0, 0},
-    [TP_DTYPE_F32] = {"f32", 4, 0x1p-23},
-    [TP_DTYPE_BF16] = {"bf16", 2, 0x1p-7},
-    [TP_DTYPE_F16] = {"f16", 2, 0x1p-10},
-    [TP_DTYPE_I32] = {"i32", 4, 0},
-    [TP_DTYPE_I64] = {"i64", 8, 0},
+    [TP_DTYPE_INVALID] = {"invalid", 0, 0}, [TP_DTYPE_F32] = {"f32", 4, 0x1p-23}, [TP_DTYPE_BF16] = {"bf16", 2, 0x1p-7},
+    [TP_DTYPE_F16] = {"f16", 2, 0x1p-10},   [TP_DTYPE_I32] = {"i32", 4, 0},       [TP_DTYPE_I64] = {"i64", 8, 0},
     [TP_DTYPE_U8] = {"u8", 1, 0},
 };
 
@@ -92,7 +88,8 @@ uint16_t tp_f16_from_f32(float value)
         return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
     if (magnitude >= 0x47800000u) /* 65536 */
         return (uint16_t)(sign | 0x7c00u);
-    if (magnitude >= 0x38800000u) /* normal from 2^-14; a carry into the exponent, even to infinity, is right as it stands */
+    if (magnitude >=
+        0x38800000u) /* normal from 2^-14; a carry into the exponent, even to infinity, is right as it stands */
         return (uint16_t)(sign | shift_rounded(magnitude - 0x38000000u, 13));
     if (magnitude < 0x33000000u) /* below 2^-25: nearer to zero than to the least subnormal */
         return (uint16_t)sign;

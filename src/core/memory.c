@@ -97,7 +97,8 @@ tp_status tp_ctx_allocate(tp_ctx *ctx, tp_memory_kind kind, size_t bytes, void *
     size_t in_use = ctx->memory[kind].bytes;
     pthread_mutex_unlock(&ctx->memory_lock);
     if (!*out)
-        return tpi_refuse(ctx, TP_ERR_MEMORY, "out of memory: %zu bytes asked for, %zu of this kind in use", bytes, in_use);
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "out of memory: %zu bytes asked for, %zu of this kind in use", bytes,
+                          in_use);
     return TP_OK;
 }
 

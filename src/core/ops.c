@@ -1,4 +1,5 @@
-/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched. */
+/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched.
+ */
 #include "core/ops.h"
 
 #include "core/ops_check.h"
@@ -39,7 +40,8 @@ tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args)
     if (elements == 0)
         return TP_OK;
     count(ctx, elements * (args->inputs - 1),
-          elements * (args->inputs * (double)tp_dtype_size(args->in_dtype) + args->outputs * (double)tp_dtype_size(args->out_dtype)));
+          elements * (args->inputs * (double)tp_dtype_size(args->in_dtype) +
+                      args->outputs * (double)tp_dtype_size(args->out_dtype)));
     return ctx->backend->reduce(stream, args);
 }
 

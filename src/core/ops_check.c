@@ -41,7 +41,8 @@ tp_status tpi_check_float(tpi_check check, const char *field, tp_dtype dtype)
 {
     if (dtype == TP_DTYPE_F32 || dtype == TP_DTYPE_BF16 || dtype == TP_DTYPE_F16)
         return TP_OK;
-    return tpi_refuse(check.ctx, TP_ERR_DTYPE, "%s: %s is %s, not f32, bf16 or f16", check.op, field, tp_dtype_name(dtype));
+    return tpi_refuse(check.ctx, TP_ERR_DTYPE, "%s: %s is %s, not f32, bf16 or f16", check.op, field,
+                      tp_dtype_name(dtype));
 }
 
 tp_status tpi_check_dtype(tpi_check check, const char *field, tp_dtype dtype, tp_dtype want)
@@ -65,8 +66,8 @@ tp_status tpi_check_rows(tpi_check check, tpi_check_matrix matrix)
     TPI_TRY(tpi_check_pointer(check, matrix.field, matrix.data, matrix.rows > 0 && matrix.cols > 0));
     if (matrix.rows <= 1 || matrix.cols == 0 || matrix.stride >= matrix.cols)
         return TP_OK;
-    return tpi_refuse(check.ctx, TP_ERR_SHAPE, "%s: stride of %s is %lld, less than its %lld columns", check.op, matrix.field,
-                      (long long)matrix.stride, (long long)matrix.cols);
+    return tpi_refuse(check.ctx, TP_ERR_SHAPE, "%s: stride of %s is %lld, less than its %lld columns", check.op,
+                      matrix.field, (long long)matrix.stride, (long long)matrix.cols);
 }
 
 tp_status tpi_check_order(tpi_check check, const tpi_inner *order, int64_t inner)
@@ -80,7 +81,8 @@ tp_status tpi_check_order(tpi_check check, const tpi_inner *order, int64_t inner
         TPI_TRY(tpi_check_range(check, "order.segment.block", order->segment[i].block, block, order->blocks - 1));
         block = order->segment[i].block;
         TPI_TRY(tpi_check_range(check, "order.segment.begin", order->segment[i].begin, 0, inner));
-        TPI_TRY(tpi_check_range(check, "order.segment.length", order->segment[i].length, 0, inner - order->segment[i].begin));
+        TPI_TRY(tpi_check_range(check, "order.segment.length", order->segment[i].length, 0,
+                                inner - order->segment[i].begin));
     }
     return TP_OK;
 }

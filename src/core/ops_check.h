@@ -4,7 +4,8 @@
 
 #include "core/context.h"
 
-/* One check an op: TP_OK, or a refusal that names the field and both numbers. Pointers may be NULL where nothing is read or written. */
+/* One check an op: TP_OK, or a refusal that names the field and both numbers. Pointers may be NULL where nothing is
+ * read or written. */
 tp_status tpi_check_gemm(tp_ctx *ctx, const tpi_gemm_args *args);
 tp_status tpi_check_reduce(tp_ctx *ctx, const tpi_reduce_args *args);
 tp_status tpi_check_map(tp_ctx *ctx, const tpi_map_args *args);

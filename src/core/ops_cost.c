@@ -64,6 +64,7 @@ tpi_cost tpi_attention_grad_cost(const tpi_attention_grad_args *args)
     double rows = (double)forward->rows, dim = (double)forward->head_dim;
     return (tpi_cost){
         .flops = 2.5 * cost.flops, /* Q K^T again, dP, dV, dQ, dK */
-        .bytes = cost.bytes + rows * dim * 2.0 * ((double)forward->heads * size_of(forward->dtype) + 4.0 * (double)args->slots),
+        .bytes = cost.bytes +
+                 rows * dim * 2.0 * ((double)forward->heads * size_of(forward->dtype) + 4.0 * (double)args->slots),
     };
 }

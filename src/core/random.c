@@ -25,7 +25,8 @@ void tp_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t ou
 /* The four words of elements 4 * block and on. */
 static void words_of(tp_random_key key, uint64_t block, uint32_t words[4])
 {
-    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)key.stream, (uint32_t)(key.stream >> 32)};
+    const uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)key.stream,
+                                 (uint32_t)(key.stream >> 32)};
     const uint32_t seed[2] = {(uint32_t)key.seed, (uint32_t)(key.seed >> 32)};
     tp_philox4x32(counter, seed, words);
 }

@@ -1,7 +1,8 @@
 /* The CPU's backend table. */
 #include "cpu/state.h"
 
-/* Waits spin this long where every thread has a core of its own; where not, spinning would take the time of the thread that is waited for. */
+/* Waits spin this long where every thread has a core of its own; where not, spinning would take the time of the thread
+ * that is waited for. */
 #define SPIN_NS 30000
 
 static int threads_of_process(const tp_ctx *ctx)
@@ -55,8 +56,8 @@ static size_t cpu_gemm_packed_bytes(tp_ctx *ctx, tp_dtype dtype, int64_t cols, i
     return tpi_cpu_table_of(ctx)->gemm_packed_bytes(dtype, cols, inner, order);
 }
 
-static tp_status cpu_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order,
-                               const tpi_packed *out)
+static tp_status cpu_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner,
+                               const tpi_inner *order, const tpi_packed *out)
 {
     const tpi_cpu_gemm_pack_args args = {.b = *b, .cols = cols, .inner = inner, .order = order, .out = *out};
     return tpi_cpu_launch(stream, tpi_cpu_table_of(stream->ctx)->gemm_pack, &args, sizeof args);

@@ -58,7 +58,8 @@ uint64_t tpi_counter_get(tpi_counter *counter)
 
 void tpi_counter_raise(tpi_counter *counter, uint64_t value)
 {
-    /* All under the lock: a waiter may destroy the counter as soon as it has seen the value, and destroy takes the lock. */
+    /* All under the lock: a waiter may destroy the counter as soon as it has seen the value, and destroy takes the
+     * lock. */
     pthread_mutex_lock(&counter->lock);
     if (atomic_load_explicit(&counter->value, memory_order_relaxed) < value) {
         atomic_store_explicit(&counter->value, value, memory_order_release);

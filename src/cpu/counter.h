@@ -1,4 +1,5 @@
-/* A counter that only grows and that threads wait for: briefly spinning, then asleep. Lanes, events and the pool are made of it. */
+/* A counter that only grows and that threads wait for: briefly spinning, then asleep. Lanes, events and the pool are
+ * made of it. */
 #ifndef TPI_CPU_COUNTER_H
 #define TPI_CPU_COUNTER_H
 

@@ -52,7 +52,8 @@ static tp_isa detect(void)
     const uint32_t avx2 = 1u << 5, avx512f = 1u << 16, avx512dq = 1u << 17, avx512bw = 1u << 30, avx512vl = 1u << 31;
     const uint32_t avx512bf16 = 1u << 5;
     uint32_t eax, ebx, ecx, edx;
-    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !BITS(ecx, fma | osxsave | avx | f16c) || !BITS(saved_registers(), ymm))
+    if (!__get_cpuid(1, &eax, &ebx, &ecx, &edx) || !BITS(ecx, fma | osxsave | avx | f16c) ||
+        !BITS(saved_registers(), ymm))
         return TP_ISA_PORTABLE;
     if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !BITS(ebx, avx2))
         return TP_ISA_PORTABLE;

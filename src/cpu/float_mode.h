@@ -1,4 +1,5 @@
-/* The floating-point mode of a thread: tasks run with the default one (round to nearest, denormals kept), whatever the host program set. */
+/* The floating-point mode of a thread: tasks run with the default one (round to nearest, denormals kept), whatever the
+ * host program set. */
 #ifndef TPI_CPU_FLOAT_MODE_H
 #define TPI_CPU_FLOAT_MODE_H
 

@@ -1,5 +1,6 @@
-/* The threads of a rank, and the memory of each. A parallel call is open while the caller works; workers that wake in time enter it, take parts
- * from a common counter and leave; workers that wake late find it closed, so nobody waits for a thread that still sleeps. */
+/* The threads of a rank, and the memory of each. A parallel call is open while the caller works; workers that wake in
+ * time enter it, take parts from a common counter and leave; workers that wake late find it closed, so nobody waits for
+ * a thread that still sleeps. */
 #include <string.h>
 
 #include "cpu/float_mode.h"
@@ -162,8 +163,8 @@ tp_status tpi_cpu_pool_create(tp_ctx *ctx, int threads, tpi_cpu_pool **out)
     if (error != 0) {
         int started = pool->started + 1;
         tpi_cpu_pool_destroy(ctx, pool);
-        return tpi_refuse(ctx, TP_ERR_BACKEND, "tp_ctx_desc.threads is %d, but only %d could be started: %s", threads, started,
-                          strerror(error));
+        return tpi_refuse(ctx, TP_ERR_BACKEND, "tp_ctx_desc.threads is %d, but only %d could be started: %s", threads,
+                          started, strerror(error));
     }
     *out = pool;
     return TP_OK;
@@ -209,7 +210,8 @@ tp_status tpi_cpu_reserve(tp_ctx *ctx, size_t bytes)
         void *memory;
         tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_SCRATCH, bytes, &memory);
         if (status != TP_OK)
-            return tpi_fail(ctx, status, "out of memory: %zu bytes of workspace for worker %d of %d", bytes, worker, workers);
+            return tpi_fail(ctx, status, "out of memory: %zu bytes of workspace for worker %d of %d", bytes, worker,
+                            workers);
         *slot = (tpi_cpu_workspace_slot){memory, bytes};
     }
     return TP_OK;

@@ -15,10 +15,10 @@ typedef struct tpi_cpu_workspace_slot {
 typedef struct tpi_cpu_pool tpi_cpu_pool;
 
 typedef struct tpi_cpu_state {
-    tpi_cpu_pool *pool;      /* NULL: one thread */
-    int64_t spin_ns;         /* how long waits spin before they sleep */
+    tpi_cpu_pool *pool;                /* NULL: one thread */
+    int64_t spin_ns;                   /* how long waits spin before they sleep */
     tpi_cpu_workspace_slot *workspace; /* [threads] */
-    uint64_t streams_made;   /* numbers the delay seeds of test mode */
+    uint64_t streams_made;             /* numbers the delay seeds of test mode */
 } tpi_cpu_state;
 
 /* The memory that the calling thread's ops use as worker `worker`. */
@@ -28,7 +28,8 @@ void tpi_cpu_slot_free(tp_ctx *ctx, tpi_cpu_workspace_slot *slot);
 tp_status tpi_cpu_pool_create(tp_ctx *ctx, int threads, tpi_cpu_pool **out);
 void tpi_cpu_pool_destroy(tp_ctx *ctx, tpi_cpu_pool *pool);
 
-/* Workspace of the worker lane that the calling thread is; NULL for every other thread and for the compute stream's lane. */
+/* Workspace of the worker lane that the calling thread is; NULL for every other thread and for the compute stream's
+ * lane. */
 tpi_cpu_workspace_slot *tpi_cpu_lane_slot(void);
 
 /* A thread with all signals blocked: handlers stay with the caller's threads. */

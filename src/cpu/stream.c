@@ -1,5 +1,6 @@
-/* Streams of the CPU: the inline one runs tasks in the caller, a worker lane in its own thread, first in, first out. Events order lanes exactly as
- * on CUDA: a wait is for what had been recorded when the wait was issued, and blocks the waiting lane only. */
+/* Streams of the CPU: the inline one runs tasks in the caller, a worker lane in its own thread, first in, first out.
+ * Events order lanes exactly as on CUDA: a wait is for what had been recorded when the wait was issued, and blocks the
+ * waiting lane only. */
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -99,18 +100,15 @@ static tp_status execute(cpu_stream *stream, const lane_entry *entry, const void
 {
     switch (entry->kind) {
     case ENTRY_TASK:
-    case ENTRY_OP:
-        return run_task(stream, entry, args);
+    case ENTRY_OP: return run_task(stream, entry, args);
     case ENTRY_RECORD: {
         /* Tickets complete in order, also when one event is recorded on two lanes in turn. */
         tp_status status = wait_for(entry->event, entry->ticket - 1, stream->name);
         tpi_counter_raise(&entry->event->done, entry->ticket);
         return status;
     }
-    case ENTRY_WAIT:
-        return wait_for(entry->event, entry->ticket, stream->name);
-    default:
-        return TP_OK;
+    case ENTRY_WAIT: return wait_for(entry->event, entry->ticket, stream->name);
+    default: return TP_OK;
     }
 }
 
@@ -180,7 +178,8 @@ static tp_status issue_task(tpi_stream *base, entry_kind kind, tpi_task task, co
     tp_ctx *ctx = base->ctx;
     TPI_TRY(tpi_ctx_usable(ctx));
     if (bytes > TPI_TASK_BYTES)
-        return tpi_refuse(ctx, TP_ERR_INTERNAL, "task arguments of %zu bytes, at most %d are taken", bytes, TPI_TASK_BYTES);
+        return tpi_refuse(ctx, TP_ERR_INTERNAL, "task arguments of %zu bytes, at most %d are taken", bytes,
+                          TPI_TASK_BYTES);
     TPI_TRY(issue(base, &(lane_entry){.kind = kind, .task = task}, args, bytes));
     return ctx->desc.synchronous ? tpi_cpu_stream_synchronize(base) : TP_OK;
 }
@@ -202,9 +201,9 @@ tp_status tpi_cpu_stream_synchronize(tpi_stream *base)
     if (stream->is_lane) {
         uint64_t issued = tpi_counter_get(&stream->issued);
         if (!tpi_counter_wait(&stream->done, issued, state_of(ctx)->spin_ns, ctx->desc.timeout_ms))
-            return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s was not done after %lld ms: %llu of %llu tasks", stream->name,
-                            (long long)ctx->desc.timeout_ms, (unsigned long long)tpi_counter_get(&stream->done),
-                            (unsigned long long)issued);
+            return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s was not done after %lld ms: %llu of %llu tasks",
+                            stream->name, (long long)ctx->desc.timeout_ms,
+                            (unsigned long long)tpi_counter_get(&stream->done), (unsigned long long)issued);
     }
     return tpi_ctx_usable(ctx);
 }
