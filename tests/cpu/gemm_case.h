@@ -128,7 +128,7 @@ static inline void gemm_reference(const gemm_matrix *a, const gemm_matrix *b, co
 {
     for (int64_t i = 0; i < a->outer; i++) {
         for (int64_t j = 0; j < b->outer; j++) {
-            float block[8];
+            float block[8] = {0};
             for (int v = 0; v < order->blocks; v++)
                 block[v] = gemm_chain(start ? start[i * b->outer + j] : 0, a->value + i * a->inner, b->value + j * b->inner, order, v,
                                       a->dtype == TP_DTYPE_BF16);

@@ -53,7 +53,7 @@ static bool result_is_right(tp_ctx *ctx, const problem *p, int layout, bool pack
     return right;
 }
 
-static void check_shape(tp_ctx *ctx[4], int contexts, tp_dtype dtype, int index, sum_kind kind)
+static void check_shape(tp_ctx **ctx, int contexts, tp_dtype dtype, int index, sum_kind kind)
 {
     const struct shape s = shapes[index];
     const tpi_inner chain = gemm_one_chain(s.inner), tree = gemm_eight_blocks(s.inner);
@@ -157,15 +157,13 @@ static int64_t cut(int64_t total, int v)
  * take part, as when kv heads are shared. to_global: global index of each held one. Returns how many are held. */
 static int64_t shard_order(const int64_t part[3], int first, int end, tpi_inner *order, int64_t *to_global)
 {
-    int64_t local_begin[3], global_begin[3], held = 0, total = 0;
+    int64_t local_begin[3], held = 0, total = 0;
     for (int q = 0; q < 3; q++) {
         local_begin[q] = held - cut(part[q], first);
-        global_begin[q] = total;
         for (int64_t k = cut(part[q], first); k < cut(part[q], end); k++)
             to_global[held++] = total + k;
         total += part[q];
     }
-    (void)global_begin;
     *order = (tpi_inner){.blocks = end - first};
     for (int v = first; v < end; v++) {
         for (int q = 0; q < 3; q++) {
