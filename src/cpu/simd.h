@@ -48,6 +48,11 @@ static inline int tpi_lanes_of(int64_t left)
     return left < TPI_LANES ? (int)left : TPI_LANES;
 }
 
+static inline bool tpi_is_float(tp_dtype dtype)
+{
+    return dtype == TP_DTYPE_F32 || dtype == TP_DTYPE_BF16 || dtype == TP_DTYPE_F16;
+}
+
 /* n elements of an f32, bf16 or f16 array, widened exactly; the other lanes are 0. */
 static inline vf vf_load_any(const void *data, tp_dtype dtype, int n)
 {

@@ -87,7 +87,7 @@ static inline vf vf_set1(float value)
 
 static inline vf vf_zero(void)
 {
-    return vf_set1(0.0f);
+    return (vf){{0}};
 }
 
 static inline vi vi_set1(uint32_t value)
@@ -292,7 +292,6 @@ static inline vi vf_to_vi(vf a)
     return r;
 }
 
-/* Two factors, since 2^n alone may not be a float; the first product is exact. */
 static inline vf vf_scale2(vf x, vf n)
 {
     for (int i = 0; i < 16; i++) {
@@ -429,7 +428,7 @@ static inline void vi_transpose4(vi word[4])
 
 static inline vf vf_load_bf16_n(const void *data, int n)
 {
-    vf r = {{0}};
+    vf r;
     uint16_t half[16] = {0};
 
     tpi_copy_first(half, data, n, sizeof half[0]);
@@ -449,7 +448,7 @@ static inline void vf_store_bf16_n(void *data, vf x, int n)
 
 static inline vf vf_load_f16_n(const void *data, int n)
 {
-    vf r = {{0}};
+    vf r;
     uint16_t half[16] = {0};
 
     tpi_copy_first(half, data, n, sizeof half[0]);

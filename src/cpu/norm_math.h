@@ -1,0 +1,69 @@
+/* Row sums that norm.c's forward and backward share. One row is summed in one fixed order: four accumulators of 16
+ * lanes, vector i into accumulator i mod 4, then (0+1)+(2+3) and the lane tree. */
+#ifndef TPI_CPU_NORM_MATH_H
+#define TPI_CPU_NORM_MATH_H
+
+#include "cpu/simd.h"
+
+#define TPI_ROW_WAYS 4
+
+typedef struct tpi_row_sum {
+    vf way[TPI_ROW_WAYS];
+} tpi_row_sum;
+
+static inline tpi_row_sum tpi_row_sum_zero(void)
+{
+    return (tpi_row_sum){{vf_zero(), vf_zero(), vf_zero(), vf_zero()}};
+}
+
+static inline float tpi_row_sum_total(const tpi_row_sum *sum)
+{
+    return vf_sum(vf_add(vf_add(sum->way[0], sum->way[1]), vf_add(sum->way[2], sum->way[3])));
+}
+
+/* Sum of x[0..cols). */
+static inline float tpi_row_total(const void *x, tp_dtype dtype, int64_t cols)
+{
+    tpi_row_sum sum = tpi_row_sum_zero();
+
+    for (int64_t c = 0; c < cols; c += TPI_ROW_WAYS * TPI_LANES) {
+        for (int way = 0; way < TPI_ROW_WAYS; way++) {
+            int64_t at = c + way * TPI_LANES;
+
+            if (at < cols)
+                sum.way[way] =
+                    vf_add(sum.way[way], vf_load_any(tpi_element(x, dtype, at), dtype, tpi_lanes_of(cols - at)));
+        }
+    }
+    return tpi_row_sum_total(&sum);
+}
+
+/* Sum and sum of squares of x - shift. */
+typedef struct tpi_row_moments {
+    float sum, squares;
+} tpi_row_moments;
+
+static inline tpi_row_moments tpi_row_moments_about(const void *x, tp_dtype dtype, int64_t cols, float shift)
+{
+    tpi_row_sum sum = tpi_row_sum_zero(), squares = tpi_row_sum_zero();
+    vf shifts = vf_set1(shift);
+
+    for (int64_t c = 0; c < cols; c += TPI_ROW_WAYS * TPI_LANES) {
+        for (int way = 0; way < TPI_ROW_WAYS; way++) {
+            int64_t at = c + way * TPI_LANES;
+            int n = tpi_lanes_of(cols - at);
+            vf d;
+
+            if (n <= 0)
+                continue;
+            d = vf_sub(vf_load_any(tpi_element(x, dtype, at), dtype, n), shifts);
+            if (n < TPI_LANES)
+                d = vf_keep_first(d, n, vf_zero());
+            sum.way[way] = vf_add(sum.way[way], d);
+            squares.way[way] = vf_fma(d, d, squares.way[way]);
+        }
+    }
+    return (tpi_row_moments){tpi_row_sum_total(&sum), tpi_row_sum_total(&squares)};
+}
+
+#endif
