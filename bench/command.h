@@ -1,0 +1,50 @@
+/* The commands of tp_bench: one table; a new command is one entry in it and one file. */
+#ifndef BENCH_COMMAND_H
+#define BENCH_COMMAND_H
+
+#include "machine.h"
+#include "measure.h"
+#include "options.h"
+#include "table.h"
+
+/* What a command gets. It returns a BENCH_ status and, when that is not BENCH_OK, a message. Rows it has filled are printed all the same. */
+typedef struct bench_call {
+    bench_options options;
+    bench_machine machine;
+    bench_table table;
+    char message[BENCH_MESSAGE];
+} bench_call;
+
+typedef struct bench_command {
+    const char *name;
+    unsigned bit;
+    int (*run)(bench_call *call);
+    const char *summary;
+    const char *text; /* what it does, what its columns mean */
+    const char *examples;
+} bench_command;
+
+/* All commands, up to one without a name. */
+extern const bench_command bench_command_table[];
+
+int bench_command_info(bench_call *call);
+int bench_command_gemm(bench_call *call);
+int bench_command_collective(bench_call *call);
+int bench_command_layer(bench_call *call);
+int bench_command_model(bench_call *call);
+int bench_command_sweep(bench_call *call);
+
+/* A refused option (nothing was done yet), and a failure on the way: set the message, return the status. */
+int bench_refuse(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+int bench_fail(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Begins the table: its columns, and its line about the machine. */
+void bench_begin(bench_call *call, const bench_column *columns, int count);
+
+/* A failed check: counted, so that the exit status tells, and noted. */
+void bench_check_failed(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Notes how many samples were dropped because a thread was switched out during them. */
+void bench_note_samples(bench_call *call, int64_t kept, int64_t total);
+
+#endif

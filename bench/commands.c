@@ -1,0 +1,93 @@
+/* The command table, and what commands share. */
+#include "command.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const bench_command bench_command_table[] = {
+    {"info", BENCH_INFO, bench_command_info, "the machine and its limits, and what is built in",
+     "Prints processor, cores, caches and instruction sets; measures the peak of multiply-adds a core (and checks it against clock x operations a\n"
+     "cycle) and the bandwidth of memory; lists what this build has and what it has not.\n",
+     "  tp_bench info\n  tp_bench info --json machine.json\n"},
+    {"gemm", BENCH_GEMM, bench_command_gemm, "matrix products in the shapes and sum orders of layers",
+     "Each shape is tokens x out x in of a layer: NT is its forward, NN its input gradient, TN its weight gradient. Inner sums that tensor parallelism\n"
+     "would split are computed as eight chains and their tree, others as one chain. Samples alternate with the peak loop; share is of that peak.\n",
+     "  tp_bench gemm\n  tp_bench gemm --dtype bf16 --callers 2 --csv gemm.csv\n"
+     "  tp_bench gemm --shapes 512x2304x768,64x1536x768 --variant NT --order chain\n"},
+    {"collective", BENCH_COLLECTIVE, bench_command_collective, "collectives between ranks, in the columns of nccl-tests",
+     "size is the total bytes S of the operation; algbw = S / time; busbw = algbw x 2(n-1)/n (all_reduce), (n-1)/n (reduce_scatter, all_gather,\n"
+     "all_to_all) or 1 (broadcast, sendrecv). #wrong counts elements that differ from exact sums, in a pass of its own.\n",
+     "  tp_bench collective\n  tp_bench collective --ranks 2,4 -b 1K -e 16M -f 4 -o all_reduce -d bf16 --place in\n"
+     "  tp_bench collective --operation all_reduce --algorithm one-shot,two-shot --plot all_reduce.svg\n"},
+    {"linear", BENCH_LINEAR, bench_command_layer, "a linear layer, forward and backward",
+     "Times forward and backward (input and weight gradients) on each degree, and compares all results bit for bit with those of the first degree.\n",
+     "  tp_bench linear\n  tp_bench linear --kind row --hidden 768 --ffn 3072 --batch 4 --sequence 128 --ranks 1,2\n"},
+    {"mlp", BENCH_MLP, bench_command_layer, "a feed-forward layer, forward and backward",
+     "As linear.\n", "  tp_bench mlp --activation swiglu --dtype bf16\n  tp_bench mlp --model gpt2 --ranks 1,2 --threads 1\n"},
+    {"attention", BENCH_ATTENTION, bench_command_layer, "an attention layer, forward and backward",
+     "As linear.\n", "  tp_bench attention --hidden 768 --heads 12 --sequence 1024\n  tp_bench attention --model llama3-8b --batch 1 --sequence 256\n"},
+    {"block", BENCH_BLOCK, bench_command_layer, "a transformer block, forward and backward",
+     "As linear.\n", "  tp_bench block --model gpt2 --sequence 256 --ranks 1,2\n"},
+    {"model", BENCH_MODEL, bench_command_model, "one training step of a whole model, by phases, and its memory",
+     "Times forward, backward, finishing of gradients and optimizer; tokens/s; share of the measured peak. --dry-run prints sizes predicted by pure\n"
+     "functions and measures nothing; without it the prediction stands beside what was used.\n",
+     "  tp_bench model\n  tp_bench model --model gpt2 --layers 2 --batch 1 --sequence 256 --ranks 1,2\n  tp_bench model --model gpt2-xl --ranks 8 --dry-run\n"},
+    {"sweep", BENCH_SWEEP, bench_command_sweep, "train a model on text at several degrees: scaling, and whether the bits are the same",
+     "Trains the same decoder for some steps at each tensor-parallel degree. Strong scaling: the same batch on all. Weak scaling: --batch sequences a rank.\n"
+     "Speed-up is against the first degree's tokens/s; efficiency is speed-up / min(ranks, cores). Rows with more ranks than cores are labelled: they test,\n"
+     "they don't scale, and they are not plotted. \"same\" compares every step's loss and all weights, gathered, with those of degree 1.\n",
+     "  tp_bench sweep\n  tp_bench sweep --text book.txt --steps 100 --ranks 1,2 --scaling strong\n"
+     "  tp_bench sweep --model gpt2 --layers 2 --batch 2 --sequence 256 --steps 5 --dtype f32,bf16 --plot scaling.svg\n"},
+    {NULL, 0, NULL, NULL, NULL, NULL},
+};
+
+static int stop(bench_call *call, int status, const char *format, va_list arguments)
+{
+    vsnprintf(call->message, sizeof call->message, format, arguments);
+    return status;
+}
+
+int bench_refuse(bench_call *call, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int status = stop(call, BENCH_USAGE, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+int bench_fail(bench_call *call, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    int status = stop(call, BENCH_FAILED, format, arguments);
+    va_end(arguments);
+    return status;
+}
+
+void bench_begin(bench_call *call, const bench_column *columns, int count)
+{
+    const char *command = call->table.command;
+    bench_table_init(&call->table, command, columns, count);
+    bench_machine_line(&call->machine, (tp_isa)call->options.isa, call->table.machine, sizeof call->table.machine);
+}
+
+void bench_check_failed(bench_call *call, const char *format, ...)
+{
+    char text[BENCH_NOTE / 2];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    call->table.failed_checks++;
+    bench_note(&call->table, "CHECK FAILED: %s", text);
+}
+
+void bench_note_samples(bench_call *call, int64_t kept, int64_t total)
+{
+    bench_note(&call->table,
+               "medians of samples; %lld of %lld were dropped because a thread was switched out during them (a figure without any clean sample uses "
+               "them all)",
+               (long long)(total - kept), (long long)total);
+}

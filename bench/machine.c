@@ -1,0 +1,166 @@
+#include "machine.h"
+
+#include "measure.h"
+
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The text after "key :" in a file of such lines. */
+static bool read_field(const char *path, const char *key, char *value, size_t bytes)
+{
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return false;
+    char line[512];
+    bool found = false;
+    while (!found && fgets(line, sizeof line, file) != NULL) {
+        if (strncmp(line, key, strlen(key)) != 0)
+            continue;
+        const char *text = strchr(line, ':');
+        if (text == NULL)
+            continue;
+        text += 1 + strspn(text + 1, " \t");
+        snprintf(value, bytes, "%.*s", (int)strcspn(text, "\n"), text);
+        found = true;
+    }
+    fclose(file);
+    return found;
+}
+
+static size_t meminfo(const char *key)
+{
+    char text[128];
+    return read_field("/proc/meminfo", key, text, sizeof text) ? (size_t)strtoull(text, NULL, 10) * 1024 : 0;
+}
+
+/* Sizes of the first core's data caches, as the system lists them. */
+static void read_caches(size_t cache[4])
+{
+    for (int index = 0; index < 8; index++) {
+        char path[128], text[3][32] = {{0}};
+        static const char *const fields[] = {"level", "type", "size"};
+        bool all = true;
+        for (int i = 0; i < 3; i++) {
+            snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/%s", index, fields[i]);
+            FILE *file = fopen(path, "r");
+            all = all && file != NULL && fgets(text[i], sizeof text[i], file) != NULL;
+            if (file != NULL)
+                fclose(file);
+        }
+        int level = atoi(text[0]);
+        if (!all || level < 1 || level > 3 || strncmp(text[1], "Instruction", 11) == 0)
+            continue;
+        char *unit;
+        size_t size = (size_t)strtoull(text[2], &unit, 10);
+        cache[level] = size << (*unit == 'K' ? 10 : *unit == 'M' ? 20 : 0);
+    }
+}
+
+bench_machine bench_machine_look(void)
+{
+    bench_machine machine = {.cores = 1};
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0)
+        machine.cores = CPU_COUNT(&set);
+    if (!read_field("/proc/cpuinfo", "model name", machine.processor, sizeof machine.processor))
+        snprintf(machine.processor, sizeof machine.processor, "unknown processor");
+    machine.memory = meminfo("MemTotal");
+    machine.available = meminfo("MemAvailable");
+    read_caches(machine.cache);
+    machine.isa = TP_ISA_PORTABLE;
+    for (int isa = TP_ISA_PORTABLE; isa < TP_ISA_COUNT; isa++)
+        if (tp_isa_available((tp_isa)isa))
+            machine.isa = (tp_isa)isa;
+    return machine;
+}
+
+void bench_machine_line(const bench_machine *machine, tp_isa isa, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%s, %d core%s, %s, tp %d.%d.%d", machine->processor, machine->cores, machine->cores == 1 ? "" : "s",
+             tp_isa_name(isa == TP_ISA_AUTO ? machine->isa : isa), tp_version() / 10000, tp_version() / 100 % 100, tp_version() % 100);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+
+#define STREAM_FLOATS ((size_t)16 << 20) /* 64 MiB an array: more than a core's share of any cache */
+#define PIECE_FLOATS ((size_t)1 << 20)   /* 4 MiB a sample: short chunks */
+
+typedef struct stream_run {
+    bench_stream stream;
+    double seconds;
+    double rate[BENCH_SAMPLES]; /* by thread; 0: no memory */
+} stream_run;
+
+const char *bench_stream_name(bench_stream stream)
+{
+    static const char *const names[BENCH_STREAM_COUNT] = {"read", "copy", "add in place"};
+    return names[stream];
+}
+
+/* Sixteen sums, so that the additions don't wait for each other. */
+static float read_piece(const float *in)
+{
+    float sum[16] = {0};
+    for (size_t i = 0; i < PIECE_FLOATS; i += 16)
+        for (size_t lane = 0; lane < 16; lane++)
+            sum[lane] += in[i + lane];
+    float all = 0;
+    for (int lane = 0; lane < 16; lane++)
+        all += sum[lane];
+    return all;
+}
+
+static void add_piece(float *out, const float *in)
+{
+    for (size_t i = 0; i < PIECE_FLOATS; i++)
+        out[i] += in[i];
+}
+
+static double stream_bytes(bench_stream stream)
+{
+    static const double passes[BENCH_STREAM_COUNT] = {1, 2, 3};
+    return passes[stream] * (double)PIECE_FLOATS * sizeof(float);
+}
+
+static void stream_thread(void *arg, int index)
+{
+    stream_run *run = arg;
+    float *in = malloc(STREAM_FLOATS * sizeof *in), *out = malloc(STREAM_FLOATS * sizeof *out);
+    bench_samples samples = {0};
+    if (in != NULL && out != NULL) {
+        for (size_t i = 0; i < STREAM_FLOATS; i++)
+            in[i] = out[i] = (float)(i % 7);
+        size_t at = 0;
+        volatile float kept = 0;
+        for (double begin = bench_now(); samples.count < BENCH_SAMPLES && bench_now() - begin < run->seconds;) {
+            long before = bench_thread_switches();
+            double start = bench_now();
+            if (run->stream == BENCH_STREAM_READ)
+                kept = kept + read_piece(in + at);
+            else if (run->stream == BENCH_STREAM_COPY)
+                memcpy(out + at, in + at, PIECE_FLOATS * sizeof *out);
+            else
+                add_piece(out + at, in + at);
+            double seconds = bench_now() - start;
+            bench_sample_add(&samples, seconds, bench_thread_switches() == before);
+            at = (at + PIECE_FLOATS) % STREAM_FLOATS;
+        }
+        run->rate[index] = stream_bytes(run->stream) / bench_sample_figure(&samples).seconds;
+    }
+    free(in);
+    free(out);
+}
+
+double bench_stream_measure(bench_stream stream, int threads, double seconds)
+{
+    stream_run run = {.stream = stream, .seconds = seconds};
+    if (threads > BENCH_SAMPLES || !bench_together(threads, stream_thread, &run))
+        return 0;
+    double sum = 0;
+    for (int i = 0; i < threads; i++)
+        sum += run.rate[i];
+    return sum;
+}

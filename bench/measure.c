@@ -1,0 +1,184 @@
+#include "measure.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+double bench_now(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+static long switches(int who)
+{
+    struct rusage usage;
+    return getrusage(who, &usage) == 0 ? usage.ru_nivcsw : 0;
+}
+
+long bench_thread_switches(void)
+{
+    return switches(RUSAGE_THREAD);
+}
+
+long bench_process_switches(void)
+{
+    return switches(RUSAGE_SELF);
+}
+
+void bench_sample_add(bench_samples *samples, double seconds, bool clean)
+{
+    if (samples->count == BENCH_SAMPLES)
+        return;
+    samples->seconds[samples->count] = seconds;
+    samples->clean[samples->count++] = clean;
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double bench_median(double *values, int count)
+{
+    if (count == 0)
+        return NAN;
+    qsort(values, (size_t)count, sizeof *values, compare_doubles);
+    return count % 2 == 1 ? values[count / 2] : 0.5 * (values[count / 2 - 1] + values[count / 2]);
+}
+
+double bench_geometric_mean(const double *values, int count)
+{
+    double sum = 0;
+    for (int i = 0; i < count; i++)
+        sum += log(values[i]);
+    return count > 0 ? exp(sum / count) : NAN;
+}
+
+bench_figure bench_sample_figure(const bench_samples *samples)
+{
+    double values[BENCH_SAMPLES];
+    bench_figure figure = {.total = samples->count};
+    for (int i = 0; i < samples->count; i++)
+        if (samples->clean[i])
+            values[figure.kept++] = samples->seconds[i];
+    int used = figure.kept;
+    for (int i = 0; figure.kept == 0 && i < samples->count; i++)
+        values[used++] = samples->seconds[i];
+    figure.seconds = bench_median(values, used);
+    return figure;
+}
+
+void bench_measure(const bench_part *parts, int count, const bench_plan *plan)
+{
+    for (int turn = 0; turn < plan->warmup; turn++)
+        for (int i = 0; i < count; i++)
+            parts[i].fn(parts[i].arg);
+    int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES;
+    double begin = bench_now();
+    for (int turn = 0; turn < most && (turn < plan->least || bench_now() - begin < plan->seconds); turn++) {
+        for (int i = 0; i < count; i++) {
+            long before = plan->whole_process ? bench_process_switches() : bench_thread_switches();
+            double start = bench_now();
+            parts[i].fn(parts[i].arg);
+            double seconds = bench_now() - start;
+            long after = plan->whole_process ? bench_process_switches() : bench_thread_switches();
+            bench_sample_add(parts[i].samples, seconds, before == after);
+        }
+    }
+}
+
+typedef struct together {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    int verdict; /* 0: wait, 1: go, -1: a thread is missing, give up */
+    void (*fn)(void *arg, int index);
+    void *arg;
+} together;
+
+typedef struct together_thread {
+    together *shared;
+    int index, core; /* core -1: not pinned */
+    pthread_t thread;
+} together_thread;
+
+static void *together_main(void *arg)
+{
+    together_thread *self = arg;
+    together *shared = self->shared;
+    if (self->core >= 0) {
+        cpu_set_t set;
+        CPU_ZERO(&set);
+        CPU_SET((size_t)self->core, &set);
+        sched_setaffinity(0, sizeof set, &set);
+    }
+    pthread_mutex_lock(&shared->lock);
+    while (shared->verdict == 0)
+        pthread_cond_wait(&shared->changed, &shared->lock);
+    bool go = shared->verdict > 0;
+    pthread_mutex_unlock(&shared->lock);
+    if (go)
+        shared->fn(shared->arg, self->index);
+    return NULL;
+}
+
+/* The core that thread `index` of `threads` is pinned to: the index-th that this process may use. */
+static int core_for(int index, int threads)
+{
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) != 0 || CPU_COUNT(&set) < threads)
+        return -1;
+    for (int core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET((size_t)core, &set) && index-- == 0)
+            return core;
+    return -1;
+}
+
+bool bench_together(int threads, void (*fn)(void *arg, int index), void *arg)
+{
+    together shared = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .fn = fn, .arg = arg};
+    together_thread *all = calloc((size_t)threads, sizeof *all);
+    if (all == NULL)
+        return false;
+    int started = 0;
+    for (; started < threads; started++) {
+        all[started] = (together_thread){.shared = &shared, .index = started, .core = core_for(started, threads)};
+        if (pthread_create(&all[started].thread, NULL, together_main, &all[started]) != 0)
+            break;
+    }
+    bool good = started == threads;
+    pthread_mutex_lock(&shared.lock);
+    shared.verdict = good ? 1 : -1;
+    pthread_cond_broadcast(&shared.changed);
+    pthread_mutex_unlock(&shared.lock);
+    for (int i = 0; i < started; i++)
+        pthread_join(all[i].thread, NULL);
+    free(all);
+    return good;
+}
+
+void bench_progress(const char *format, ...)
+{
+    if (!isatty(STDERR_FILENO))
+        return;
+    va_list arguments;
+    va_start(arguments, format);
+    fputs("\r\033[K", stderr);
+    vfprintf(stderr, format, arguments);
+    fflush(stderr);
+    va_end(arguments);
+}
+
+void bench_progress_end(void)
+{
+    if (isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+}

@@ -1,0 +1,60 @@
+/* How things are timed. Other work takes the cores: a sample during which one of its threads was switched out says nothing, and is dropped;
+ * the median of the rest is the figure. */
+#ifndef BENCH_MEASURE_H
+#define BENCH_MEASURE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define BENCH_SAMPLES 512
+
+typedef struct bench_samples {
+    int count;
+    double seconds[BENCH_SAMPLES];
+    bool clean[BENCH_SAMPLES];
+} bench_samples;
+
+typedef struct bench_figure {
+    double seconds; /* median of the clean samples; of all where none is clean */
+    int kept, total;
+} bench_figure;
+
+/* Seconds of a clock that only goes forward. */
+double bench_now(void);
+
+/* Involuntary context switches so far: of this thread, and of the whole process. */
+long bench_thread_switches(void);
+long bench_process_switches(void);
+
+void bench_sample_add(bench_samples *samples, double seconds, bool clean);
+bench_figure bench_sample_figure(const bench_samples *samples);
+
+/* Sorts the values. NaN for none. */
+double bench_median(double *values, int count);
+double bench_geometric_mean(const double *values, int count);
+
+/* One part of a comparison: fn(arg) is run once a sample. */
+typedef struct bench_part {
+    void (*fn)(void *arg);
+    void *arg;
+    bench_samples *samples;
+} bench_part;
+
+/* Runs the parts in turns, so that a slow moment falls on all of them, until `seconds` are over or each has `most` samples; at least `least`.
+ * Switches are those of the calling thread, or of the process if fn has threads of its own. */
+typedef struct bench_plan {
+    int warmup, least, most;
+    double seconds;
+    bool whole_process;
+} bench_plan;
+void bench_measure(const bench_part *parts, int count, const bench_plan *plan);
+
+/* Starts `threads` threads, each pinned to a core of this process if there are enough, and runs fn(arg, index) in all at the same time. False if a thread can't be
+ * started. */
+bool bench_together(int threads, void (*fn)(void *arg, int index), void *arg);
+
+/* Progress on a terminal (standard error), nothing elsewhere. */
+void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));
+void bench_progress_end(void);
+
+#endif

@@ -1,0 +1,112 @@
+/* Every option of tp_bench, in the order of the help. */
+#include "options.h"
+
+/* By tp_dtype. */
+const char *const bench_dtype_names[] = {"", "f32", "bf16", "f16", "i32", "i64", "u8", NULL};
+/* By tp_isa. */
+const char *const bench_isa_names[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16", NULL};
+const char *const bench_variant_names[] = {"NT", "NN", "TN", NULL};
+const char *const bench_operation_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                             "all_to_all", "sendrecv",       NULL};
+/* By tp_all_reduce_algorithm. */
+const char *const bench_algorithm_names[] = {"auto", "one-shot", "two-shot", "ring", NULL};
+/* By tp_reduce_op. */
+const char *const bench_reduce_names[] = {"sum", "max", "min", NULL};
+const char *const bench_place_names[] = {"out", "in", NULL};
+/* By tp_activation. */
+const char *const bench_activation_names[] = {"gelu", "gelu-tanh", "relu", "relu2", "swiglu", "geglu", NULL};
+/* By tp_linear_kind. */
+const char *const bench_kind_names[] = {"column", "row", "replicated", NULL};
+/* By tp_model_family. */
+const char *const bench_family_names[] = {"gpt2", "llama", NULL};
+static const char *const scaling_names[] = {"strong", "weak", "both", NULL};
+static const char *const order_names[] = {"layer", "chain", "tree", NULL};
+
+#define AT(field) offsetof(bench_options, field)
+#define MAX_COUNT 1099511627776.0 /* 2^40: products of two sizes stay within int64_t times a dtype's size */
+#define RANKED (BENCH_COLLECTIVE | BENCH_LAYERS | BENCH_MODELS)
+#define SHAPED (BENCH_LAYERS | BENCH_MODELS)
+
+const bench_option bench_option_table[] = {
+    {"ranks", 't', BENCH_OPTION_INTEGERS, AT(ranks), RANKED, 1, 64, NULL, "1,2,4,8", "tensor-parallel degrees (thread ranks)"},
+    {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), SHAPED | BENCH_GEMM, 1, 256, NULL, "N",
+     "compute threads a rank; default: cores / ranks, at least 1"},
+    {"isa", 0, BENCH_OPTION_CHOICE, AT(isa), RANKED | BENCH_GEMM, 0, 0, bench_isa_names, "NAME",
+     "instruction set; forcing one that the machine lacks is refused"},
+    {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
+
+    {"model", 0, BENCH_OPTION_TEXT, AT(model), SHAPED, 0, 0, NULL, "NAME",
+     "a published shape: gpt2, gpt2-medium, gpt2-xl, llama3-8b, ... (an unknown name lists the nearest)"},
+    {"family", 0, BENCH_OPTION_CHOICE, AT(family), BENCH_MODELS | BENCH_BLOCK, 1, 0, bench_family_names, "NAME",
+     "what the parts are like when no --model is given; default gpt2"},
+    {"layers", 0, BENCH_OPTION_INTEGER, AT(layers), BENCH_MODELS, 1, 10000, NULL, "N", "transformer blocks: cuts a preset's depth"},
+    {"hidden", 0, BENCH_OPTION_INTEGER, AT(hidden), SHAPED, 1, 1e6, NULL, "N", "features of the residual stream"},
+    {"heads", 0, BENCH_OPTION_INTEGER, AT(heads), BENCH_ATTENTION | BENCH_BLOCK | BENCH_MODELS, 1, 65536, NULL, "N", "query heads"},
+    {"kv-heads", 0, BENCH_OPTION_INTEGER, AT(kv_heads), BENCH_ATTENTION | BENCH_BLOCK | BENCH_MODELS, 1, 65536, NULL, "N",
+     "key and value heads (grouped queries); default: heads"},
+    {"ffn", 0, BENCH_OPTION_INTEGER, AT(ffn), SHAPED & ~BENCH_ATTENTION, 1, 4e6, NULL, "N",
+     "width of the feed-forward layer; linear: the other dimension"},
+    {"activation", 0, BENCH_OPTION_CHOICE, AT(activation), BENCH_MLP | BENCH_BLOCK | BENCH_MODELS, 1, 0, bench_activation_names, "NAME",
+     "gelu gelu-tanh relu relu2 swiglu geglu"},
+    {"kind", 0, BENCH_OPTION_CHOICE, AT(kind), BENCH_LINEAR, 1, 0, bench_kind_names, "NAME", "column, row or replicated; default: column"},
+    {"window", 0, BENCH_OPTION_INTEGER, AT(window), BENCH_ATTENTION | BENCH_BLOCK, 1, 1e9, NULL, "N", "sliding window of the attention"},
+    {"vocabulary", 0, BENCH_OPTION_INTEGER, AT(vocabulary), BENCH_MODELS, 2, 1e8, NULL, "N", "tokens; a text needs 256"},
+    {"positions", 0, BENCH_OPTION_INTEGER, AT(positions), BENCH_MODELS, 1, 1e9, NULL, "N", "longest sequence; default: --sequence"},
+    {"batch", 0, BENCH_OPTION_INTEGER, AT(batch), SHAPED, 1, 1e6, NULL, "N", "sequences a step"},
+    {"sequence", 0, BENCH_OPTION_INTEGER, AT(sequence), SHAPED, 1, 1e8, NULL, "N", "tokens a sequence"},
+    {"microbatch", 0, BENCH_OPTION_INTEGER, AT(microbatch), BENCH_SWEEP, 1, 1e6, NULL, "N", "sequences a forward and backward; default: --batch"},
+    {"dtype", 'd', BENCH_OPTION_CHOICES, AT(dtypes), BENCH_ALL & ~BENCH_INFO, 0, 0, bench_dtype_names, "NAME,...",
+     "storage types: f32 bf16 f16 (collective: i32 i64 u8 too)"},
+    {"sequence-parallel", 0, BENCH_OPTION_FLAG, AT(sequence_parallel), SHAPED, 0, 0, NULL, NULL,
+     "shard tokens where tensor parallelism would replicate them"},
+    {"dropout", 0, BENCH_OPTION_REAL, AT(dropout), SHAPED, 0, 0.99, NULL, "P", "dropout probability; default 0"},
+    {"text", 0, BENCH_OPTION_TEXTS, AT(text), BENCH_MODELS, 0, 0, NULL, "FILE",
+     "training text or .bin tokens, repeatable; default: /usr/share/common-licenses as one stream"},
+
+    {"steps", 0, BENCH_OPTION_INTEGER, AT(steps), BENCH_MODELS, 1, 1e6, NULL, "N", "optimizer steps; default 20 (model: 10)"},
+    {"weak-steps", 0, BENCH_OPTION_INTEGER, AT(weak_steps), BENCH_SWEEP, 1, 1e6, NULL, "N",
+     "steps of a weak-scaling row, whose batch is --batch times ranks; default 5"},
+    {"lr", 0, BENCH_OPTION_REAL, AT(learning_rate), BENCH_MODELS, 0, 100, NULL, "X", "learning rate of AdamW; default 0.001"},
+    {"scaling", 0, BENCH_OPTION_CHOICE, AT(scaling), BENCH_SWEEP, 1, 0, scaling_names, "KIND",
+     "strong (same work), weak (same work a rank) or both"},
+    {"one-by-one", 0, BENCH_OPTION_FLAG, AT(one_by_one), BENCH_SWEEP, 0, 0, NULL, NULL,
+     "train the degrees one after the other: less memory, but slow changes of the machine enter the comparison"},
+    {"dry-run", 0, BENCH_OPTION_FLAG, AT(dry_run), BENCH_MODEL, 0, 0, NULL, NULL, "print predicted sizes and work; measure nothing"},
+
+    {"shapes", 0, BENCH_OPTION_TEXT, AT(shapes), BENCH_GEMM, 0, 0, NULL, "MxNxK,...",
+     "tokens x out x in; default: the 30 products of GPT-2 layers"},
+    {"variant", 0, BENCH_OPTION_CHOICES, AT(variants), BENCH_GEMM, 0, 0, bench_variant_names, "NT,NN,TN",
+     "forward, input gradient, weight gradient; default all"},
+    {"callers", 0, BENCH_OPTION_INTEGERS, AT(callers), BENCH_GEMM, 1, 64, NULL, "1,2", "threads that multiply at the same time"},
+    {"order", 0, BENCH_OPTION_CHOICE, AT(order), BENCH_GEMM, 1, 0, order_names, "NAME",
+     "inner sums: layer (as its layer needs it), chain, tree"},
+    {"pack-in-call", 0, BENCH_OPTION_FLAG, AT(pack_in_call), BENCH_GEMM, 0, 0, NULL, NULL,
+     "pack weights in every call (default: once before, as training does once a step)"},
+    {"onednn", 0, BENCH_OPTION_FLAG, AT(onednn), BENCH_GEMM, 0, 0, NULL, NULL, "measure oneDNN beside, where the build has it"},
+
+    {"begin", 'b', BENCH_OPTION_BYTES, AT(begin_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "smallest size; default 1K"},
+    {"end", 'e', BENCH_OPTION_BYTES, AT(end_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "largest size; default 4M"},
+    {"factor", 'f', BENCH_OPTION_REAL, AT(factor), BENCH_COLLECTIVE, 1.01, 1e6, NULL, "X", "from size to size; default 4"},
+    {"increment", 'i', BENCH_OPTION_BYTES, AT(increment_bytes), BENCH_COLLECTIVE, 1, MAX_COUNT, NULL, "BYTES", "instead of --factor"},
+    {"operation", 'o', BENCH_OPTION_CHOICES, AT(operations), BENCH_COLLECTIVE, 0, 0, bench_operation_names, "NAME,...",
+     "all_reduce reduce_scatter all_gather broadcast all_to_all sendrecv; default all"},
+    {"algorithm", 0, BENCH_OPTION_CHOICES, AT(algorithms), BENCH_COLLECTIVE, 0, 0, bench_algorithm_names, "NAME,...",
+     "of all_reduce: auto one-shot two-shot ring (ring gives up the fixed order of sums)"},
+    {"reduce", 'r', BENCH_OPTION_CHOICE, AT(reduce), BENCH_COLLECTIVE, 1, 0, bench_reduce_names, "NAME", "sum, max or min"},
+    {"place", 0, BENCH_OPTION_CHOICES, AT(places), BENCH_COLLECTIVE, 0, 0, bench_place_names, "out,in", "out of place, in place; default both"},
+    {"iterations", 'n', BENCH_OPTION_INTEGER, AT(iterations), BENCH_COLLECTIVE, 1, 1e6, NULL, "N",
+     "calls a sample; default: as many as take 0.2 ms"},
+    {"link-latency", 0, BENCH_OPTION_REAL, AT(link_latency), RANKED, 0, 10, NULL, "SECONDS", "put a modelled link between ranks"},
+    {"link-bandwidth", 0, BENCH_OPTION_REAL, AT(link_bandwidth), RANKED, 0, 1e15, NULL, "BYTES/S", "its speed; figures are labelled as modelled"},
+
+    {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), BENCH_ALL & ~BENCH_MODELS, 1, 512, NULL, "N", "most samples of one figure"},
+    {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), BENCH_ALL & ~BENCH_INFO, 0, 1000, NULL, "N", "calls or steps before the timing"},
+    {"seconds", 0, BENCH_OPTION_REAL, AT(seconds), BENCH_ALL & ~BENCH_MODELS, 0.001, 3600, NULL, "X", "time budget of one figure"},
+    {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), BENCH_ALL & ~BENCH_INFO, 0, 0, NULL, NULL, "leave out the correctness pass"},
+
+    {"json", 0, BENCH_OPTION_OUTPUT, AT(json), BENCH_ALL, 0, 0, NULL, "[FILE]", "write JSON to FILE, or to standard output instead of the table"},
+    {"csv", 0, BENCH_OPTION_OUTPUT, AT(csv), BENCH_ALL, 0, 0, NULL, "[FILE]", "write CSV, in the same manner"},
+    {"plot", 0, BENCH_OPTION_TEXT, AT(plot), BENCH_ALL & ~BENCH_INFO, 0, 0, NULL, "FILE", "draw into FILE.svg or FILE.png with gnuplot"},
+    {"help", 'h', BENCH_OPTION_FLAG, AT(help), BENCH_ALL, 0, 0, NULL, NULL, "this text"},
+    {NULL, 0, BENCH_OPTION_FLAG, 0, 0, 0, 0, NULL, NULL, NULL},
+};

@@ -1,0 +1,27 @@
+/* Commands that are not there yet. */
+#include "command.h"
+
+int bench_command_gemm(bench_call *call)
+{
+    return bench_fail(call, "not there yet");
+}
+
+int bench_command_collective(bench_call *call)
+{
+    return bench_fail(call, "not there yet");
+}
+
+int bench_command_layer(bench_call *call)
+{
+    return bench_fail(call, "not there yet");
+}
+
+int bench_command_model(bench_call *call)
+{
+    return bench_fail(call, "not there yet");
+}
+
+int bench_command_sweep(bench_call *call)
+{
+    return bench_fail(call, "not there yet");
+}

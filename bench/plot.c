@@ -1,0 +1,142 @@
+/* --plot: the table's series handed to gnuplot, which draws a file beside the wanted one that then takes its place. */
+#include "table.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static double cell_number(const bench_cell *cell)
+{
+    if (cell->kind == BENCH_CELL_INTEGER)
+        return (double)cell->integer;
+    return cell->kind == BENCH_CELL_REAL ? cell->real : NAN;
+}
+
+static bool same_group(const bench_table *table, int a, int b)
+{
+    if (table->plot.group < 0)
+        return true;
+    const bench_cell *x = bench_table_cell(table, a, table->plot.group), *y = bench_table_cell(table, b, table->plot.group);
+    return x->kind == y->kind && x->integer == y->integer && strcmp(x->word, y->word) == 0;
+}
+
+static bool drawn(const bench_table *table, int row)
+{
+    const bench_plot *plot = &table->plot;
+    if (plot->only >= 0 && !bench_table_cell(table, row, plot->only)->truth)
+        return false;
+    double x = cell_number(bench_table_cell(table, row, plot->x)), y = cell_number(bench_table_cell(table, row, plot->y));
+    return isfinite(x) && isfinite(y) && (!plot->log_x || x > 0) && (!plot->log_y || y > 0);
+}
+
+static bool first_of_group(const bench_table *table, int row)
+{
+    if (!drawn(table, row))
+        return false;
+    for (int earlier = 0; earlier < row; earlier++)
+        if (drawn(table, earlier) && same_group(table, earlier, row))
+            return false;
+    return true;
+}
+
+/* Inside double quotes of gnuplot. */
+static void write_quoted(const char *text, FILE *file)
+{
+    fputc('"', file);
+    for (; *text != '\0'; text++) {
+        if (*text == '"' || *text == '\\')
+            fputc('\\', file);
+        fputc(*text == '\n' ? ' ' : *text, file);
+    }
+    fputc('"', file);
+}
+
+static void write_label(const char *axis, const bench_column *column, FILE *file)
+{
+    char text[128];
+    snprintf(text, sizeof text, column->unit[0] != '\0' ? "%s (%s)" : "%s", column->name, column->unit);
+    fprintf(file, "set %slabel ", axis);
+    write_quoted(text, file);
+    fputc('\n', file);
+}
+
+static void group_name(const bench_table *table, int row, char text[BENCH_CELL_TEXT])
+{
+    text[0] = '\0';
+    if (table->plot.group < 0)
+        return;
+    const bench_cell *cell = bench_table_cell(table, row, table->plot.group);
+    if (cell->kind == BENCH_CELL_INTEGER)
+        snprintf(text, BENCH_CELL_TEXT, "%.32s %lld", table->columns[table->plot.group].name, (long long)cell->integer);
+    else
+        snprintf(text, BENCH_CELL_TEXT, "%.71s", cell->word);
+}
+
+void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
+{
+    const bench_plot *plot = &table->plot;
+    bool png = strlen(path) > 4 && strcmp(path + strlen(path) - 4, ".png") == 0;
+    fprintf(file, "set terminal %s size 900,600 noenhanced\nset output ", png ? "png" : "svg");
+    char temporary[4096];
+    snprintf(temporary, sizeof temporary, "%s.part", path);
+    write_quoted(temporary, file);
+    fputs("\nset title ", file);
+    write_quoted(table->title, file);
+    fputs("\nset key outside\nset grid\nset yrange [0:*]\n", file);
+    if (plot->log_x)
+        fputs("set logscale x 2\n", file);
+    if (plot->log_y)
+        fputs("set logscale y\nset yrange [*:*]\n", file);
+    write_label("x", &table->columns[plot->x], file);
+    write_label("y", &table->columns[plot->y], file);
+    const char *separator = "plot ";
+    for (int row = 0; row < table->rows; row++) {
+        if (!first_of_group(table, row))
+            continue;
+        char name[BENCH_CELL_TEXT];
+        group_name(table, row, name);
+        fprintf(file, "%s'-' using 1:2 with linespoints title ", separator);
+        write_quoted(name, file);
+        separator = ", ";
+    }
+    fputc('\n', file);
+    for (int first = 0; first < table->rows; first++) {
+        if (!first_of_group(table, first))
+            continue;
+        for (int row = first; row < table->rows; row++)
+            if (drawn(table, row) && same_group(table, first, row))
+                fprintf(file, "%.9g %.9g\n", cell_number(bench_table_cell(table, row, plot->x)),
+                        cell_number(bench_table_cell(table, row, plot->y)));
+        fputs("e\n", file);
+    }
+}
+
+static bool fail(char message[512], const char *text, const char *path, const char *reason)
+{
+    snprintf(message, 512, "--plot %s: %s%s", path, text, reason);
+    return false;
+}
+
+bool bench_write_plot(const bench_table *table, const char *path, char message[512])
+{
+    bool any = false;
+    for (int row = 0; row < table->rows && table->plot.x >= 0; row++)
+        any = any || drawn(table, row);
+    if (!any)
+        return fail(message, "there is nothing to draw: no row belongs in the plot", path, "");
+    if (system("command -v gnuplot >/dev/null 2>&1") != 0)
+        return fail(message, "gnuplot is not installed (Debian: apt-get install gnuplot-nox); the table above has all numbers", path, "");
+    FILE *pipe = popen("gnuplot", "w");
+    if (pipe == NULL)
+        return fail(message, "gnuplot did not start: ", path, strerror(errno));
+    bench_write_gnuplot(table, path, pipe);
+    if (pclose(pipe) != 0)
+        return fail(message, "gnuplot failed", path, "");
+    char temporary[4096];
+    snprintf(temporary, sizeof temporary, "%s.part", path);
+    if (rename(temporary, path) != 0)
+        return fail(message, "could not be written: ", path, strerror(errno));
+    return true;
+}
