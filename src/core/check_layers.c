@@ -207,10 +207,9 @@ tp_status tpi_check_embedding_grad(tp_ctx *ctx, const tpi_embedding_grad_args *a
 
 static tp_status check_xent_buffers(tpi_check check, const tpi_xent_args *args)
 {
-    bool sums = args->phase == TPI_XENT_SUMS, loss = args->phase == TPI_XENT_LOSS, grad = args->phase == TPI_XENT_GRAD;
-    bool rows = args->rows > 0;
-    TPI_TRY(tpi_check_pointer(check, "max", args->max, rows && !grad));
-    TPI_TRY(tpi_check_pointer(check, "sums", args->sums, rows && (sums || loss)));
+    bool loss = args->phase == TPI_XENT_LOSS, grad = args->phase == TPI_XENT_GRAD, rows = args->rows > 0;
+    TPI_TRY(tpi_check_pointer(check, "max", args->max, rows));
+    TPI_TRY(tpi_check_pointer(check, "sums", args->sums, rows && args->phase != TPI_XENT_MAX));
     TPI_TRY(tpi_check_pointer(check, "targets", args->targets, rows && args->phase != TPI_XENT_MAX));
     TPI_TRY(tpi_check_pointer(check, "lse", args->lse, rows && (loss || grad)));
     if (loss)

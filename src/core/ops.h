@@ -85,7 +85,7 @@ typedef struct tpi_reduce_args {
     int inputs; /* 1..64; NULL pointers are not allowed */
     const void *const *in; /* [inputs] dense [rows, cols]; the array must stay until the op ran */
     tp_dtype in_dtype;
-    int outputs; /* the same result is written to each */
+    int outputs; /* the same result is written to each; an input may be an output */
     void *const *out;
     tp_dtype out_dtype;
     int64_t rows, cols;
@@ -121,7 +121,7 @@ typedef struct tpi_map_args {
 } tpi_map_args;
 
 /* Activation of [rows, cols]. gated: x is [rows, 2*cols] = [gate | up]; y = act(gate) * up.
- * backward (dy != NULL): dx from dy and x; gated: dx is [rows, 2*cols] too. */
+ * backward (dy != NULL): dx from dy and x; gated: dx is [rows, 2*cols] too; dx may be dy (x where gated); y is written too if not NULL. */
 typedef struct tpi_activation_args {
     tpi_activation activation;
     bool gated;
@@ -182,7 +182,7 @@ typedef struct tpi_norm_grad_args {
     int64_t dy_stride;
     const void *residual; /* optional [rows, cols] added to dx in f32 before rounding (the gradient that bypasses the norm) */
     int64_t residual_stride;
-    void *dx; /* NULL: not wanted */
+    void *dx; /* NULL: not wanted; may be dy or residual */
     int64_t dx_stride;
     /* Gain and bias gradients by virtual ranks: row r of this rank is global row first_row + r of total_rows, and belongs to virtual rank v of
      * `virtual_count` with that row in its tp_shard_range. Chain over rows in order, continued from the stored value:
@@ -262,9 +262,11 @@ typedef struct tpi_embedding_grad_args {
 /* ---- cross-entropy over a vocabulary shard -------------------------------------------------------------------------------------------------
  * loss = lse - (1-e) * logit[target] - e * mean(logits) + z * lse^2, e label smoothing, z the z-loss coefficient; 0 for ignored targets (< 0).
  * Phase 1: max[t] over this shard. Phase 2 (after max over ranks): sums [3][rows]: sum of exp(logit - max), logit[target] if it is here else 0,
- * sum of logits; each the local node of the tree over virtual ranks of the vocabulary. Phase 3 (after sum over ranks): loss[t], lse[t],
- * and total (f32[2]): chain over tokens of loss, and count of valid tokens, added to what is there. Phase 4: logits become dlogits in place:
- * loss_scale * ((softmax * (1 + 2 z lse)) - (1-e) [target] - e / V), 0 for ignored. */
+ * sum of logit - max (only with label smoothing, else 0); the first and last each the local node of the tree over virtual ranks of the
+ * vocabulary. Phase 3 (after sum over ranks): loss[t], lse[t], and total (f32[2]): chain over tokens of loss, and count of valid tokens, added
+ * to what is there. Phase 4 reads max, sums and lse of phase 3: logits become dlogits in place: loss_scale * ((softmax * (1 + 2 z lse)) -
+ * (1-e) [target] - e / V), softmax = exp(logit - max) / sum; 0 for ignored. A row of -inf alone: loss +inf, gradient 0. A target of `vocabulary`
+ * or more: TP_ERR_ARGUMENT names it, its place and the vocabulary. */
 typedef enum tpi_xent_phase { TPI_XENT_MAX = 1, TPI_XENT_SUMS, TPI_XENT_LOSS, TPI_XENT_GRAD } tpi_xent_phase;
 
 typedef struct tpi_xent_args {
