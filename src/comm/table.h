@@ -4,14 +4,15 @@
 
 #include "core/context.h"
 
-/* A dense [rows, cols] buffer pair. Counts are rows a rank (never NULL here), firsts their prefix sums; both [size]. */
+/* A dense [rows, cols] buffer pair. Counts are rows a rank, [size]; NULL: balanced (tpi_comm_range). They must stay until the op ran. */
 typedef struct tpi_collective_args {
     tp_comm *comm;
     const void *in;
     void *out;
     tp_dtype in_dtype, out_dtype;
-    int64_t rows, cols; /* rows: global */
-    const int64_t *counts;      /* all_gather, reduce_scatter: rows a rank; all_to_all: rows sent to each. NULL: balanced */
+    int64_t rows, cols; /* rows: global; all_to_all: of in */
+    int64_t out_rows;   /* all_to_all only */
+    const int64_t *counts;      /* all_gather, reduce_scatter: rows a rank; all_to_all: rows sent to each */
     const int64_t *recv_counts; /* all_to_all */
     int root;
     tp_reduce_desc reduce;
@@ -36,7 +37,11 @@ typedef struct tpi_comm_table {
     tp_status (*split)(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out);
     tp_status (*exchange)(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes); /* all-gather of small host data */
     void (*destroy)(tp_ctx *ctx, tp_comm *comm);
+    /* rank: of this communicator. Never waits. */
     void (*abort)(tp_comm *comm, int rank, tp_status status, const char *message);
+    /* After a failure: waits, within the bound of waits and ten seconds, until all peers have come here too or destroyed their communicator, so
+     * that symmetric memory may be freed. */
+    void (*leave)(tp_comm *comm);
 } tpi_comm_table;
 
 struct tp_comm {
@@ -49,7 +54,8 @@ struct tp_comm {
 extern const tpi_comm_table tpi_comm_self;
 extern const tpi_comm_table tpi_comm_threads;
 
-/* Communicator of a world for one rank (threads), and the group of one (self). */
+/* Communicator of a world for one rank (threads), and the group of one (self). The caller may use a communicator on one lane at a time, in the
+ * same order on all ranks; operations of several lanes go over communicators of their own (split). */
 tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
 
@@ -57,10 +63,19 @@ tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_com
 int tpi_world_ranks(const tp_world *world);
 void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
 
+/* What a world was created with: ranks, and the bound of its waits. */
+int tpi_world_ranks(const tp_world *world);
+int64_t tpi_world_timeout_ms(const tp_world *world);
+
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */
 tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);
 tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                                   const tp_reduce_desc *desc);
 tp_status tpi_comm_all_gather(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts);
+tp_status tpi_comm_broadcast(tpi_stream *stream, tp_comm *comm, tp_tensor tensor, int root);
+tp_status tpi_comm_all_to_all(tpi_stream *stream, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
+                              const int64_t *recv_counts);
+tp_status tpi_comm_p2p(tpi_stream *stream, tp_comm *comm, const tp_p2p *ops, int count);
+tp_status tpi_comm_barrier(tpi_stream *stream, tp_comm *comm);
 
 #endif

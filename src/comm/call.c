@@ -1,0 +1,170 @@
+/* One operation of one rank on a group of thread ranks: posts, gates, failures. */
+#include <inttypes.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "comm/threads.h"
+
+#define NANOSECONDS_PER_MS ((int64_t)1000000)
+/* Thirty years. */
+#define LONGEST_TIMEOUT_MS ((int64_t)1000000000000)
+
+tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp)
+{
+    tpi_thread_comm *own = comm->state;
+    /* With a modelled link a communicator's operations follow each other in modelled time too. */
+    int64_t ready = stamp > own->link_done ? stamp : own->link_done;
+    return (tpi_call){
+        .ctx = comm->ctx,
+        .own = own,
+        .group = own->group,
+        .seat = &own->group->seats[comm->rank],
+        .name = name,
+        .rank = comm->rank,
+        .size = comm->size,
+        .stamp = ready,
+        .latest = ready,
+    };
+}
+
+const tpi_post *tpi_call_peer(const tpi_call *call, int rank)
+{
+    return &call->group->seats[rank].post[call->seat->posts & 1];
+}
+
+char *tpi_call_staging(const tpi_call *call, int rank)
+{
+    return call->group->staging + ((size_t)rank * 2 + (call->seat->posts & 1)) * TPI_STAGING_BYTES;
+}
+
+int64_t tpi_call_timeout_ms(const tpi_call *call)
+{
+    int64_t world = call->group->world->desc.timeout_ms, own = call->ctx->desc.timeout_ms;
+    int64_t bound = own > 0 && own < world ? own : world;
+    return bound < LONGEST_TIMEOUT_MS ? bound : LONGEST_TIMEOUT_MS;
+}
+
+bool tpi_touch_begin(const tpi_call *call)
+{
+    /* Either this rank sees the failure here, or whoever leaves because of it sees this rank's mark. */
+    atomic_store(&call->seat->touching, 1);
+    if (atomic_load(&call->group->world->failed) == TP_OK)
+        return true;
+    atomic_store(&call->seat->touching, 0);
+    return false;
+}
+
+void tpi_touch_end(const tpi_call *call)
+{
+    atomic_store_explicit(&call->seat->touching, 0, memory_order_release);
+}
+
+/* Peers that are inside a touching stretch finish it without waiting for anyone, so this ends soon. */
+static void wait_until_untouched(const tpi_call *call)
+{
+    for (int rank = 0; rank < call->size; rank++)
+        while (atomic_load(&call->group->seats[rank].touching))
+            sched_yield();
+}
+
+tp_status tpi_call_peer_failed(const tpi_call *call)
+{
+    tp_world *world = call->group->world;
+    char message[TPI_MESSAGE_BYTES];
+    pthread_mutex_lock(&world->lock);
+    tp_status status = (tp_status)atomic_load(&world->failed);
+    int rank = world->failed_rank;
+    snprintf(message, sizeof message, "%s", world->message);
+    pthread_mutex_unlock(&world->lock);
+    wait_until_untouched(call);
+    /* Ranks that called different operations are all told so, whoever saw it first. */
+    if (status == TP_ERR_MISMATCH)
+        return tpi_fail(call->ctx, TP_ERR_MISMATCH, "%s", message);
+    return tpi_fail(call->ctx, TP_ERR_PEER, "rank %d: %s", rank, message);
+}
+
+tp_status tpi_call_fail(const tpi_call *call, tp_status status, const char *format, ...)
+{
+    char message[TPI_MESSAGE_BYTES];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(message, sizeof message, format, arguments);
+    va_end(arguments);
+    tpi_world_abort(call->group->world, call->seat->world_rank, status, message);
+    wait_until_untouched(call);
+    return tpi_fail(call->ctx, status, "%s", message);
+}
+
+tp_status tpi_call_op_failed(const tpi_call *call, tp_status status)
+{
+    const char *message = tp_ctx_message(call->ctx);
+    return tpi_call_fail(call, status, "%s: %s", call->name, message[0] ? message : tp_status_text(status));
+}
+
+tp_status tpi_call_timed_out(const tpi_call *call, const char *detail)
+{
+    return tpi_call_fail(call, TP_ERR_TIMEOUT, "%s on a group of %d ranks: rank %d waited %" PRId64 " ms, %s", call->name, call->size,
+                         call->seat->world_rank, tpi_call_timeout_ms(call), detail);
+}
+
+static tp_status gate_timed_out(const tpi_call *call)
+{
+    unsigned arrived = atomic_load(&call->seat->arrived);
+    for (int rank = 0; rank < call->size; rank++) {
+        const tpi_seat *seat = &call->group->seats[rank];
+        if ((int)(atomic_load(&seat->arrived) - arrived) < 0) {
+            char detail[64];
+            snprintf(detail, sizeof detail, "rank %d did not come", seat->world_rank);
+            return tpi_call_timed_out(call, detail);
+        }
+    }
+    return tpi_call_timed_out(call, "the last rank came too late");
+}
+
+tp_status tpi_call_gate(tpi_call *call)
+{
+    tpi_group *group = call->group;
+    unsigned seen = atomic_load_explicit(&group->gate.value, memory_order_acquire);
+    if (seen & 1)
+        return tpi_call_peer_failed(call);
+    atomic_fetch_add_explicit(&call->seat->arrived, 1, memory_order_relaxed);
+    if ((int)atomic_fetch_add(&group->waiting, 1) + 1 == call->size) {
+        atomic_store_explicit(&group->waiting, 0, memory_order_relaxed);
+        tpi_word_advance(&group->gate);
+        return TP_OK;
+    }
+    int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;
+    if (!tpi_word_wait(&group->gate, seen, &call->own->spins, group->world->spin_limit, timeout))
+        return gate_timed_out(call);
+    unsigned now = atomic_load_explicit(&group->gate.value, memory_order_acquire);
+    return ((now ^ seen) & ~1u) != 0 ? TP_OK : tpi_call_peer_failed(call);
+}
+
+static void find_latest(tpi_call *call)
+{
+    for (int rank = 0; rank < call->size; rank++) {
+        int64_t stamp = tpi_call_peer(call, rank)->stamp;
+        call->latest = stamp > call->latest ? stamp : call->latest;
+    }
+}
+
+void tpi_call_next(tpi_call *call)
+{
+    call->seat->posts++;
+}
+
+tp_status tpi_call_post(tpi_call *call, const tpi_post *post)
+{
+    tpi_post *mine = &call->seat->post[call->seat->posts & 1];
+    *mine = *post;
+    mine->call = call->name;
+    mine->stamp = call->stamp;
+    TPI_TRY(tpi_call_gate(call));
+    const tp_world_desc *desc = &call->group->world->desc;
+    if (desc->check_calls)
+        TPI_TRY(tpi_check_posts(call));
+    if (desc->link.bytes_per_second > 0)
+        find_latest(call);
+    return TP_OK;
+}

@@ -1,0 +1,101 @@
+/* What transports share. */
+#include "comm/collective.h"
+
+#include <string.h>
+
+#include "cpu/cpu.h"
+
+tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank)
+{
+    if (!counts)
+        return tp_shard_range(rows, size, rank);
+    tp_range range = {0, 0};
+    for (int i = 0; i < rank; i++)
+        range.begin += counts[i];
+    range.end = range.begin + counts[rank];
+    return range;
+}
+
+tp_status tpi_comm_local_reduce(tp_ctx *ctx, const tpi_reduce_args *args)
+{
+    return tpi_cpu_table_of(ctx)->reduce(ctx, args);
+}
+
+tp_status tpi_comm_local_map(tp_ctx *ctx, const tpi_map_args *args)
+{
+    return tpi_cpu_table_of(ctx)->map(ctx, args);
+}
+
+void tpi_comm_copy(void *out, const void *in, size_t bytes)
+{
+    if (bytes > 0 && out != in)
+        memcpy(out, in, bytes);
+}
+
+size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype)
+{
+    return (size_t)elements * tp_dtype_size(dtype);
+}
+
+const void *tpi_comm_at(const void *base, int64_t element, tp_dtype dtype)
+{
+    return base ? (const char *)base + tpi_comm_bytes(element, dtype) : NULL;
+}
+
+void *tpi_comm_at_out(void *base, int64_t element, tp_dtype dtype)
+{
+    return base ? (char *)base + tpi_comm_bytes(element, dtype) : NULL;
+}
+
+/* Whole rows, or a part of one row, of a span: `first` is the element number of its start. */
+static tp_status reduce_block(tp_ctx *ctx, const tpi_span *span, int64_t first, int64_t rows, int64_t cols)
+{
+    const void *in[TPI_MAX_RANKS];
+    void *out[TPI_MAX_RANKS];
+    for (int i = 0; i < span->inputs; i++)
+        in[i] = tpi_comm_at(span->in[i], first - span->begin, span->in_dtype);
+    for (int i = 0; i < span->outputs; i++)
+        out[i] = tpi_comm_at_out(span->out[i], first - span->begin, span->out_dtype);
+    const tp_reduce_desc *desc = span->reduce;
+    int64_t column = first % span->cols;
+    tpi_reduce_args args = {
+        .op = desc->op,
+        .inputs = span->inputs,
+        .in = in,
+        .in_dtype = span->in_dtype,
+        .outputs = span->outputs,
+        .out = out,
+        .out_dtype = span->out_dtype,
+        .rows = rows,
+        .cols = cols,
+        .bias = tpi_comm_at(desc->bias.data, column, desc->bias.dtype),
+        .bias_dtype = desc->bias.dtype,
+        .residual = tpi_comm_at(desc->residual.data, first, span->out_dtype),
+        .dropout = desc->dropout,
+        .dropout_key = desc->dropout_key,
+        .first_row = desc->first_row + first / span->cols,
+        .first_col = column,
+        .total_cols = span->cols,
+    };
+    return tpi_comm_local_reduce(ctx, &args);
+}
+
+tp_status tpi_comm_reduce_span(tp_ctx *ctx, const tpi_span *span)
+{
+    int64_t begin = span->begin, end = span->end, cols = span->cols;
+    if (begin >= end)
+        return TP_OK;
+    /* Without a bias and a mask columns don't matter. */
+    if (!span->reduce->bias.data && span->reduce->dropout == 0)
+        return reduce_block(ctx, span, begin, 1, end - begin);
+    int64_t head = (begin + cols - 1) / cols * cols;
+    if (head > begin)
+        TPI_TRY(reduce_block(ctx, span, begin, 1, (head < end ? head : end) - begin));
+    if (head >= end)
+        return TP_OK;
+    int64_t rows = (end - head) / cols;
+    if (rows > 0)
+        TPI_TRY(reduce_block(ctx, span, head, rows, cols));
+    int64_t tail = head + rows * cols;
+    return tail < end ? reduce_block(ctx, span, tail, 1, end - tail) : TP_OK;
+}

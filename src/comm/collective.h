@@ -1,0 +1,55 @@
+/* What transports share: ranges of ranks, copies and sums on the executing thread, and the account of communication time. */
+#ifndef TPI_COLLECTIVE_H
+#define TPI_COLLECTIVE_H
+
+#include "comm/table.h"
+
+/* Ranks of one communicator: the widest sum that the reduce op takes. */
+#define TPI_MAX_RANKS 64
+
+/* Rows [begin, end) of a rank under counts, or balanced where counts is NULL. */
+tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank);
+
+/* Elements [begin, end) of a [.., cols] result, begin and end counted from its first element. in[] and out[] already point to
+ * element `begin`; bias, residual and dropout of `reduce` are found from the element numbers. */
+typedef struct tpi_span {
+    const void *const *in;
+    int inputs;
+    tp_dtype in_dtype;
+    void *const *out;
+    int outputs;
+    tp_dtype out_dtype;
+    int64_t begin, end, cols;
+    const tp_reduce_desc *reduce;
+} tpi_span;
+
+tp_status tpi_comm_reduce_span(tp_ctx *ctx, const tpi_span *span);
+
+/* The one place where a communication task calls a backend op: the task already runs on the stream's executing thread. */
+tp_status tpi_comm_local_reduce(tp_ctx *ctx, const tpi_reduce_args *args);
+tp_status tpi_comm_local_map(tp_ctx *ctx, const tpi_map_args *args);
+
+/* Copies where the two differ. */
+void tpi_comm_copy(void *out, const void *in, size_t bytes);
+
+/* Address of an element; NULL stays NULL. */
+const void *tpi_comm_at(const void *base, int64_t element, tp_dtype dtype);
+void *tpi_comm_at_out(void *base, int64_t element, tp_dtype dtype);
+size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype);
+
+/* comm.c: TP_OK if this context may communicate over comm. */
+tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm);
+
+/* check.c: the argument checks of comm.c; they fill in the transport's args. */
+tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc,
+                               tpi_collective_args *args);
+tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+                                   const tp_reduce_desc *desc, tpi_collective_args *args);
+tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+                               tpi_collective_args *args);
+tp_status tpi_check_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int root, tpi_collective_args *args);
+tp_status tpi_check_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
+                               const int64_t *recv_counts, tpi_collective_args *args);
+tp_status tpi_check_p2p(tp_ctx *ctx, tp_comm *comm, const tp_p2p *ops, int count);
+
+#endif

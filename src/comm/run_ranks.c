@@ -1,0 +1,100 @@
+/* tp_run_ranks: a thread with a context for every rank. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "comm/threads.h"
+
+typedef struct rank_job {
+    const tp_run_options *options;
+    tp_world *world;
+    int rank;
+    tp_status (*fn)(tp_ctx *ctx, void *arg);
+    void *arg;
+    pthread_t thread;
+    tp_status status;
+} rank_job;
+
+static tp_status run_fn(rank_job *job, tp_ctx *ctx)
+{
+    tp_status status = job->fn(ctx, job->arg);
+    /* Work that fn didn't wait for may fail too. */
+    if (status == TP_OK && tp_ctx_failure(ctx) == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    if (status != TP_OK) {
+        const char *message = tp_ctx_failure(ctx) != TP_OK ? tp_ctx_message(ctx) : tp_last_message();
+        tpi_world_abort(job->world, job->rank, status, message);
+    }
+    return status;
+}
+
+static void *run_rank(void *pointer)
+{
+    rank_job *job = pointer;
+    tp_ctx_desc desc = job->options->ctx;
+    desc.world = job->world;
+    desc.rank = job->rank;
+    tp_ctx *ctx = NULL;
+    job->status = tp_ctx_create(&desc, &ctx);
+    if (job->status != TP_OK) {
+        tpi_world_abort(job->world, job->rank, job->status, tp_last_message());
+        return NULL;
+    }
+    job->status = run_fn(job, ctx);
+    tp_ctx_destroy(ctx);
+    return NULL;
+}
+
+/* Starts all, joins all that started. */
+static void run_jobs(rank_job *jobs, int ranks)
+{
+    int started = 0;
+    while (started < ranks && pthread_create(&jobs[started].thread, NULL, run_rank, &jobs[started]) == 0)
+        started++;
+    if (started < ranks) {
+        jobs[started].status = TP_ERR_MEMORY;
+        char message[64];
+        snprintf(message, sizeof message, "no thread for rank %d of %d", started, ranks);
+        tpi_world_abort(jobs[started].world, started, TP_ERR_MEMORY, message);
+    }
+    for (int rank = 0; rank < started; rank++)
+        pthread_join(jobs[rank].thread, NULL);
+}
+
+static tp_status verdict(const rank_job *jobs, int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++)
+        if (jobs[rank].status != TP_OK) {
+            const tp_world *world = jobs->world;
+            return tpi_message((tp_status)atomic_load(&world->failed), "rank %d: %s", world->failed_rank, world->message);
+        }
+    return TP_OK;
+}
+
+tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ctx, void *arg), void *arg)
+{
+    const tp_run_options defaults = {.ranks = 1};
+    if (!options)
+        options = &defaults;
+    if (!fn)
+        return tpi_message(TP_ERR_ARGUMENT, "fn is NULL");
+    const tp_world_desc desc = {
+        .ranks = options->ranks == 0 ? 1 : options->ranks,
+        .link = options->link,
+        .check_calls = options->check_calls,
+        .timeout_ms = options->ctx.timeout_ms,
+    };
+    tp_world *world = NULL;
+    TPI_TRY(tp_world_create_threads(&desc, &world));
+    rank_job *jobs = calloc((size_t)desc.ranks, sizeof *jobs);
+    if (!jobs) {
+        tp_world_destroy(world);
+        return tpi_message(TP_ERR_MEMORY, "no memory for %d ranks", desc.ranks);
+    }
+    for (int rank = 0; rank < desc.ranks; rank++)
+        jobs[rank] = (rank_job){.options = options, .world = world, .rank = rank, .fn = fn, .arg = arg};
+    run_jobs(jobs, desc.ranks);
+    tp_status status = verdict(jobs, desc.ranks);
+    free(jobs);
+    tp_world_destroy(world);
+    return status;
+}

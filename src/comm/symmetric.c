@@ -1,0 +1,69 @@
+/* Symmetric buffers: the same size on every rank, and everyone's addresses. */
+#include "comm/collective.h"
+
+typedef struct offer {
+    void *memory;
+    size_t bytes;
+    bool ready;
+} offer;
+
+static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, tp_symmetric *out)
+{
+    offer offers[TPI_MAX_RANKS];
+    TPI_TRY(comm->table->exchange(ctx, comm, mine, offers, sizeof *mine));
+    for (int rank = 0; rank < comm->size; rank++) {
+        if (offers[rank].bytes != offers[0].bytes)
+            return tpi_refuse(ctx, TP_ERR_MISMATCH, "symmetric_create: bytes is %zu on rank 0 and %zu on rank %d", offers[0].bytes,
+                              offers[rank].bytes, rank);
+        if (!offers[rank].ready)
+            return tpi_refuse(ctx, TP_ERR_MEMORY, "symmetric_create: rank %d of %d has no memory for %zu bytes", rank, comm->size,
+                              offers[rank].bytes);
+    }
+    for (int rank = 0; rank < comm->size; rank++)
+        out->peer[rank] = offers[rank].memory;
+    return TP_OK;
+}
+
+static size_t peers_bytes(const tp_comm *comm)
+{
+    return (size_t)comm->size * sizeof(void *);
+}
+
+static void release(tp_ctx *ctx, const tp_comm *comm, tp_symmetric *symmetric)
+{
+    if (symmetric->local)
+        tp_ctx_release(ctx, TP_MEMORY_COMM, symmetric->local, symmetric->bytes);
+    if (symmetric->peer)
+        tpi_host_release(ctx, symmetric->peer, peers_bytes(comm));
+    *symmetric = (tp_symmetric){.bytes = 0};
+}
+
+tp_status tp_symmetric_create(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out)
+{
+    TPI_TRY(tpi_comm_usable(ctx, comm));
+    if (!out)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "symmetric_create: out is NULL");
+    *out = (tp_symmetric){.bytes = bytes};
+    TPI_TRY(ctx->backend->stream_synchronize(ctx->compute));
+    out->peer = tpi_host_allocate(ctx, peers_bytes(comm));
+    bool ready = out->peer && tp_ctx_allocate(ctx, TP_MEMORY_COMM, bytes, &out->local) == TP_OK;
+    const offer mine = {.memory = out->local, .bytes = bytes, .ready = ready};
+    tp_status status = agree(ctx, comm, &mine, out);
+    if (status != TP_OK)
+        release(ctx, comm, out);
+    return status;
+}
+
+void tp_symmetric_destroy(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric)
+{
+    if (!ctx || !comm || !symmetric || !symmetric->peer)
+        return;
+    /* Nobody may free it while a peer still reads it. */
+    char mine = 0, all[TPI_MAX_RANKS];
+    tp_status status = tp_ctx_synchronize(ctx);
+    if (status == TP_OK)
+        status = comm->table->exchange(ctx, comm, &mine, all, sizeof mine);
+    if (status != TP_OK)
+        comm->table->leave(comm);
+    release(ctx, comm, symmetric);
+}

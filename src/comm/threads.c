@@ -1,0 +1,211 @@
+/* The thread transport's table: handles, and issuing operations on a stream. */
+#include <string.h>
+
+#include "comm/threads.h"
+
+#define LONGEST_LEAVE_MS 10000
+
+typedef tp_status (*thread_body)(tpi_call *call, const tpi_collective_args *args);
+
+/* What a stream gets. */
+typedef struct thread_task {
+    const char *name;
+    thread_body body;
+    tpi_collective_args args;
+    int64_t stamp;
+    bool timed; /* on the compute stream: its time counts */
+} thread_task;
+
+typedef struct thread_p2p_task {
+    tpi_p2p_args args;
+    int64_t stamp;
+    bool timed;
+} thread_p2p_task;
+
+/* When an operation was issued; only the link model asks. */
+static int64_t stamp_of(const tp_comm *comm)
+{
+    const tpi_thread_comm *own = comm->state;
+    return own->group->world->desc.link.bytes_per_second > 0 ? tpi_nanoseconds() : 0;
+}
+
+static tp_status run_task(tp_ctx *ctx, const void *pointer)
+{
+    const thread_task *task = pointer;
+    double begin = task->timed ? tpi_seconds() : 0;
+    tpi_call call = tpi_call_begin(task->args.comm, task->name, task->stamp);
+    tp_status status = task->body(&call, &task->args);
+    if (task->timed)
+        ctx->comm_seconds += tpi_seconds() - begin;
+    return status;
+}
+
+static tp_status issue(tpi_stream *stream, const char *name, thread_body body, const tpi_collective_args *args)
+{
+    tp_ctx *ctx = args->comm->ctx;
+    thread_task task = {.name = name, .body = body, .args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
+    return ctx->backend->run(stream, run_task, &task, sizeof task);
+}
+
+static tp_status all_reduce(tpi_stream *stream, const tpi_collective_args *args)
+{
+    return issue(stream, "all_reduce", tpi_threads_all_reduce, args);
+}
+
+static tp_status reduce_scatter(tpi_stream *stream, const tpi_collective_args *args)
+{
+    return issue(stream, "reduce_scatter", tpi_threads_reduce_scatter, args);
+}
+
+static tp_status all_gather(tpi_stream *stream, const tpi_collective_args *args)
+{
+    return issue(stream, "all_gather", tpi_threads_all_gather, args);
+}
+
+static tp_status broadcast(tpi_stream *stream, const tpi_collective_args *args)
+{
+    return issue(stream, "broadcast", tpi_threads_broadcast, args);
+}
+
+static tp_status all_to_all(tpi_stream *stream, const tpi_collective_args *args)
+{
+    return issue(stream, "all_to_all", tpi_threads_all_to_all, args);
+}
+
+static tp_status run_barrier(tpi_call *call, const tpi_collective_args *args)
+{
+    (void)args;
+    const tpi_post post = {.op = -1, .root = -1};
+    tpi_call_next(call);
+    TPI_TRY(tpi_call_post(call, &post));
+    tpi_link_collective(call, 0, 0, 1);
+    return TP_OK;
+}
+
+static tp_status barrier(tpi_stream *stream, tp_comm *comm)
+{
+    const tpi_collective_args args = {.comm = comm};
+    return issue(stream, "barrier", run_barrier, &args);
+}
+
+static tp_status run_p2p(tp_ctx *ctx, const void *pointer)
+{
+    const thread_p2p_task *task = pointer;
+    double begin = task->timed ? tpi_seconds() : 0;
+    tpi_call call = tpi_call_begin(task->args.comm, "p2p_batch", task->stamp);
+    tp_status status = tpi_threads_p2p(&call, task->args.ops, task->args.count);
+    if (task->timed)
+        ctx->comm_seconds += tpi_seconds() - begin;
+    return status;
+}
+
+static tp_status p2p(tpi_stream *stream, const tpi_p2p_args *args)
+{
+    tp_ctx *ctx = args->comm->ctx;
+    thread_p2p_task task = {.args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
+    return ctx->backend->run(stream, run_p2p, &task, sizeof task);
+}
+
+tpi_thread_comm *tpi_threads_handle(tp_ctx *ctx, int rank, int size)
+{
+    tpi_thread_comm *own = tpi_host_allocate(ctx, sizeof *own);
+    if (!own)
+        return NULL;
+    own->comm = (tp_comm){.table = &tpi_comm_threads, .ctx = ctx, .rank = rank, .size = size, .state = own};
+    return own;
+}
+
+void tpi_threads_handle_join(tpi_thread_comm *own, tpi_group *group)
+{
+    own->group = group;
+    own->spins = group->world->spin_limit;
+    atomic_store(&group->seats[own->comm.rank].left, 0);
+}
+
+void tpi_threads_handle_free(tp_ctx *ctx, tpi_thread_comm *own)
+{
+    if (own)
+        tpi_host_release(ctx, own, sizeof *own);
+}
+
+static void destroy(tp_ctx *ctx, tp_comm *comm)
+{
+    tpi_thread_comm *own = comm->state;
+    tpi_group *group = own->group;
+    atomic_store(&group->seats[comm->rank].left, 1);
+    if (own->owns_rank) {
+        tp_world *world = group->world;
+        pthread_mutex_lock(&world->lock);
+        world->taken[comm->rank] = false;
+        pthread_mutex_unlock(&world->lock);
+    }
+    tpi_group_release(group);
+    tpi_threads_handle_free(ctx, own);
+}
+
+static void abort_world(tp_comm *comm, int rank, tp_status status, const char *message)
+{
+    tpi_thread_comm *own = comm->state;
+    tpi_world_abort(own->group->world, own->group->seats[rank].world_rank, status, message);
+}
+
+static bool all_left(const tpi_group *group)
+{
+    for (int rank = 0; rank < group->size; rank++)
+        if (!atomic_load(&group->seats[rank].left))
+            return false;
+    return true;
+}
+
+static void leave(tp_comm *comm)
+{
+    tpi_thread_comm *own = comm->state;
+    tpi_call call = tpi_call_begin(comm, "leave", 0);
+    int64_t bound = tpi_call_timeout_ms(&call) < LONGEST_LEAVE_MS ? tpi_call_timeout_ms(&call) : LONGEST_LEAVE_MS;
+    int64_t deadline = tpi_nanoseconds() + bound * 1000000;
+    atomic_store(&call.seat->left, 1);
+    while (!all_left(own->group) && tpi_nanoseconds() < deadline)
+        tpi_sleep_until(tpi_nanoseconds() + 200000);
+}
+
+tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out)
+{
+    *out = NULL;
+    int ranks = world->desc.ranks;
+    if (rank < 0 || rank >= ranks)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "rank is %d, must be 0 to %d in a world of %d", rank, ranks - 1, ranks);
+    pthread_mutex_lock(&world->lock);
+    bool taken = world->taken[rank];
+    world->taken[rank] = true;
+    pthread_mutex_unlock(&world->lock);
+    if (taken)
+        return tpi_refuse(ctx, TP_ERR_STATE, "rank %d of the world of %d has a context already", rank, ranks);
+    tpi_thread_comm *own = tpi_threads_handle(ctx, rank, ranks);
+    if (!own) {
+        pthread_mutex_lock(&world->lock);
+        world->taken[rank] = false;
+        pthread_mutex_unlock(&world->lock);
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for the communicator of rank %d", rank);
+    }
+    atomic_fetch_add(&world->all->holders, 1);
+    tpi_threads_handle_join(own, world->all);
+    own->owns_rank = true;
+    *out = &own->comm;
+    return TP_OK;
+}
+
+const tpi_comm_table tpi_comm_threads = {
+    .name = "threads",
+    .all_reduce = all_reduce,
+    .reduce_scatter = reduce_scatter,
+    .all_gather = all_gather,
+    .broadcast = broadcast,
+    .all_to_all = all_to_all,
+    .p2p = p2p,
+    .barrier = barrier,
+    .split = tpi_threads_split,
+    .exchange = tpi_threads_exchange,
+    .destroy = destroy,
+    .abort = abort_world,
+    .leave = leave,
+};

@@ -1,0 +1,187 @@
+/* Inside the thread transport: the world, groups of ranks, and how ranks wait for each other.
+ *
+ * An operation is a sequence of posts and gates. A post publishes this rank's arguments in its seat and passes the group's gate; after it
+ * every rank may read every seat. Seats hold two posts, used in turn: a rank overwrites the older one only when it has passed a later post's
+ * gate, that is when all ranks have finished reading it. An operation that reads or writes peers' own buffers ends with a second gate.
+ *
+ * Failure: the first one is recorded in the world, and every waiting word gets its lowest bit, which wakes all. A rank leaving with an error first
+ * waits until no peer is inside a stretch that touches other ranks' buffers (tpi_touch_begin / tpi_touch_end; such stretches never wait), so the
+ * caller may free its buffers. */
+#ifndef TPI_COMM_THREADS_H
+#define TPI_COMM_THREADS_H
+
+#include <stdalign.h>
+
+#include "comm/collective.h"
+
+#define TPI_CACHE_LINE 64
+/* Bytes of one staging buffer; all_reduce switches from one-shot to two-shot above it, and small operations save their second gate. */
+#define TPI_STAGING_BYTES ((size_t)16384)
+/* Messages a channel holds before its sender has to wait for the receiver. */
+#define TPI_CHANNEL_DEPTH 2
+
+/* A word to wait on. Bit 0: the world failed. The rest counts. */
+typedef struct tpi_word {
+    atomic_uint value;
+    atomic_uint sleepers;
+} tpi_word;
+
+/* What a rank tells its peers at a post. */
+typedef struct tpi_post {
+    const char *call;
+    const void *in;
+    void *out;
+    tp_dtype in_dtype, out_dtype;
+    int64_t rows, cols, out_rows;
+    int op, root; /* -1: not used by this call */
+    const int64_t *counts, *recv_counts;
+    int64_t stamp; /* when it was issued, nanoseconds; only with a modelled link */
+} tpi_post;
+
+/* One rank's part of a group. */
+typedef struct tpi_seat {
+    alignas(TPI_CACHE_LINE) tpi_post post[2];
+    unsigned posts; /* this rank's own count; its lowest bit picks the post */
+    alignas(TPI_CACHE_LINE) atomic_uint touching; /* inside a stretch that touches other ranks' buffers */
+    atomic_uint arrived;                          /* gates reached, for the message of a time-out */
+    alignas(TPI_CACHE_LINE) tpi_word bell;        /* rung when a channel of this rank changed */
+    int world_rank;
+    atomic_int left; /* after a failure, or with the communicator destroyed: touches no peer's symmetric memory any more */
+} tpi_seat;
+
+typedef struct tpi_parcel {
+    const void *data;
+    size_t bytes;
+    int64_t stamp;
+} tpi_parcel;
+
+/* Messages from one rank to another: [taken, posted) are under way. */
+typedef struct tpi_channel {
+    alignas(TPI_CACHE_LINE) atomic_uint posted;
+    atomic_uint taken;
+    tpi_parcel parcel[TPI_CHANNEL_DEPTH];
+} tpi_channel;
+
+/* Shared by the ranks of one communicator; freed by the last of them. */
+typedef struct tpi_group {
+    tp_world *world;
+    struct tpi_group *next; /* of the world's groups */
+    int size;
+    atomic_int holders;
+    tpi_seat *seats;
+    tpi_channel *channels; /* [from][to] */
+    char *staging;         /* [rank][2][TPI_STAGING_BYTES] */
+    alignas(TPI_CACHE_LINE) atomic_uint waiting; /* ranks at the gate */
+    alignas(TPI_CACHE_LINE) tpi_word gate;
+} tpi_group;
+
+/* When a rank's two links are free again, in nanoseconds of the monotonic clock. */
+typedef struct tpi_link_state {
+    int64_t out_free, in_free;
+} tpi_link_state;
+
+struct tp_world {
+    tp_world_desc desc;
+    int spin_limit;
+    pthread_mutex_t lock; /* groups, failure text, taken */
+    tpi_group *groups;
+    tpi_group *all;
+    bool *taken; /* [ranks]: a context has this rank */
+    atomic_int failed; /* tp_status of the first failure */
+    int failed_rank;
+    char message[TPI_MESSAGE_BYTES];
+    pthread_mutex_t link_lock;
+    tpi_link_state *links; /* [ranks] */
+};
+
+/* A rank's handle. */
+typedef struct tpi_thread_comm {
+    tp_comm comm;
+    tpi_group *group;
+    bool owns_rank; /* of the world's own communicator: gives the rank back */
+    int spins;
+    int64_t link_done; /* when the link model completes this communicator's last operation */
+} tpi_thread_comm;
+
+/* The scope of a task on a communicator: handle, own seat, and names for messages. */
+typedef struct tpi_call {
+    tp_ctx *ctx;
+    tpi_thread_comm *own;
+    tpi_group *group;
+    tpi_seat *seat;
+    const char *name;
+    int rank, size;
+    int64_t stamp, latest; /* own, and the latest of all ranks' */
+} tpi_call;
+
+/* wait.c */
+void tpi_word_advance(tpi_word *word);
+void tpi_word_fail(tpi_word *word);
+/* Waits until the word differs from `seen`; false if `timeout` nanoseconds passed before. */
+bool tpi_word_wait(tpi_word *word, unsigned seen, int *spins, int spin_limit, int64_t timeout);
+int64_t tpi_nanoseconds(void);
+void tpi_sleep_until(int64_t nanoseconds);
+int tpi_cores(void);
+
+/* group.c */
+/* world_ranks NULL: all. Groups that nobody released are freed with the world. */
+tpi_group *tpi_group_create(tp_world *world, const int *world_ranks, int size);
+void tpi_group_release(tpi_group *group);
+void tpi_group_free(tpi_group *group);
+/* Wakes everybody who waits in the group, now and later. */
+void tpi_group_fail(tpi_group *group);
+
+/* world.c */
+/* Nothing happens if the world has failed before. */
+void tpi_world_abort(tp_world *world, int world_rank, tp_status status, const char *message);
+
+/* call.c */
+tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);
+/* Where the argument pointers of rank p are after a post. */
+const tpi_post *tpi_call_peer(const tpi_call *call, int rank);
+char *tpi_call_staging(const tpi_call *call, int rank);
+/* Turns to the other post, and its staging, which nobody reads any more. Then tpi_call_post publishes it and passes the gate. */
+void tpi_call_next(tpi_call *call);
+tp_status tpi_call_post(tpi_call *call, const tpi_post *post);
+tp_status tpi_call_gate(tpi_call *call);
+bool tpi_touch_begin(const tpi_call *call);
+void tpi_touch_end(const tpi_call *call);
+/* What a rank returns once the world has failed. */
+tp_status tpi_call_peer_failed(const tpi_call *call);
+/* A failure of this rank: recorded, peers woken, own buffers no longer touched by anyone afterwards. */
+tp_status tpi_call_fail(const tpi_call *call, tp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* A backend op inside this call failed. */
+tp_status tpi_call_op_failed(const tpi_call *call, tp_status status);
+int64_t tpi_call_timeout_ms(const tpi_call *call);
+/* A wait of this call ran past its bound; `detail` says for what. */
+tp_status tpi_call_timed_out(const tpi_call *call, const char *detail);
+
+/* threads_check.c: a checking world's comparison of the posts of all ranks. */
+tp_status tpi_check_posts(tpi_call *call);
+
+/* link.c: nothing without a modelled link. */
+/* Completes a collective in which this rank sends and receives so many bytes in so many dependent steps: sleeps until the link would have. */
+void tpi_link_collective(tpi_call *call, size_t sent, size_t received, int steps);
+/* Enters a message of world ranks into both links' schedules; when it has arrived, in nanoseconds. */
+int64_t tpi_link_message(tp_world *world, int from, int to, size_t bytes, int64_t stamp);
+/* Sleeps until `done` and remembers it as this communicator's latest completion. */
+void tpi_link_complete(tpi_call *call, int64_t done);
+
+/* threads_reduce.c, threads_copy.c, threads_p2p.c: what runs on the stream. */
+tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args);
+tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *args);
+tp_status tpi_threads_all_gather(tpi_call *call, const tpi_collective_args *args);
+tp_status tpi_threads_broadcast(tpi_call *call, const tpi_collective_args *args);
+tp_status tpi_threads_all_to_all(tpi_call *call, const tpi_collective_args *args);
+tp_status tpi_threads_p2p(tpi_call *call, const tp_p2p *ops, int count);
+
+/* threads_split.c */
+tp_status tpi_threads_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out);
+tp_status tpi_threads_exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes);
+
+/* threads.c: a handle without a group yet; NULL if there is no memory. */
+tpi_thread_comm *tpi_threads_handle(tp_ctx *ctx, int rank, int size);
+void tpi_threads_handle_free(tp_ctx *ctx, tpi_thread_comm *own);
+void tpi_threads_handle_join(tpi_thread_comm *own, tpi_group *group);
+
+#endif

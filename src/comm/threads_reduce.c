@@ -1,0 +1,212 @@
+/* Sums, maxima and minima over thread ranks. Every element is added by one call of the backend's reduce op over all ranks' values, in the order
+ * of the fixed tree, so one-shot, two-shot and reduce_scatter give the same bits. */
+#include "comm/threads.h"
+
+/* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
+#define SLICE_ELEMENTS 64
+
+static tpi_post post_of(const tpi_collective_args *args)
+{
+    return (tpi_post){
+        .in = args->in,
+        .out = args->out,
+        .in_dtype = args->in_dtype,
+        .out_dtype = args->out_dtype,
+        .rows = args->rows,
+        .cols = args->cols,
+        .op = args->reduce.op,
+        .root = -1,
+        .counts = args->counts,
+    };
+}
+
+static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, const void *const *in, void *const *out, int outputs)
+{
+    return (tpi_span){
+        .in = in,
+        .inputs = call->size,
+        .in_dtype = args->in_dtype,
+        .out = out,
+        .outputs = outputs,
+        .out_dtype = args->out_dtype,
+        .cols = args->cols,
+        .reduce = &args->reduce,
+    };
+}
+
+/* Copies a stretch of this rank's input to its staging, and adds everybody's: one gate a stretch, and in place needs no care. */
+static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
+{
+    const tpi_post post = post_of(args);
+    int64_t elements = args->rows * args->cols;
+    int64_t most = (int64_t)(TPI_STAGING_BYTES / tp_dtype_size(args->in_dtype));
+    int64_t begin = 0;
+    do {
+        int64_t end = elements - begin < most ? elements : begin + most;
+        tpi_call_next(call);
+        tpi_comm_copy(tpi_call_staging(call, call->rank), tpi_comm_at(args->in, begin, args->in_dtype),
+                      tpi_comm_bytes(end - begin, args->in_dtype));
+        TPI_TRY(tpi_call_post(call, &post));
+        const void *in[TPI_MAX_RANKS];
+        for (int rank = 0; rank < call->size; rank++)
+            in[rank] = tpi_call_staging(call, rank);
+        void *out = tpi_comm_at_out(args->out, begin, args->out_dtype);
+        tpi_span span = span_of(call, args, in, &out, 1);
+        span.begin = begin;
+        span.end = end;
+        tp_status status = tpi_comm_reduce_span(call->ctx, &span);
+        if (status != TP_OK)
+            return tpi_call_op_failed(call, status);
+        begin = end;
+    } while (begin < elements);
+    size_t moved = tpi_comm_bytes(elements, args->in_dtype) * (size_t)(call->size - 1);
+    tpi_link_collective(call, moved, moved, 1);
+    return TP_OK;
+}
+
+static tp_range slice_of(const tpi_call *call, int64_t elements)
+{
+    int64_t blocks = elements / SLICE_ELEMENTS + (elements % SLICE_ELEMENTS != 0);
+    tp_range range = tp_shard_range(blocks, call->size, call->rank);
+    bool last = range.end == blocks;
+    return (tp_range){range.begin == blocks ? elements : range.begin * SLICE_ELEMENTS, last ? elements : range.end * SLICE_ELEMENTS};
+}
+
+typedef tp_status (*reduce_slice)(tpi_call *call, const tpi_span *span);
+
+/* Every rank adds its slice and writes it to all. A slice of any buffer is read by its owner only, so writing to peers that work in place is
+ * safe. */
+static tp_status sliced(tpi_call *call, const tpi_collective_args *args, reduce_slice reduce, int steps)
+{
+    const tpi_post post = post_of(args);
+    int64_t elements = args->rows * args->cols;
+    tp_range slice = slice_of(call, elements);
+    tpi_call_next(call);
+    TPI_TRY(tpi_call_post(call, &post));
+    if (!tpi_touch_begin(call))
+        return tpi_call_peer_failed(call);
+    const void *in[TPI_MAX_RANKS];
+    void *out[TPI_MAX_RANKS];
+    for (int rank = 0; rank < call->size; rank++) {
+        const tpi_post *peer = tpi_call_peer(call, rank);
+        in[rank] = tpi_comm_at(peer->in, slice.begin, args->in_dtype);
+        out[rank] = tpi_comm_at_out(peer->out, slice.begin, args->out_dtype);
+    }
+    tpi_span span = span_of(call, args, in, out, call->size);
+    span.begin = slice.begin;
+    span.end = slice.end;
+    tp_status status = reduce(call, &span);
+    tpi_touch_end(call);
+    if (status != TP_OK)
+        return tpi_call_op_failed(call, status);
+    TPI_TRY(tpi_call_gate(call));
+    int64_t own = slice.end - slice.begin, rest = elements - own, others = call->size - 1;
+    size_t sent = tpi_comm_bytes(rest, args->in_dtype) + tpi_comm_bytes(own * others, args->out_dtype);
+    size_t received = tpi_comm_bytes(own * others, args->in_dtype) + tpi_comm_bytes(rest, args->out_dtype);
+    tpi_link_collective(call, sent, received, steps);
+    return TP_OK;
+}
+
+static tp_status slice_by_tree(tpi_call *call, const tpi_span *span)
+{
+    return tpi_comm_reduce_span(call->ctx, span);
+}
+
+/* acc (f32) = in, or acc + in. */
+static tp_status ring_add(tpi_call *call, float *acc, const void *in, tp_dtype dtype, int64_t elements, bool accumulate)
+{
+    tpi_map_args args = {
+        .rows = 1,
+        .cols = elements,
+        .in = in,
+        .in_dtype = dtype,
+        .in_stride = elements,
+        .out = acc,
+        .out_dtype = TP_DTYPE_F32,
+        .out_stride = elements,
+        .accumulate = accumulate,
+    };
+    return tpi_comm_local_map(call->ctx, &args);
+}
+
+/* The order of a ring: rank r's slice starts at rank r + 1 and ends at r. Memory is shared, so the owner walks the ring itself, with an f32
+ * partial in its staging. */
+static tp_status slice_by_ring(tpi_call *call, const tpi_span *span)
+{
+    if (span->reduce->op != TP_REDUCE_SUM || !(tp_dtype_epsilon(span->in_dtype) > 0))
+        return tpi_comm_reduce_span(call->ctx, span); /* the order makes no difference */
+    float *acc = (float *)(void *)tpi_call_staging(call, call->rank);
+    int64_t most = (int64_t)(TPI_STAGING_BYTES / sizeof *acc);
+    for (int64_t begin = span->begin; begin < span->end; begin += most) {
+        int64_t end = span->end - begin < most ? span->end : begin + most;
+        for (int i = 1; i <= call->size; i++) {
+            int from = (call->rank + i) % call->size;
+            const void *in = tpi_comm_at(span->in[from], begin - span->begin, span->in_dtype);
+            TPI_TRY(ring_add(call, acc, in, span->in_dtype, end - begin, i > 1));
+        }
+        const void *in = acc;
+        void *out[TPI_MAX_RANKS];
+        for (int rank = 0; rank < call->size; rank++)
+            out[rank] = tpi_comm_at_out(span->out[rank], begin - span->begin, span->out_dtype);
+        tpi_span sum = *span;
+        sum.in = &in;
+        sum.inputs = 1;
+        sum.in_dtype = TP_DTYPE_F32;
+        sum.out = out;
+        sum.begin = begin;
+        sum.end = end;
+        TPI_TRY(tpi_comm_reduce_span(call->ctx, &sum));
+    }
+    return TP_OK;
+}
+
+tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args)
+{
+    tp_all_reduce_algorithm algorithm = args->reduce.algorithm;
+    size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
+    if (algorithm == TP_ALL_REDUCE_AUTO)
+        algorithm = bytes <= TPI_STAGING_BYTES ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT;
+    if (algorithm == TP_ALL_REDUCE_ONE_SHOT)
+        return one_shot(call, args);
+    if (algorithm == TP_ALL_REDUCE_TWO_SHOT)
+        return sliced(call, args, slice_by_tree, 2);
+    return sliced(call, args, slice_by_ring, 2 * (call->size - 1));
+}
+
+/* Adds this rank's rows of everybody's input; base[p] is where rank p's input begins. */
+static tp_status reduce_rows(tpi_call *call, const tpi_collective_args *args, tp_range rows, const void *const *base)
+{
+    const void *in[TPI_MAX_RANKS];
+    for (int rank = 0; rank < call->size; rank++)
+        in[rank] = tpi_comm_at(base[rank], rows.begin * args->cols, args->in_dtype);
+    tpi_span span = span_of(call, args, in, &args->out, 1);
+    span.end = (rows.end - rows.begin) * args->cols;
+    return tpi_comm_reduce_span(call->ctx, &span);
+}
+
+/* In place: the rows of any input are read by their owner only, who writes the result over them. */
+tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *args)
+{
+    const tpi_post post = post_of(args);
+    tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, call->rank);
+    size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
+    bool staged = bytes <= TPI_STAGING_BYTES;
+    tpi_call_next(call);
+    if (staged)
+        tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, bytes);
+    TPI_TRY(tpi_call_post(call, &post));
+    const void *base[TPI_MAX_RANKS];
+    for (int rank = 0; rank < call->size; rank++)
+        base[rank] = staged ? tpi_call_staging(call, rank) : tpi_call_peer(call, rank)->in;
+    if (!tpi_touch_begin(call))
+        return tpi_call_peer_failed(call);
+    tp_status status = reduce_rows(call, args, rows, base);
+    tpi_touch_end(call);
+    if (status != TP_OK)
+        return tpi_call_op_failed(call, status);
+    if (!staged)
+        TPI_TRY(tpi_call_gate(call));
+    size_t own = tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype);
+    tpi_link_collective(call, bytes - own, own * (size_t)(call->size - 1), 1);
+    return TP_OK;
+}
