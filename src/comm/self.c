@@ -15,7 +15,7 @@ static tp_status run_task(tp_ctx *ctx, const void *pointer)
     double begin = task->timed ? tpi_seconds() : 0;
     tp_status status = task->body(ctx, &task->args);
     if (task->timed)
-        ctx->comm_seconds += tpi_seconds() - begin;
+        tpi_add_seconds(ctx, 0, tpi_seconds() - begin);
     return status;
 }
 

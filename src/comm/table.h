@@ -59,13 +59,10 @@ extern const tpi_comm_table tpi_comm_threads;
 tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
 
-/* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on this rank). */
+/* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on this rank). Only the
+ * first abort of a world counts. */
 int tpi_world_ranks(const tp_world *world);
 void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
-
-/* What a world was created with: ranks, and the bound of its waits. */
-int tpi_world_ranks(const tp_world *world);
-int64_t tpi_world_timeout_ms(const tp_world *world);
 
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */
 tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);

@@ -36,7 +36,7 @@ static tp_status run_task(tp_ctx *ctx, const void *pointer)
     tpi_call call = tpi_call_begin(task->args.comm, task->name, task->stamp);
     tp_status status = task->body(&call, &task->args);
     if (task->timed)
-        ctx->comm_seconds += tpi_seconds() - begin;
+        tpi_add_seconds(ctx, 0, tpi_seconds() - begin);
     return status;
 }
 
@@ -95,7 +95,7 @@ static tp_status run_p2p(tp_ctx *ctx, const void *pointer)
     tpi_call call = tpi_call_begin(task->args.comm, "p2p_batch", task->stamp);
     tp_status status = tpi_threads_p2p(&call, task->args.ops, task->args.count);
     if (task->timed)
-        ctx->comm_seconds += tpi_seconds() - begin;
+        tpi_add_seconds(ctx, 0, tpi_seconds() - begin);
     return status;
 }
 

@@ -121,7 +121,6 @@ void tpi_word_fail(tpi_word *word);
 bool tpi_word_wait(tpi_word *word, unsigned seen, int *spins, int spin_limit, int64_t timeout);
 int64_t tpi_nanoseconds(void);
 void tpi_sleep_until(int64_t nanoseconds);
-int tpi_cores(void);
 
 /* group.c */
 /* world_ranks NULL: all. Groups that nobody released are freed with the world. */
@@ -130,10 +129,6 @@ void tpi_group_release(tpi_group *group);
 void tpi_group_free(tpi_group *group);
 /* Wakes everybody who waits in the group, now and later. */
 void tpi_group_fail(tpi_group *group);
-
-/* world.c */
-/* Nothing happens if the world has failed before. */
-void tpi_world_abort(tp_world *world, int world_rank, tp_status status, const char *message);
 
 /* call.c */
 tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);

@@ -1,7 +1,6 @@
 /* Waiting for other threads: a short spin, then a futex sleep with a bound. */
 #include <errno.h>
 #include <linux/futex.h>
-#include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -27,15 +26,6 @@ void tpi_sleep_until(int64_t nanoseconds)
     struct timespec until = timespec_of(nanoseconds);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
     }
-}
-
-int tpi_cores(void)
-{
-    cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 0)
-        return CPU_COUNT(&set);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
-    return online > 0 ? (int)online : 1;
 }
 
 static void pause_briefly(void)

@@ -37,7 +37,7 @@ tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **out)
     world->desc = *desc;
     if (world->desc.timeout_ms == 0)
         world->desc.timeout_ms = DEFAULT_TIMEOUT_MS;
-    world->spin_limit = desc->ranks <= tpi_cores() ? MOST_SPINS : CROWDED_SPINS;
+    world->spin_limit = desc->ranks <= tpi_usable_cores() ? MOST_SPINS : CROWDED_SPINS;
     atomic_init(&world->failed, TP_OK);
     pthread_mutex_init(&world->lock, NULL);
     pthread_mutex_init(&world->link_lock, NULL);
@@ -74,11 +74,6 @@ void tp_world_destroy(tp_world *world)
 int tpi_world_ranks(const tp_world *world)
 {
     return world->desc.ranks;
-}
-
-int64_t tpi_world_timeout_ms(const tp_world *world)
-{
-    return world->desc.timeout_ms;
 }
 
 void tpi_world_abort(tp_world *world, int world_rank, tp_status status, const char *message)

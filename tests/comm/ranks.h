@@ -1,0 +1,35 @@
+/* For tests that run on several ranks: checks inside a rank's function, which end the whole run and name the place. */
+#ifndef TPT_RANKS_H
+#define TPT_RANKS_H
+
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tp/comm.h>
+
+#include "core/context.h"
+#include "support/data.h"
+
+/* In a rank's function: a false condition returns TP_ERR_INTERNAL with the place. */
+#define CHECK(condition)                                                                     \
+    do {                                                                                     \
+        if (!(condition))                                                                    \
+            return tpi_message(TP_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition); \
+    } while (0)
+
+typedef tp_status (*tpt_rank_fn)(tp_ctx *ctx, void *arg);
+
+static inline void tpt_run_with(tp_run_options options, tpt_rank_fn fn, void *arg)
+{
+    if (options.ctx.threads == 0)
+        options.ctx.threads = 1;
+    tp_status status = tp_run_ranks(&options, fn, arg);
+    cr_assert_eq(status, TP_OK, "%d ranks: %s: %s", options.ranks, tp_status_name(status), tp_last_message());
+}
+
+static inline void tpt_run(int ranks, tpt_rank_fn fn, void *arg)
+{
+    tpt_run_with((tp_run_options){.ranks = ranks}, fn, arg);
+}
+
+#endif
