@@ -1,0 +1,84 @@
+#include "layers/layer.h"
+
+tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *pass, int64_t rows, tp_pass *out)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (pass != NULL) {
+        if (pass->tokens < 0 || pass->sequences < 0)
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: pass has %lld tokens in %lld sequences", need->layer, (long long)pass->tokens,
+                              (long long)pass->sequences);
+        *out = *pass;
+        return TP_OK;
+    }
+    bool split = need->sequence_parallel && tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP)) > 1;
+    if (split || need->dropout > 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: pass is NULL, but %s needs it", need->layer,
+                          split ? "sequence parallelism" : "dropout");
+    *out = (tp_pass){.tokens = rows};
+    return TP_OK;
+}
+
+tp_status tpi_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected)
+{
+    int64_t rows = expected->shape[0], cols = expected->shape[1];
+    if (given.dims != 2)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %d dims, 2 expected", layer, tensor, given.dims);
+    if (given.shape[0] != rows || given.shape[1] != cols)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s is [%lld, %lld], expected [%lld, %lld]", layer, tensor, (long long)given.shape[0],
+                          (long long)given.shape[1], (long long)rows, (long long)cols);
+    if (given.dtype != expected->dtype)
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s is %s, expected %s", layer, tensor, tp_dtype_name(given.dtype),
+                          tp_dtype_name(expected->dtype));
+    if (given.stride[1] != 1 || given.stride[0] < cols)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has row stride %lld for %lld columns", layer, tensor, (long long)given.stride[0],
+                          (long long)cols);
+    if (given.data == NULL && rows > 0 && cols > 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s has no memory", layer, tensor);
+    return TP_OK;
+}
+
+tp_status tpi_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed)
+{
+    if (given < needed || (memory == NULL && needed > 0))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory of %zu bytes, %zu needed", layer, memory ? given : (size_t)0,
+                          needed);
+    return TP_OK;
+}
+
+tp_random_key tpi_dropout_key(const tp_ctx *ctx, uint32_t site, const tp_pass *pass)
+{
+    return (tp_random_key){tp_ctx_seed(ctx), tp_random_stream_step(site, pass->step)};
+}
+
+tp_status tpi_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability)
+{
+    if (!(probability >= 0 && probability < 1)) /* NaN too */
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s %g is not in [0, 1)", layer, field, (double)probability);
+    return TP_OK;
+}
+
+tp_status tpi_check_activation_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype)
+{
+    if (dtype != TP_DTYPE_F32 && dtype != TP_DTYPE_BF16 && dtype != TP_DTYPE_F16)
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: dtype %s, expected f32, bf16 or f16", layer, tp_dtype_name(dtype));
+    return TP_OK;
+}
+
+int tpi_params_append(tp_param **out, int capacity, int at, tp_param *param)
+{
+    if (param == NULL)
+        return at;
+    if (at < capacity)
+        out[at] = param;
+    return at + 1;
+}
+
+int tpi_params_of_linears(tp_linear *first, tp_linear *second, tp_param **out, int capacity)
+{
+    tp_param *own[4];
+    int count = tp_linear_params(first, own, 4);
+    count += tp_linear_params(second, own + count, 4 - count);
+    for (int i = 0; i < count && i < capacity; i++)
+        out[i] = own[i];
+    return count;
+}

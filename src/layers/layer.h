@@ -1,0 +1,54 @@
+/* What layers share inside the library: checks, the fused forms of linear layers that attention and MLP use, and scratch handling. */
+#ifndef TPI_LAYER_H
+#define TPI_LAYER_H
+
+#include <tp/linear.h>
+#include <tp/mlp.h>
+
+#include "core/context.h"
+#include "core/inner.h"
+#include "train/param.h"
+
+/* The pass to use: a copy of `pass`, or, when NULL, one sequence of `rows` tokens (refused if sequence parallelism or dropout need to know more). */
+typedef struct tpi_pass_need {
+    const char *layer;
+    bool sequence_parallel;
+    float dropout;
+} tpi_pass_need;
+tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *pass, int64_t rows, tp_pass *out);
+
+/* TP_ERR_SHAPE / TP_ERR_DTYPE unless the tensor is [rows, cols] of this dtype with memory; the message names layer and tensor. */
+tp_status tpi_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected);
+
+/* The saved or delayed memory the caller gave must be there and large enough. */
+tp_status tpi_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed);
+
+/* Places in a layer where dropout may be: the low byte of a site. */
+enum { TPI_SITE_EMBEDDING = 1, TPI_SITE_PROBABILITIES, TPI_SITE_ATTENTION_OUTPUT, TPI_SITE_MLP_OUTPUT };
+
+/* Dropout key of a site in a step. */
+tp_random_key tpi_dropout_key(const tp_ctx *ctx, uint32_t site, const tp_pass *pass);
+
+/* Checks of common descriptor fields. */
+tp_status tpi_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability);
+tp_status tpi_check_activation_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);
+
+/* A linear call with what may be fused into its GEMM. Forward: activation on the output with the pre-activation kept in `pre` (COLUMN only). Backward
+ * input: the result is multiplied by activation' of `act_input` (ROW only). */
+typedef struct tpi_linear_fusion {
+    tpi_activation activation;
+    tp_tensor pre;
+    tp_tensor act_input;
+} tpi_linear_fusion;
+
+tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
+                             tp_linear_saved *saved);
+tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
+                                    tp_linear_delayed *delayed);
+
+/* Appends one parameter (NULL: none) as the *_params functions do: past the capacity it is only counted. Returns the new count. */
+int tpi_params_append(tp_param **out, int capacity, int at, tp_param *param);
+/* Parameters of two linear layers, the first's before the second's. */
+int tpi_params_of_linears(tp_linear *first, tp_linear *second, tp_param **out, int capacity);
+
+#endif
