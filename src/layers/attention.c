@@ -34,8 +34,8 @@ static tp_status check_desc(tp_ctx *ctx, const tp_attention_desc *desc)
     if (desc->rope_theta != 0 && (rope_dim < 2 || rope_dim % 2 != 0 || rope_dim > head_dim))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_dim %lld must be even and at most head_dim %lld", name, (long long)rope_dim,
                           (long long)head_dim);
-    TPI_TRY(tpi_check_dropout(ctx, name, "probability_dropout", desc->probability_dropout));
-    return tpi_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
+    TPI_TRY(tpi_layer_check_dropout(ctx, name, "probability_dropout", desc->probability_dropout));
+    return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
 }
 
 static tp_status create_linears(tp_ctx *ctx, tp_attention *layer)
@@ -179,7 +179,7 @@ tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = saved == NULL ? tpi_scratch(ctx, unsaved.bytes, &unsaved.memory) : TP_OK;
     if (status == TP_OK)
-        status = tpi_check_memory(ctx, layer->name, keep->memory, keep->bytes, unsaved.bytes);
+        status = tpi_layer_check_memory(ctx, layer->name, keep->memory, keep->bytes, unsaved.bytes);
     if (status == TP_OK) {
         tpi_attention_buffers buffers = carve_buffers(layer, &resolved, keep->memory);
         keep->qkv = buffers.qkv;
@@ -235,7 +235,7 @@ tp_status tp_attention_backward_input(tp_ctx *ctx, const tp_attention *layer, co
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_backward_input: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
-    TPI_TRY(tpi_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_attention_delayed_bytes(layer, &resolved)));
+    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_attention_delayed_bytes(layer, &resolved)));
     tpi_attention_gradients gradients = carve_gradients(layer, &resolved, delayed->memory);
     delayed->dqkv = gradients.dqkv;
     delayed->proj = (tp_linear_delayed){.memory = gradients.proj, .bytes = gradients.proj_bytes};

@@ -182,7 +182,7 @@ static tp_status resolve_pass(tp_ctx *ctx, const tp_block *layer, const tp_pass 
     tpi_pass_need need = {layer->name, desc->sequence_parallel, dropout ? 1 : 0};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, in.shape[0], out));
     tp_tensor expected = stream_view(layer, out);
-    return tpi_check_matrix(ctx, layer->name, "input", in, &expected);
+    return tpi_layer_check_matrix(ctx, layer->name, "input", in, &expected);
 }
 
 static tp_status forward_with(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, tp_block_saved *saved, bool keep)
@@ -210,7 +210,7 @@ tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pa
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
     if (saved != NULL) {
-        TPI_TRY(tpi_check_memory(ctx, layer->name, saved->memory, saved->bytes, tp_block_saved_bytes(layer, &resolved)));
+        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes, tp_block_saved_bytes(layer, &resolved)));
         carve_saved(layer, &resolved, saved->memory, saved);
         return forward_with(ctx, layer, &resolved, io, saved, true);
     }
@@ -276,7 +276,7 @@ tp_status tp_block_backward_input(tp_ctx *ctx, const tp_block *layer, const tp_p
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_block_backward_input: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
-    TPI_TRY(tpi_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_block_delayed_bytes(layer, &resolved)));
+    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_block_delayed_bytes(layer, &resolved)));
     carve_delayed(layer, &resolved, delayed->memory, delayed);
     return layer->desc.place == TP_NORM_PRE ? backward_pre(ctx, layer, &resolved, io, saved, delayed)
                                             : backward_post(ctx, layer, &resolved, io, saved, delayed);

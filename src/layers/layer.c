@@ -18,7 +18,7 @@ tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *
     return TP_OK;
 }
 
-tp_status tpi_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected)
+tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected)
 {
     int64_t rows = expected->shape[0], cols = expected->shape[1];
     if (given.dims != 2)
@@ -37,7 +37,7 @@ tp_status tpi_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, t
     return TP_OK;
 }
 
-tp_status tpi_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed)
+tp_status tpi_layer_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed)
 {
     if (given < needed || (memory == NULL && needed > 0))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory of %zu bytes, %zu needed", layer, memory ? given : (size_t)0,
@@ -50,14 +50,14 @@ tp_random_key tpi_dropout_key(const tp_ctx *ctx, uint32_t site, const tp_pass *p
     return (tp_random_key){tp_ctx_seed(ctx), tp_random_stream_step(site, pass->step)};
 }
 
-tp_status tpi_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability)
+tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability)
 {
     if (!(probability >= 0 && probability < 1)) /* NaN too */
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s %g is not in [0, 1)", layer, field, (double)probability);
     return TP_OK;
 }
 
-tp_status tpi_check_activation_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype)
+tp_status tpi_layer_check_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype)
 {
     if (dtype != TP_DTYPE_F32 && dtype != TP_DTYPE_BF16 && dtype != TP_DTYPE_F16)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: dtype %s, expected f32, bf16 or f16", layer, tp_dtype_name(dtype));

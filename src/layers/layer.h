@@ -18,10 +18,10 @@ typedef struct tpi_pass_need {
 tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *pass, int64_t rows, tp_pass *out);
 
 /* TP_ERR_SHAPE / TP_ERR_DTYPE unless the tensor is [rows, cols] of this dtype with memory; the message names layer and tensor. */
-tp_status tpi_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected);
+tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected);
 
 /* The saved or delayed memory the caller gave must be there and large enough. */
-tp_status tpi_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed);
+tp_status tpi_layer_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed);
 
 /* Places in a layer where dropout may be: the low byte of a site. */
 enum { TPI_SITE_EMBEDDING = 1, TPI_SITE_PROBABILITIES, TPI_SITE_ATTENTION_OUTPUT, TPI_SITE_MLP_OUTPUT };
@@ -30,8 +30,8 @@ enum { TPI_SITE_EMBEDDING = 1, TPI_SITE_PROBABILITIES, TPI_SITE_ATTENTION_OUTPUT
 tp_random_key tpi_dropout_key(const tp_ctx *ctx, uint32_t site, const tp_pass *pass);
 
 /* Checks of common descriptor fields. */
-tp_status tpi_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability);
-tp_status tpi_check_activation_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);
+tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability);
+tp_status tpi_layer_check_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);
 
 /* A linear call with what may be fused into its GEMM. Forward: activation on the output with the pre-activation kept in `pre` (COLUMN only). Backward
  * input: the result is multiplied by activation' of `act_input` (ROW only). */

@@ -13,8 +13,8 @@ static tp_status check_desc(tp_ctx *ctx, const tp_linear_desc *desc)
     if (desc->in_features > INT64_MAX / 8 / desc->out_features)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: in_features %lld times out_features %lld is too large", name,
                           (long long)desc->in_features, (long long)desc->out_features);
-    TPI_TRY(tpi_check_activation_dtype(ctx, name, desc->dtype));
-    TPI_TRY(tpi_check_dropout(ctx, name, "dropout", desc->dropout));
+    TPI_TRY(tpi_layer_check_dtype(ctx, name, desc->dtype));
+    TPI_TRY(tpi_layer_check_dropout(ctx, name, "dropout", desc->dropout));
     if (desc->kind == TP_LINEAR_COLUMN && desc->dropout > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: dropout %g, but column-parallel outputs take none", name, (double)desc->dropout);
     if (desc->parts < 0 || desc->parts > TP_PARAM_PARTS)

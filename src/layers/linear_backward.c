@@ -86,11 +86,11 @@ static tp_status check_backward(const tp_linear *layer, const tp_pass *pass, con
     int64_t mine = rows.end - rows.begin;
     tp_tensor dy = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
     tp_tensor dx = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? mine : pass->tokens, layer->in_local);
-    TPI_TRY(tpi_check_matrix(layer->ctx, layer->name, "output gradient", io->in, &dy));
+    TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "output gradient", io->in, &dy));
     if (!tp_tensor_is_none(io->out))
-        TPI_TRY(tpi_check_matrix(layer->ctx, layer->name, "input gradient", io->out, &dx));
+        TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "input gradient", io->out, &dx));
     if (!tp_tensor_is_none(io->residual))
-        TPI_TRY(tpi_check_matrix(layer->ctx, layer->name, "residual gradient", io->residual, &dx));
+        TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "residual gradient", io->residual, &dx));
     return TP_OK;
 }
 
@@ -164,7 +164,7 @@ tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const t
         call.fusion = *fusion;
     void *memory = NULL;
     if (delayed != NULL) {
-        TPI_TRY(tpi_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_linear_delayed_bytes(layer, &call.pass)));
+        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_linear_delayed_bytes(layer, &call.pass)));
         memory = delayed->memory;
     }
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);

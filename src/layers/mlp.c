@@ -37,7 +37,7 @@ static tp_status check_desc(tp_ctx *ctx, const tp_mlp_desc *desc)
     int ranks = tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
     if (desc->ffn < ranks)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: ffn %lld < tp %d", name, (long long)desc->ffn, ranks);
-    return tpi_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
+    return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
 }
 
 static tp_status create_linears(tp_ctx *ctx, tp_mlp *layer)
@@ -180,7 +180,7 @@ tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, 
         unsaved.bytes = bytes;
     }
     if (status == TP_OK)
-        status = tpi_check_memory(ctx, layer->name, keep->memory, keep->bytes, bytes);
+        status = tpi_layer_check_memory(ctx, layer->name, keep->memory, keep->bytes, bytes);
     if (status == TP_OK) {
         tpi_mlp_buffers buffers = carve_buffers(layer, &resolved, keep->memory);
         keep->pre = buffers.pre;
@@ -253,7 +253,7 @@ tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass 
     tp_pass resolved;
     tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
-    TPI_TRY(tpi_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_mlp_delayed_bytes(layer, &resolved)));
+    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_mlp_delayed_bytes(layer, &resolved)));
     tpi_mlp_gradients gradients = carve_gradients(layer, &resolved, delayed->memory);
     delayed->dpre = gradients.dpre;
     delayed->down = (tp_linear_delayed){.memory = gradients.down, .bytes = gradients.down_bytes};

@@ -38,7 +38,7 @@ static tp_status check_desc(tp_ctx *ctx, const tp_norm_desc *desc)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: features %lld, must be at least 1", name, (long long)desc->features);
     if (!(desc->epsilon >= 0 && desc->epsilon < 1)) /* NaN too */
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: epsilon %g is not in [0, 1)", name, (double)desc->epsilon);
-    return tpi_check_activation_dtype(ctx, name, desc->dtype);
+    return tpi_layer_check_dtype(ctx, name, desc->dtype);
 }
 
 tp_status tp_norm_create(tp_ctx *ctx, const tp_norm_desc *desc, tp_norm **out)
@@ -100,7 +100,7 @@ static tp_status begin_call(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pa
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, in.shape[0], resolved));
     tp_range rows = tp_pass_rows(ctx, resolved, layer->desc.sequence_parallel);
     tp_tensor expected = tp_tensor_2d(NULL, layer->desc.dtype, rows.end - rows.begin, layer->desc.features);
-    return tpi_check_matrix(ctx, layer->name, "input", in, &expected);
+    return tpi_layer_check_matrix(ctx, layer->name, "input", in, &expected);
 }
 
 tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved)
@@ -108,9 +108,9 @@ tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass
     tp_pass resolved;
     TPI_TRY(begin_call(ctx, layer, pass, io->in, &resolved));
     tp_tensor expected = io->in;
-    TPI_TRY(tpi_check_matrix(ctx, layer->name, "output", io->out, &expected));
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "output", io->out, &expected));
     if (saved != NULL) {
-        TPI_TRY(tpi_check_memory(ctx, layer->name, saved->memory, saved->bytes, tp_norm_saved_bytes(layer, &resolved)));
+        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes, tp_norm_saved_bytes(layer, &resolved)));
         saved->x = io->in;
         saved->stats = stats_view(saved->memory, io->in.shape[0]);
     }
@@ -179,8 +179,8 @@ static void want_weight(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, 
 static tp_status check_backward(tp_ctx *ctx, const tp_norm *layer, const tp_io *io)
 {
     tp_tensor expected = io->in;
-    TPI_TRY(tpi_check_matrix(ctx, layer->name, "input gradient", io->out, &expected));
-    return tp_tensor_is_none(io->residual) ? TP_OK : tpi_check_matrix(ctx, layer->name, "residual gradient", io->residual, &expected);
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "input gradient", io->out, &expected));
+    return tp_tensor_is_none(io->residual) ? TP_OK : tpi_layer_check_matrix(ctx, layer->name, "residual gradient", io->residual, &expected);
 }
 
 tp_status tp_norm_backward_input(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, const tp_norm_saved *saved,
