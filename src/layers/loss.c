@@ -1,0 +1,161 @@
+/* Cross-entropy over a cut vocabulary: local maximum, local sums, and the loss, with an all-reduce between each two. */
+#include "layers/loss.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "comm/table.h"
+#include "core/inner.h"
+#include "layers/check.h"
+
+static tp_comm *group_of(const tp_ctx *ctx)
+{
+    return tp_ctx_group(ctx, TP_AXIS_TP);
+}
+
+static tp_range columns_of(const tp_ctx *ctx, int64_t vocabulary)
+{
+    return tp_shard_range(vocabulary, tp_comm_size(group_of(ctx)), tp_comm_rank(group_of(ctx)));
+}
+
+tp_status tpi_cross_entropy_check(tp_ctx *ctx, const tp_cross_entropy_desc *desc)
+{
+    int ranks = tp_comm_size(group_of(ctx));
+    if (desc->vocabulary < ranks || desc->vocabulary > INT32_MAX)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: vocabulary is %" PRId64 ", must be in [ranks %d, %d]", desc->vocabulary,
+                          ranks, INT32_MAX);
+    TPI_TRY(tpi_check_real(ctx, "cross-entropy: label_smoothing", desc->label_smoothing, 0.0, 1.0));
+    return tpi_check_real(ctx, "cross-entropy: z_loss", desc->z_loss, 0.0, INFINITY);
+}
+
+void tpi_cross_entropy_order(const tp_ctx *ctx, int64_t vocabulary, tpi_inner *out)
+{
+    const tp_shard_part part = {vocabulary, 1, 0};
+    tpi_inner_from_parts(&part, 1, tp_comm_size(group_of(ctx)), tp_comm_rank(group_of(ctx)), out);
+}
+
+tp_status tpi_cross_entropy_check_targets(tp_ctx *ctx, const tp_pass *pass, int64_t vocabulary)
+{
+    return tpi_check_ids(ctx, &(tpi_check_ids_args){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
+}
+
+static tp_status check_logits(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits)
+{
+    tp_range mine = columns_of(ctx, desc->vocabulary);
+    if (logits.dims == 2 && logits.shape[1] != mine.end - mine.begin)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "cross-entropy: logits have %" PRId64 " columns, this rank's share of vocabulary %" PRId64 " is %" PRId64,
+                          logits.shape[1], desc->vocabulary, mine.end - mine.begin);
+    if (!tpi_is_float(logits.dtype))
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "cross-entropy: logits are %s: f32, bf16 or f16 expected", tp_dtype_name(logits.dtype));
+    return tpi_check_matrix(ctx, "cross-entropy: logits", logits, pass->tokens, mine.end - mine.begin, logits.dtype);
+}
+
+static tp_status check_call(tp_ctx *ctx, const tpi_cross_entropy_args *args)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_cross_entropy_check(ctx, args->desc));
+    TPI_TRY(tpi_check_pass(ctx, args->pass));
+    TPI_TRY(check_logits(ctx, args->desc, args->pass, args->logits));
+    if (args->total == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: total is NULL");
+    const tp_cross_entropy_saved *saved = args->saved;
+    if (saved != NULL && (saved->bytes < tp_cross_entropy_saved_bytes(args->pass) || (saved->memory == NULL && saved->bytes > 0)))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: saved has %zu bytes, %zu are needed", saved->bytes,
+                          tp_cross_entropy_saved_bytes(args->pass));
+    return tpi_cross_entropy_check_targets(ctx, args->pass, args->desc->vocabulary);
+}
+
+static tp_status scratch_floats(tp_ctx *ctx, int64_t count, float **out)
+{
+    void *memory;
+    TPI_TRY(tpi_scratch(ctx, (size_t)count * sizeof(float), &memory));
+    *out = memory;
+    return TP_OK;
+}
+
+static float loss_scale_of(const tp_pass *pass)
+{
+    return pass->loss_scale != 0.0f ? pass->loss_scale : 1.0f;
+}
+
+static tpi_xent_args op_args(const tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits)
+{
+    return (tpi_xent_args){.rows = pass->tokens,
+                           .cols = logits.shape[1],
+                           .first_id = columns_of(ctx, desc->vocabulary).begin,
+                           .vocabulary = desc->vocabulary,
+                           .logits = logits.data,
+                           .dtype = logits.dtype,
+                           .stride = logits.stride[0],
+                           .targets = pass->targets,
+                           .label_smoothing = desc->label_smoothing,
+                           .z_loss = desc->z_loss,
+                           .loss_scale = loss_scale_of(pass)};
+}
+
+static tp_status run_phases(tp_ctx *ctx, const tpi_cross_entropy_args *args)
+{
+    int64_t rows = args->pass->tokens;
+    tpi_xent_args op = op_args(ctx, args->desc, args->pass, args->logits);
+    op.order = args->order;
+    op.total = args->total;
+    TPI_TRY(scratch_floats(ctx, rows, &op.max));
+    TPI_TRY(scratch_floats(ctx, 3 * rows, &op.sums));
+    TPI_TRY(scratch_floats(ctx, rows, &op.loss));
+    if (args->saved != NULL)
+        op.lse = args->saved->memory;
+    else
+        TPI_TRY(scratch_floats(ctx, rows, &op.lse));
+
+    op.phase = TPI_XENT_MAX;
+    TPI_TRY(tpi_xent(ctx->compute, &op));
+    tp_tensor max = tp_tensor_1d(op.max, TP_DTYPE_F32, rows);
+    TPI_TRY(tp_all_reduce(ctx, group_of(ctx), max, max, &(tp_reduce_desc){.op = TP_REDUCE_MAX}));
+    op.phase = TPI_XENT_SUMS;
+    TPI_TRY(tpi_xent(ctx->compute, &op));
+    tp_tensor sums = tp_tensor_1d(op.sums, TP_DTYPE_F32, 3 * rows);
+    TPI_TRY(tp_all_reduce(ctx, group_of(ctx), sums, sums, NULL));
+    op.phase = TPI_XENT_LOSS;
+    return tpi_xent(ctx->compute, &op);
+}
+
+tp_status tpi_cross_entropy_forward(tp_ctx *ctx, const tpi_cross_entropy_args *args)
+{
+    TPI_TRY(check_call(ctx, args));
+    if (args->saved != NULL) {
+        args->saved->logits = args->logits;
+        args->saved->lse = tp_tensor_1d(args->saved->memory, TP_DTYPE_F32, args->pass->tokens);
+    }
+    tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
+    tp_status status = run_phases(ctx, args);
+    tpi_arena_release(&ctx->scratch, mark);
+    return status;
+}
+
+tp_status tp_cross_entropy_forward(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits, float *total,
+                                   tp_cross_entropy_saved *saved)
+{
+    tpi_inner order = {0};
+    if (desc->vocabulary > 0)
+        tpi_cross_entropy_order(ctx, desc->vocabulary, &order);
+    TPI_TRY(tpi_cross_entropy_forward(ctx, &(tpi_cross_entropy_args){desc, &order, pass, logits, total, saved}));
+    return tp_ctx_synchronize(ctx); /* the ops read `order` */
+}
+
+tp_status tp_cross_entropy_backward(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass,
+                                    const tp_cross_entropy_saved *saved)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_cross_entropy_check(ctx, desc));
+    TPI_TRY(check_logits(ctx, desc, pass, saved->logits));
+    TPI_TRY(tpi_cross_entropy_check_targets(ctx, pass, desc->vocabulary));
+    tpi_xent_args op = op_args(ctx, desc, pass, saved->logits);
+    op.phase = TPI_XENT_GRAD;
+    op.lse = saved->lse.data;
+    return tpi_xent(ctx->compute, &op);
+}
+
+size_t tp_cross_entropy_saved_bytes(const tp_pass *pass)
+{
+    return ((size_t)pass->tokens * sizeof(float) + 63) / 64 * 64;
+}
