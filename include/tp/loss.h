@@ -22,7 +22,7 @@ TP_BEGIN_DECLS
 /* Computes    per token: lse - (1-e) logit[target] - e mean(logits) + z lse^2, lse = log(sum(exp(logits))) with the global maximum taken out; exactly 0
  *             for ignored targets (< 0). total[0] += sum over tokens, total[1] += number of valid tokens (f32, device memory, tokens in order). Unscaled.
  * Shapes      logits [T, this rank's tp_shard_range(vocabulary)], f32, bf16 or f16; all tokens (the vocabulary is cut, not the tokens).
- * Collectives all-reduce max of [T], all-reduce sum of [3, T].
+ * Collectives all-reduce max of [T], all-reduce sum of [3, T]. Waits for them.
  * Saved       tp_cross_entropy_saved_bytes; logits are kept by view. NULL: loss only.
  * Errors      TP_ERR_SHAPE: logits' columns are not this rank's share (whole rows on several ranks, say); TP_ERR_ARGUMENT: a target >= vocabulary, smoothing
  *             outside [0, 1). */

@@ -16,7 +16,7 @@ typedef struct tp_model_desc {
     int64_t layers, hidden, heads;
     int64_t kv_heads; /* 0: heads */
     int64_t head_dim; /* 0: hidden / heads */
-    int64_t ffn;      /* 0: 4 * hidden (GPT-2) */
+    int64_t ffn;      /* 0: 4 * hidden (GPT-2); Llama has no default */
     int64_t vocabulary;
     int64_t positions; /* longest sequence */
     double rope_theta; /* Llama; 0: 10000 */
@@ -29,6 +29,16 @@ typedef struct tp_model_desc {
     tp_dtype dtype;
     bool sequence_parallel;
 } tp_model_desc;
+
+/* The first module reads the pass's ids, the last is the head. Activations between modules are [tokens here, features] of one dtype, and have
+ * this rank's tokens only under sequence parallelism. */
+typedef struct tp_compose_desc {
+    const tp_module *modules;
+    int count;
+    tp_dtype dtype;
+    bool sequence_parallel;
+    float *total; /* the f32 [2] that the head adds to; borrowed */
+} tp_compose_desc;
 
 TP_BEGIN_DECLS
 
@@ -43,9 +53,8 @@ TP_API tp_status tp_model_check(const tp_model_desc *desc, int tp);
 
 /* Parameters are not initialised: tp_params_init or tp_param_load. */
 TP_API tp_status tp_model_create(tp_ctx *ctx, const tp_model_desc *desc, tp_model **out);
-/* A model of the caller's own modules, which it takes over (also on failure). The first reads ids, the last is the head. total: the f32 [2] that the head
- * adds to. */
-TP_API tp_status tp_model_compose(tp_ctx *ctx, const tp_module *modules, int count, float *total, tp_model **out);
+/* A model of the caller's own modules, which it takes over (also on failure). */
+TP_API tp_status tp_model_compose(tp_ctx *ctx, const tp_compose_desc *desc, tp_model **out);
 TP_API void tp_model_destroy(tp_model *model);
 
 /* All parameters, in order; the array belongs to the model. */
@@ -65,8 +74,8 @@ TP_API tp_status tp_model_loss(tp_ctx *ctx, tp_model *model, double *sum, double
 /* Logits of the last forward with saved != NULL, before backward: this rank's columns [T, vocabulary here]. */
 TP_API tp_status tp_model_logits(const tp_model *model, const void *saved, const tp_pass *pass, tp_tensor *out);
 
-/* Floating-point operations of forward plus backward for one pass (matrix products; attention halved where causal; recompute not counted), and the
- * number of parameters. Pure functions; numbers of the whole model, not of a rank. */
+/* Floating-point operations of forward plus backward for `tokens` tokens in sequences of `sequence` (matrix products; attention halved, because it
+ * is causal; recompute not counted), and the number of parameters. Pure functions; numbers of the whole model, not of a rank. */
 TP_API double tp_model_flops(const tp_model_desc *desc, int64_t tokens, int64_t sequence);
 TP_API int64_t tp_model_parameters(const tp_model_desc *desc);
 

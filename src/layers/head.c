@@ -1,0 +1,186 @@
+/* Head and loss as one module: logits of this rank's vocabulary live in saved memory, where backward turns them into their gradient. */
+#include "layers/head.h"
+
+#include <inttypes.h>
+#include <tp/linear.h>
+
+#include "comm/table.h"
+#include "core/context.h"
+#include "layers/check.h"
+#include "layers/loss.h"
+
+typedef struct head_module {
+    tp_ctx *ctx;
+    tp_linear *layer;
+    tp_cross_entropy_desc loss;
+    tpi_inner order;
+    tp_dtype dtype;
+    float *total;
+} head_module;
+
+typedef struct head_saved {
+    tp_linear_saved linear;
+    tp_cross_entropy_saved loss;
+    tp_tensor logits;
+} head_saved;
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+static int64_t head_features(const void *self)
+{
+    (void)self;
+    return 0;
+}
+
+static tp_tensor logits_view(const head_module *head, const tp_pass *pass, void *memory)
+{
+    return tp_tensor_2d(memory, head->dtype, pass->tokens, tp_linear_local_features(head->layer));
+}
+
+/* Struct, logits, and what the loss keeps. Memory NULL: counts only. */
+static size_t carve(const head_module *head, const tp_pass *pass, void *memory, head_saved **out)
+{
+    size_t logits_at = aligned(sizeof(head_saved));
+    tp_tensor logits = logits_view(head, pass, NULL);
+    size_t loss_at = logits_at + aligned(tp_tensor_bytes(logits));
+    size_t loss_bytes = tp_cross_entropy_saved_bytes(pass);
+    if (memory != NULL) {
+        head_saved *saved = memory;
+        *saved = (head_saved){.logits = logits, .loss = {.memory = (char *)memory + loss_at, .bytes = loss_bytes}};
+        saved->logits.data = (char *)memory + logits_at;
+        *out = saved;
+    }
+    return loss_at + loss_bytes;
+}
+
+static size_t head_saved_bytes(const void *self, const tp_pass *pass)
+{
+    return carve(self, pass, NULL, NULL);
+}
+
+static size_t head_delayed_bytes(const void *self, const tp_pass *pass)
+{
+    return aligned(sizeof(tp_linear_delayed)) + tp_linear_delayed_bytes(((const head_module *)self)->layer, pass);
+}
+
+static tp_status run(tp_ctx *ctx, const head_module *head, const tp_pass *pass, tp_tensor x, head_saved *saved)
+{
+    tp_tensor logits;
+    if (saved != NULL)
+        logits = saved->logits;
+    else
+        TPI_TRY(tpi_scratch_tensor(ctx, head->dtype, pass->tokens, tp_linear_local_features(head->layer), &logits));
+    TPI_TRY(tp_linear_forward(ctx, head->layer, pass, &(tp_io){.in = x, .out = logits}, saved != NULL ? &saved->linear : NULL));
+    return tpi_cross_entropy_forward(ctx, &(tpi_cross_entropy_args){.desc = &head->loss,
+                                                                    .order = &head->order,
+                                                                    .pass = pass,
+                                                                    .logits = logits,
+                                                                    .total = head->total,
+                                                                    .saved = saved != NULL ? &saved->loss : NULL});
+}
+
+static tp_status head_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *memory)
+{
+    (void)y;
+    const head_module *head = self;
+    TPI_TRY(tpi_cross_entropy_check_targets(ctx, pass, head->loss.vocabulary)); /* before the logits are changed */
+    head_saved *saved = NULL;
+    if (memory != NULL)
+        carve(head, pass, memory, &saved);
+    tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
+    tp_status status = run(ctx, head, pass, x, saved);
+    tpi_arena_release(&ctx->scratch, mark);
+    return status;
+}
+
+static tp_status head_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *memory, void *delayed_memory)
+{
+    const head_module *head = self;
+    head_saved *saved = memory;
+    tp_linear_delayed *delayed = delayed_memory;
+    *delayed = (tp_linear_delayed){.memory = (char *)delayed_memory + aligned(sizeof *delayed),
+                                   .bytes = tp_linear_delayed_bytes(head->layer, pass)};
+    TPI_TRY(tp_cross_entropy_backward(ctx, &head->loss, pass, &saved->loss));
+    return tp_linear_backward_input(ctx, head->layer, pass, &(tp_io){.in = saved->logits, .out = io->out}, delayed);
+}
+
+static tp_status head_backward_weight(tp_ctx *ctx, void *self, const tp_pass *pass, void *memory, void *delayed)
+{
+    head_saved *saved = memory;
+    return tp_linear_backward_weight(ctx, ((head_module *)self)->layer, pass, &saved->linear, delayed);
+}
+
+static tp_status head_backward(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *memory)
+{
+    const head_module *head = self;
+    head_saved *saved = memory;
+    TPI_TRY(tp_cross_entropy_backward(ctx, &head->loss, pass, &saved->loss));
+    return tp_linear_backward(ctx, head->layer, pass, &(tp_io){.in = saved->logits, .out = io->out}, &saved->linear);
+}
+
+static int head_params(void *self, tp_param **out, int capacity)
+{
+    return tp_linear_params(((head_module *)self)->layer, out, capacity);
+}
+
+static void head_destroy(void *self)
+{
+    head_module *head = self;
+    tp_linear_destroy(head->layer);
+    tpi_host_release(head->ctx, head, sizeof *head);
+}
+
+static const tp_module_table head_table = {.kind = "head",
+                                           .features = head_features,
+                                           .saved_bytes = head_saved_bytes,
+                                           .delayed_bytes = head_delayed_bytes,
+                                           .forward = head_forward,
+                                           .backward_input = head_backward_input,
+                                           .backward_weight = head_backward_weight,
+                                           .backward = head_backward,
+                                           .params = head_params,
+                                           .destroy = head_destroy};
+
+static tp_status check_head(tp_ctx *ctx, const tp_linear_desc *head, const tp_cross_entropy_desc *loss, const float *total)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_cross_entropy_check(ctx, loss));
+    if (head->kind != TP_LINEAR_COLUMN)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "head: linear kind is %d, must be TP_LINEAR_COLUMN (%d)", (int)head->kind,
+                          (int)TP_LINEAR_COLUMN);
+    if (head->out_features != loss->vocabulary)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "head: out_features is %" PRId64 ", vocabulary of the loss is %" PRId64,
+                          head->out_features, loss->vocabulary);
+    if (total == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "head: total is NULL");
+    return TP_OK;
+}
+
+tp_status tp_module_head(tp_ctx *ctx, const tp_linear_desc *desc, const tp_cross_entropy_desc *loss, float *total, tp_module *out)
+{
+    *out = (tp_module){0};
+    TPI_TRY(check_head(ctx, desc, loss, total));
+    head_module *head = tpi_host_allocate(ctx, sizeof *head);
+    if (head == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "head module: out of memory");
+    *head = (head_module){.ctx = ctx, .loss = *loss, .dtype = desc->dtype, .total = total};
+    tpi_cross_entropy_order(ctx, loss->vocabulary, &head->order);
+    tp_status status = tp_linear_create(ctx, desc, &head->layer);
+    if (status != TP_OK) {
+        tpi_host_release(ctx, head, sizeof *head);
+        return status;
+    }
+    *out = (tp_module){&head_table, head};
+    return TP_OK;
+}
+
+bool tpi_head_logits(const tp_module *module, const void *saved, tp_tensor *logits)
+{
+    if (module->table != &head_table)
+        return false;
+    *logits = ((const head_saved *)saved)->logits;
+    return true;
+}

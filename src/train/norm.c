@@ -1,0 +1,86 @@
+#include "train/norm.h"
+
+#include <math.h>
+#include <tp/comm.h>
+
+#include "core/context.h"
+#include "train/param.h"
+
+void tpi_norm_orders(tp_ctx *ctx, tp_param *const *params, int count, tpi_norm_order *orders)
+{
+    for (int i = 0; i < count; i++)
+        tpi_param_norm_order(ctx, params[i], &orders[i].dim, &orders[i].inner);
+}
+
+static tp_status square_sum(tp_ctx *ctx, const tp_param *param, const tpi_norm_order *order, float *result)
+{
+    tpi_square_sum_args args = {.rows = param->grad.shape[0],
+                                .cols = param->grad.shape[1],
+                                .x = param->grad.data,
+                                .stride = param->grad.stride[0],
+                                .dim = order->dim,
+                                .order = &order->inner,
+                                .result = result};
+    if (param->dims == 1) { /* one row, whose elements are dealt out */
+        args.rows = 1;
+        args.cols = args.stride = param->grad.shape[0];
+        args.dim = 1;
+    }
+    return tpi_square_sum(ctx->compute, &args);
+}
+
+tp_status tpi_norm_squares(tp_ctx *ctx, tp_param *const *params, int count, const tpi_norm_order *orders, float *squares)
+{
+    TPI_TRY(tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
+                                                  .cols = count,
+                                                  .in_dtype = TP_DTYPE_F32,
+                                                  .in_stride = count,
+                                                  .out = squares,
+                                                  .out_dtype = TP_DTYPE_F32,
+                                                  .out_stride = count}));
+    for (int i = 0; i < count; i++)
+        if (params[i]->grad.data != NULL)
+            TPI_TRY(square_sum(ctx, params[i], &orders[i], &squares[i]));
+    tp_tensor all = tp_tensor_1d(squares, TP_DTYPE_F32, count);
+    return tp_all_reduce(ctx, tp_ctx_group(ctx, TP_AXIS_TP), all, all, NULL);
+}
+
+float tpi_norm_root(const float *squares, int count)
+{
+    double sum = 0.0;
+    for (int i = 0; i < count; i++)
+        sum += squares[i];
+    return (float)sqrt(sum);
+}
+
+static tp_status norm_into(tp_ctx *ctx, tp_param *const *params, int count, tpi_norm_order *orders, float *norm)
+{
+    void *squares;
+    TPI_TRY(tpi_scratch(ctx, (size_t)count * sizeof(float), &squares));
+    tpi_norm_orders(ctx, params, count, orders);
+    TPI_TRY(tpi_norm_squares(ctx, params, count, orders, squares));
+    TPI_TRY(tp_ctx_synchronize(ctx));
+    *norm = tpi_norm_root(squares, count);
+    return TP_OK;
+}
+
+tp_status tp_params_grad_norm(tp_ctx *ctx, tp_param *const *params, int count, float *norm)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (count < 0 || norm == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_params_grad_norm: count is %d, norm is %s", count, norm == NULL ? "NULL" : "set");
+    *norm = 0.0f;
+    if (count == 0)
+        return TP_OK;
+    size_t bytes = (size_t)count * sizeof(tpi_norm_order);
+    tpi_norm_order *orders = tpi_host_allocate(ctx, bytes);
+    if (orders == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "tp_params_grad_norm: no memory for %d orders", count);
+    tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
+    tp_status status = norm_into(ctx, params, count, orders, norm);
+    if (status != TP_OK)
+        tp_ctx_synchronize(ctx); /* nothing may still read `orders` */
+    tpi_arena_release(&ctx->scratch, mark);
+    tpi_host_release(ctx, orders, bytes);
+    return status;
+}

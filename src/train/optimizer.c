@@ -1,0 +1,315 @@
+/* SGD and AdamW over a list of parameters. */
+#include "train/optimizer.h"
+
+#include <math.h>
+
+#include "core/context.h"
+#include "train/norm.h"
+#include "train/param.h"
+
+/* State of one parameter; NULL where the kind or the dtype has none. */
+typedef struct optimizer_state {
+    tp_param *param;
+    int64_t elements;
+    float *master, *m, *v;
+} optimizer_state;
+
+/* Scalars of the last step, in the context's memory: ops read the scale, the host reads all of it one step later. */
+typedef struct optimizer_scalars {
+    float scale; /* what gradients are multiplied by; 0: the step is skipped */
+    float norm;
+} optimizer_scalars;
+
+struct tp_optimizer {
+    tp_ctx *ctx;
+    tp_optimizer_desc desc;
+    int count;
+    tp_param **params;
+    optimizer_state *state;
+    tpi_norm_order *orders;
+    float *squares;             /* [count] */
+    optimizer_scalars *scalars;
+    int64_t steps; /* that counted, the pending one not included */
+    bool pending;  /* the last step's verdict was not read yet */
+};
+
+static tp_status check_field(tp_ctx *ctx, const char *field, double value, double limit)
+{
+    if (value >= 0.0 && value < limit)
+        return TP_OK;
+    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: %s is %g, must be in [0, %g)", field, value, limit);
+}
+
+tp_status tpi_optimizer_check(tp_ctx *ctx, const tp_optimizer_desc *desc)
+{
+    if (desc->kind != TP_OPTIMIZER_SGD && desc->kind != TP_OPTIMIZER_ADAMW)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: kind is %d, must be %d or %d", (int)desc->kind, (int)TP_OPTIMIZER_SGD,
+                          (int)TP_OPTIMIZER_ADAMW);
+    TPI_TRY(check_field(ctx, "beta1", desc->beta1, 1.0));
+    TPI_TRY(check_field(ctx, "beta2", desc->beta2, 1.0));
+    TPI_TRY(check_field(ctx, "epsilon", desc->epsilon, INFINITY));
+    TPI_TRY(check_field(ctx, "decay", desc->decay, INFINITY));
+    TPI_TRY(check_field(ctx, "momentum", desc->momentum, 1.0));
+    return check_field(ctx, "clip_norm", desc->clip_norm, INFINITY);
+}
+
+static tp_optimizer_desc resolved(const tp_optimizer_desc *desc)
+{
+    tp_optimizer_desc out = *desc;
+    if (out.beta1 == 0.0f)
+        out.beta1 = 0.9f;
+    if (out.beta2 == 0.0f)
+        out.beta2 = 0.95f;
+    if (out.epsilon == 0.0f)
+        out.epsilon = 1e-8f;
+    return out;
+}
+
+static tp_status fill(tp_ctx *ctx, float *out, int64_t elements, const void *in, tp_dtype in_dtype)
+{
+    return tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
+                                                 .cols = elements,
+                                                 .in = in,
+                                                 .in_dtype = in_dtype,
+                                                 .in_stride = elements,
+                                                 .out = out,
+                                                 .out_dtype = TP_DTYPE_F32,
+                                                 .out_stride = elements});
+}
+
+/* Takes the master from a value that was written from outside. */
+static tp_status take_master(tp_ctx *ctx, const optimizer_state *state)
+{
+    if (state->master == NULL)
+        return TP_OK;
+    return fill(ctx, state->master, state->elements, state->param->value.data, state->param->value.dtype);
+}
+
+static void value_was_written(void *user, tp_ctx *ctx, tp_param *param)
+{
+    const tp_optimizer *optimizer = user;
+    for (int i = 0; i < optimizer->count; i++)
+        if (optimizer->state[i].param == param)
+            take_master(ctx, &optimizer->state[i]);
+}
+
+static tp_status allocate_floats(tp_ctx *ctx, tp_memory_kind kind, int64_t elements, float **out)
+{
+    void *memory;
+    TPI_TRY(tp_ctx_allocate(ctx, kind, (size_t)elements * sizeof(float), &memory));
+    *out = memory;
+    return TP_OK;
+}
+
+static void release_floats(tp_ctx *ctx, tp_memory_kind kind, int64_t elements, float *memory)
+{
+    if (memory != NULL)
+        tp_ctx_release(ctx, kind, memory, (size_t)elements * sizeof(float));
+}
+
+static bool has_m(const tp_optimizer_desc *desc)
+{
+    return desc->kind == TP_OPTIMIZER_ADAMW || desc->momentum > 0.0f;
+}
+
+static tp_status create_state(tp_optimizer *optimizer, tp_param *param, optimizer_state *state)
+{
+    tp_ctx *ctx = optimizer->ctx;
+    state->param = param;
+    state->elements = tp_tensor_elements(param->value);
+    if (param->flags & TP_PARAM_FROZEN)
+        return TP_OK;
+    if (has_m(&optimizer->desc)) {
+        TPI_TRY(allocate_floats(ctx, TP_MEMORY_OPTIMIZER, state->elements, &state->m));
+        TPI_TRY(fill(ctx, state->m, state->elements, NULL, TP_DTYPE_F32));
+    }
+    if (optimizer->desc.kind == TP_OPTIMIZER_ADAMW) {
+        TPI_TRY(allocate_floats(ctx, TP_MEMORY_OPTIMIZER, state->elements, &state->v));
+        TPI_TRY(fill(ctx, state->v, state->elements, NULL, TP_DTYPE_F32));
+    }
+    if (param->value.dtype != TP_DTYPE_F32) {
+        TPI_TRY(allocate_floats(ctx, TP_MEMORY_PARAM, state->elements, &state->master));
+        TPI_TRY(take_master(ctx, state));
+        tpi_param_listen(param, value_was_written, optimizer);
+    }
+    return TP_OK;
+}
+
+static void destroy_state(tp_ctx *ctx, optimizer_state *state)
+{
+    release_floats(ctx, TP_MEMORY_OPTIMIZER, state->elements, state->m);
+    release_floats(ctx, TP_MEMORY_OPTIMIZER, state->elements, state->v);
+    release_floats(ctx, TP_MEMORY_PARAM, state->elements, state->master);
+    if (state->master != NULL)
+        tpi_param_listen(state->param, NULL, NULL);
+}
+
+static tp_status create_lists(tp_optimizer *optimizer, tp_param *const *params, int count)
+{
+    tp_ctx *ctx = optimizer->ctx;
+    size_t length = (size_t)count;
+    optimizer->params = tpi_host_allocate(ctx, length * sizeof *optimizer->params);
+    optimizer->state = tpi_host_allocate(ctx, length * sizeof *optimizer->state);
+    optimizer->orders = tpi_host_allocate(ctx, length * sizeof *optimizer->orders);
+    if (optimizer->params == NULL || optimizer->state == NULL || optimizer->orders == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "optimizer: no memory for a list of %d parameters", count);
+    optimizer->count = count;
+    for (int i = 0; i < count; i++)
+        optimizer->params[i] = params[i];
+    tpi_norm_orders(ctx, params, count, optimizer->orders);
+
+    void *memory;
+    TPI_TRY(allocate_floats(ctx, TP_MEMORY_OPTIMIZER, count, &optimizer->squares));
+    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_OPTIMIZER, sizeof(optimizer_scalars), &memory));
+    optimizer->scalars = memory;
+    for (int i = 0; i < count; i++)
+        TPI_TRY(create_state(optimizer, params[i], &optimizer->state[i]));
+    return TP_OK;
+}
+
+tp_status tp_optimizer_create(tp_ctx *ctx, const tp_optimizer_desc *desc, tp_param *const *params, int count, tp_optimizer **out)
+{
+    *out = NULL;
+    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_optimizer_check(ctx, desc));
+    if (count < 1 || params == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: count is %d, at least 1 parameter is needed", count);
+    tp_optimizer *optimizer = tpi_host_allocate(ctx, sizeof *optimizer);
+    if (optimizer == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "optimizer: out of memory");
+    optimizer->ctx = ctx;
+    optimizer->desc = resolved(desc);
+    tp_status status = create_lists(optimizer, params, count);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    if (status != TP_OK) {
+        tp_optimizer_destroy(optimizer);
+        return status;
+    }
+    *out = optimizer;
+    return TP_OK;
+}
+
+static void release_list(tp_ctx *ctx, void *list, int count, size_t size)
+{
+    if (list != NULL)
+        tpi_host_release(ctx, list, (size_t)count * size);
+}
+
+void tp_optimizer_destroy(tp_optimizer *optimizer)
+{
+    if (optimizer == NULL)
+        return;
+    tp_ctx *ctx = optimizer->ctx;
+    tp_ctx_synchronize(ctx);
+    for (int i = 0; i < optimizer->count; i++)
+        destroy_state(ctx, &optimizer->state[i]);
+    release_floats(ctx, TP_MEMORY_OPTIMIZER, optimizer->count, optimizer->squares);
+    if (optimizer->scalars != NULL)
+        tp_ctx_release(ctx, TP_MEMORY_OPTIMIZER, optimizer->scalars, sizeof *optimizer->scalars);
+    release_list(ctx, optimizer->params, optimizer->count, sizeof *optimizer->params);
+    release_list(ctx, optimizer->state, optimizer->count, sizeof *optimizer->state);
+    release_list(ctx, optimizer->orders, optimizer->count, sizeof *optimizer->orders);
+    tpi_host_release(ctx, optimizer, sizeof *optimizer);
+}
+
+/* Reads whether the last step counted. One step late, so that the host never waits for the step that it has just issued. */
+static tp_status settle(tp_optimizer *optimizer)
+{
+    if (!optimizer->pending)
+        return TP_OK;
+    TPI_TRY(tp_ctx_synchronize(optimizer->ctx));
+    optimizer->pending = false;
+    optimizer->steps += optimizer->scalars->scale != 0.0f;
+    return TP_OK;
+}
+
+tp_status tpi_optimizer_steps(tp_optimizer *optimizer, int64_t *steps)
+{
+    TPI_TRY(settle(optimizer));
+    *steps = optimizer->steps;
+    return TP_OK;
+}
+
+typedef struct verdict_args {
+    const float *squares;
+    int count;
+    float clip_norm;
+    optimizer_scalars *out;
+} verdict_args;
+
+/* Runs in stream order: norm of all gradients, and by what they are multiplied. Equal on all ranks, as the squares are. */
+static tp_status verdict(tp_ctx *ctx, const void *memory)
+{
+    (void)ctx;
+    const verdict_args *args = memory;
+    float norm = tpi_norm_root(args->squares, args->count);
+    args->out->norm = norm;
+    if (!isfinite(norm))
+        args->out->scale = 0.0f;
+    else if (args->clip_norm > 0.0f && norm > args->clip_norm)
+        args->out->scale = args->clip_norm / norm;
+    else
+        args->out->scale = 1.0f;
+    return TP_OK;
+}
+
+static tp_status update(tp_optimizer *optimizer, const optimizer_state *state, float lr)
+{
+    tp_param *param = state->param;
+    if (param->flags & TP_PARAM_FROZEN)
+        return TP_OK;
+    const tp_optimizer_desc *desc = &optimizer->desc;
+    tpi_optimizer_args args = {.kind = desc->kind == TP_OPTIMIZER_ADAMW ? TPI_OPTIMIZER_ADAMW : TPI_OPTIMIZER_SGD,
+                               .elements = state->elements,
+                               .master = state->master,
+                               .value = param->value.data,
+                               .value_dtype = param->value.dtype,
+                               .grad = param->grad.data,
+                               .m = state->m,
+                               .v = state->v,
+                               .grad_scale = &optimizer->scalars->scale,
+                               .lr = lr,
+                               .beta1 = desc->beta1,
+                               .beta2 = desc->beta2,
+                               .epsilon = desc->epsilon,
+                               .decay = param->flags & TP_PARAM_DECAY ? desc->decay : 0.0f,
+                               .momentum = desc->momentum,
+                               .step = optimizer->steps + 1};
+    TPI_TRY(tpi_optimizer(optimizer->ctx->compute, &args));
+    return tpi_param_repack(optimizer->ctx, param);
+}
+
+tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_step_report *report)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(check_field(ctx, "lr", lr, INFINITY));
+    TPI_TRY(settle(optimizer));
+    TPI_TRY(tpi_norm_squares(ctx, optimizer->params, optimizer->count, optimizer->orders, optimizer->squares));
+    verdict_args args = {optimizer->squares, optimizer->count, optimizer->desc.clip_norm, optimizer->scalars};
+    TPI_TRY(ctx->backend->run(ctx->compute, verdict, &args, sizeof args));
+    optimizer->pending = true;
+    for (int i = 0; i < optimizer->count; i++)
+        TPI_TRY(update(optimizer, &optimizer->state[i], lr));
+    if (report == NULL)
+        return TP_OK;
+    TPI_TRY(settle(optimizer));
+    *report = (tp_step_report){optimizer->scalars->norm, optimizer->scalars->scale == 0.0f, optimizer->steps};
+    return TP_OK;
+}
+
+tp_status tp_optimizer_state(tp_optimizer *optimizer, const tp_param *param, float **master, float **m, float **v, int64_t *step)
+{
+    TPI_TRY(settle(optimizer));
+    for (int i = 0; i < optimizer->count; i++) {
+        const optimizer_state *state = &optimizer->state[i];
+        if (state->param != param)
+            continue;
+        *master = state->master != NULL ? state->master : param->value.dtype == TP_DTYPE_F32 ? param->value.data : NULL;
+        *m = state->m;
+        *v = state->v;
+        *step = optimizer->steps;
+        return TP_OK;
+    }
+    return tpi_refuse(optimizer->ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' is none of its %d", param->name, optimizer->count);
+}
