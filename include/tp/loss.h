@@ -14,7 +14,7 @@ typedef struct tp_cross_entropy_saved {
     void *memory;
     size_t bytes;
     tp_tensor logits; /* view: this rank's columns */
-    tp_tensor lse;    /* f32 [T] */
+    tp_tensor lse;    /* f32 [T]; beside it in `memory`: maxima and sums */
 } tp_cross_entropy_saved;
 
 TP_BEGIN_DECLS

@@ -4,8 +4,8 @@
 #include <inttypes.h>
 
 #include "comm/table.h"
-#include "layers/check.h"
-#include "train/param.h"
+#include "layers/layer.h"
+#include "layers/pass_check.h"
 
 struct tp_embedding {
     tp_ctx *ctx;
@@ -23,9 +23,8 @@ static tp_status check_desc(tp_ctx *ctx, const tp_embedding_desc *desc, int rank
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: features is %" PRId64 ", must be at least 1", desc->features);
     if (desc->positions < 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: positions is %" PRId64 ", must be at least 0", desc->positions);
-    if (!tpi_is_float(desc->dtype))
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "embedding: dtype is %s: f32, bf16 or f16 expected", tp_dtype_name(desc->dtype));
-    return tpi_check_real(ctx, "embedding: dropout", desc->dropout, 0.0, 1.0);
+    TPI_TRY(tpi_layer_check_dtype(ctx, "embedding", desc->dtype));
+    return tpi_layer_check_dropout(ctx, "embedding", "dropout", desc->dropout);
 }
 
 static tp_status create_params(tp_ctx *ctx, tp_embedding *layer)
@@ -101,13 +100,13 @@ int tp_embedding_params(tp_embedding *layer, tp_param **out, int capacity)
 
 static tp_status check_pass(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass)
 {
-    TPI_TRY(tpi_check_pass(ctx, pass));
-    TPI_TRY(tpi_check_ids(ctx, &(tpi_check_ids_args){"ids", "vocabulary", pass->ids, pass->tokens, 0, layer->desc.vocabulary}));
+    TPI_TRY(tpi_pass_check(ctx, pass));
+    TPI_TRY(tpi_pass_check_ids(ctx, &(tpi_pass_ids){"ids", "vocabulary", pass->ids, pass->tokens, 0, layer->desc.vocabulary}));
     if (layer->position == NULL)
         return TP_OK;
     if (pass->positions != NULL)
-        return tpi_check_ids(ctx, &(tpi_check_ids_args){"positions", "positions", pass->positions, pass->tokens, 0, layer->desc.positions});
-    int64_t longest = tpi_longest_sequence(pass);
+        return tpi_pass_check_ids(ctx, &(tpi_pass_ids){"positions", "positions", pass->positions, pass->tokens, 0, layer->desc.positions});
+    int64_t longest = tpi_pass_longest(pass);
     if (longest > layer->desc.positions)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: a sequence of %" PRId64 " tokens is longer than positions %" PRId64, longest,
                           layer->desc.positions);
@@ -171,7 +170,7 @@ static tp_status drop(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pas
                                    .out_dtype = out.dtype,
                                    .out_stride = out.stride[0],
                                    .dropout = layer->desc.dropout,
-                                   .dropout_key = {tp_ctx_seed(ctx), tp_random_stream_step(layer->desc.site, pass->step)},
+                                   .dropout_key = tpi_dropout_key(ctx, layer->desc.site, pass),
                                    .first_row = pass->first_token + first});
 }
 
@@ -199,16 +198,17 @@ static tp_status check_call(tp_ctx *ctx, const tp_embedding *layer, const tp_pas
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(check_pass(ctx, layer, pass));
     tp_range mine = tp_pass_rows(ctx, pass, layer->desc.sequence_parallel);
-    TPI_TRY(tpi_check_matrix(ctx, what, tensor, mine.end - mine.begin, layer->desc.features, layer->desc.dtype));
+    tp_tensor expected = tp_tensor_2d(NULL, layer->desc.dtype, mine.end - mine.begin, layer->desc.features);
+    TPI_TRY(tpi_layer_check_matrix(ctx, "embedding", what, tensor, &expected));
     if (!tp_tensor_is_dense(tensor))
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s is not dense: rows of %" PRId64 " are %" PRId64 " apart", what, tensor.shape[1],
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "embedding: %s is not dense: rows of %" PRId64 " are %" PRId64 " apart", what, tensor.shape[1],
                           tensor.stride[0]);
     return TP_OK;
 }
 
 tp_status tp_embedding_forward(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor y)
 {
-    TPI_TRY(check_call(ctx, layer, pass, "embedding: y", y));
+    TPI_TRY(check_call(ctx, layer, pass, "y", y));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = combine(ctx, layer, pass, y);
     tpi_arena_release(&ctx->scratch, mark);
@@ -257,7 +257,7 @@ static tp_status scatter(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *
 
 tp_status tp_embedding_backward(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor dy)
 {
-    TPI_TRY(check_call(ctx, layer, pass, "embedding: dy", dy));
+    TPI_TRY(check_call(ctx, layer, pass, "dy", dy));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = scatter(ctx, layer, pass, dy);
     tpi_arena_release(&ctx->scratch, mark);

@@ -6,7 +6,6 @@
 
 #include "comm/table.h"
 #include "core/context.h"
-#include "layers/check.h"
 #include "layers/loss.h"
 
 typedef struct head_module {

@@ -5,8 +5,8 @@
 #include <math.h>
 
 #include "comm/table.h"
-#include "core/inner.h"
-#include "layers/check.h"
+#include "layers/layer.h"
+#include "layers/pass_check.h"
 
 static tp_comm *group_of(const tp_ctx *ctx)
 {
@@ -24,8 +24,8 @@ tp_status tpi_cross_entropy_check(tp_ctx *ctx, const tp_cross_entropy_desc *desc
     if (desc->vocabulary < ranks || desc->vocabulary > INT32_MAX)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: vocabulary is %" PRId64 ", must be in [ranks %d, %d]", desc->vocabulary,
                           ranks, INT32_MAX);
-    TPI_TRY(tpi_check_real(ctx, "cross-entropy: label_smoothing", desc->label_smoothing, 0.0, 1.0));
-    return tpi_check_real(ctx, "cross-entropy: z_loss", desc->z_loss, 0.0, INFINITY);
+    TPI_TRY(tpi_layer_check_real(ctx, "cross-entropy: label_smoothing", desc->label_smoothing, 0.0, 1.0));
+    return tpi_layer_check_real(ctx, "cross-entropy: z_loss", desc->z_loss, 0.0, INFINITY);
 }
 
 void tpi_cross_entropy_order(const tp_ctx *ctx, int64_t vocabulary, tpi_inner *out)
@@ -36,7 +36,7 @@ void tpi_cross_entropy_order(const tp_ctx *ctx, int64_t vocabulary, tpi_inner *o
 
 tp_status tpi_cross_entropy_check_targets(tp_ctx *ctx, const tp_pass *pass, int64_t vocabulary)
 {
-    return tpi_check_ids(ctx, &(tpi_check_ids_args){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
+    return tpi_pass_check_ids(ctx, &(tpi_pass_ids){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
 }
 
 static tp_status check_logits(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits)
@@ -45,32 +45,23 @@ static tp_status check_logits(tp_ctx *ctx, const tp_cross_entropy_desc *desc, co
     if (logits.dims == 2 && logits.shape[1] != mine.end - mine.begin)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "cross-entropy: logits have %" PRId64 " columns, this rank's share of vocabulary %" PRId64 " is %" PRId64,
                           logits.shape[1], desc->vocabulary, mine.end - mine.begin);
-    if (!tpi_is_float(logits.dtype))
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "cross-entropy: logits are %s: f32, bf16 or f16 expected", tp_dtype_name(logits.dtype));
-    return tpi_check_matrix(ctx, "cross-entropy: logits", logits, pass->tokens, mine.end - mine.begin, logits.dtype);
+    TPI_TRY(tpi_layer_check_dtype(ctx, "cross-entropy", logits.dtype));
+    tp_tensor expected = tp_tensor_2d(NULL, logits.dtype, pass->tokens, mine.end - mine.begin);
+    return tpi_layer_check_matrix(ctx, "cross-entropy", "logits", logits, &expected);
 }
 
 static tp_status check_call(tp_ctx *ctx, const tpi_cross_entropy_args *args)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_cross_entropy_check(ctx, args->desc));
-    TPI_TRY(tpi_check_pass(ctx, args->pass));
+    TPI_TRY(tpi_pass_check(ctx, args->pass));
     TPI_TRY(check_logits(ctx, args->desc, args->pass, args->logits));
     if (args->total == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: total is NULL");
-    const tp_cross_entropy_saved *saved = args->saved;
-    if (saved != NULL && (saved->bytes < tp_cross_entropy_saved_bytes(args->pass) || (saved->memory == NULL && saved->bytes > 0)))
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: saved has %zu bytes, %zu are needed", saved->bytes,
-                          tp_cross_entropy_saved_bytes(args->pass));
+    if (args->saved != NULL)
+        TPI_TRY(tpi_layer_check_memory(ctx, "cross-entropy", args->saved->memory, args->saved->bytes,
+                                       tp_cross_entropy_saved_bytes(args->pass)));
     return tpi_cross_entropy_check_targets(ctx, args->pass, args->desc->vocabulary);
-}
-
-static tp_status scratch_floats(tp_ctx *ctx, int64_t count, float **out)
-{
-    void *memory;
-    TPI_TRY(tpi_scratch(ctx, (size_t)count * sizeof(float), &memory));
-    *out = memory;
-    return TP_OK;
 }
 
 static float loss_scale_of(const tp_pass *pass)
@@ -93,19 +84,30 @@ static tpi_xent_args op_args(const tp_ctx *ctx, const tp_cross_entropy_desc *des
                            .loss_scale = loss_scale_of(pass)};
 }
 
+/* What backward reads, [T] floats each: maximum, the three sums, log-sum-exp. */
+enum { SAVED_FLOATS = 5 };
+
+static void lay_out(float *memory, int64_t rows, tpi_xent_args *op)
+{
+    op->max = memory;
+    op->sums = memory + rows;
+    op->lse = memory + 4 * rows;
+}
+
 static tp_status run_phases(tp_ctx *ctx, const tpi_cross_entropy_args *args)
 {
     int64_t rows = args->pass->tokens;
     tpi_xent_args op = op_args(ctx, args->desc, args->pass, args->logits);
     op.order = args->order;
     op.total = args->total;
-    TPI_TRY(scratch_floats(ctx, rows, &op.max));
-    TPI_TRY(scratch_floats(ctx, 3 * rows, &op.sums));
-    TPI_TRY(scratch_floats(ctx, rows, &op.loss));
+    void *memory, *loss;
+    TPI_TRY(tpi_scratch(ctx, (size_t)rows * sizeof(float), &loss));
     if (args->saved != NULL)
-        op.lse = args->saved->memory;
+        memory = args->saved->memory;
     else
-        TPI_TRY(scratch_floats(ctx, rows, &op.lse));
+        TPI_TRY(tpi_scratch(ctx, tp_cross_entropy_saved_bytes(args->pass), &memory));
+    op.loss = loss;
+    lay_out(memory, rows, &op);
 
     op.phase = TPI_XENT_MAX;
     TPI_TRY(tpi_xent(ctx->compute, &op));
@@ -124,7 +126,7 @@ tp_status tpi_cross_entropy_forward(tp_ctx *ctx, const tpi_cross_entropy_args *a
     TPI_TRY(check_call(ctx, args));
     if (args->saved != NULL) {
         args->saved->logits = args->logits;
-        args->saved->lse = tp_tensor_1d(args->saved->memory, TP_DTYPE_F32, args->pass->tokens);
+        args->saved->lse = tp_tensor_1d((float *)args->saved->memory + 4 * args->pass->tokens, TP_DTYPE_F32, args->pass->tokens);
     }
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = run_phases(ctx, args);
@@ -151,11 +153,11 @@ tp_status tp_cross_entropy_backward(tp_ctx *ctx, const tp_cross_entropy_desc *de
     TPI_TRY(tpi_cross_entropy_check_targets(ctx, pass, desc->vocabulary));
     tpi_xent_args op = op_args(ctx, desc, pass, saved->logits);
     op.phase = TPI_XENT_GRAD;
-    op.lse = saved->lse.data;
+    lay_out(saved->memory, pass->tokens, &op);
     return tpi_xent(ctx->compute, &op);
 }
 
 size_t tp_cross_entropy_saved_bytes(const tp_pass *pass)
 {
-    return ((size_t)pass->tokens * sizeof(float) + 63) / 64 * 64;
+    return ((size_t)pass->tokens * SAVED_FLOATS * sizeof(float) + 63) / 64 * 64;
 }

@@ -6,6 +6,7 @@
 
 #include "comm/table.h"
 #include "core/context.h"
+#include "layers/layer.h"
 #include "models/shape.h"
 
 static const float init_std = 0.02f;
@@ -30,7 +31,8 @@ static tp_status add_embedding(building *b)
                                    .sequence_parallel = desc->sequence_parallel,
                                    .tied = desc->tied > 0,
                                    .init_std = init_std,
-                                   .position_init_std = 0.01f};
+                                   .position_init_std = 0.01f,
+                                   .site = TPI_SITE_EMBEDDING};
     TPI_TRY(tp_module_embedding(b->ctx, &embedding, &b->modules[b->count]));
     b->count++;
     return TP_OK;

@@ -5,8 +5,9 @@
 #include <string.h>
 
 #include "core/context.h"
-#include "layers/check.h"
+#include "layers/pass_check.h"
 #include "layers/head.h"
+#include "layers/layer.h"
 #include "models/build.h"
 
 /* One module's place in a pass. */
@@ -40,8 +41,7 @@ static tp_status check_compose(tp_ctx *ctx, const tp_compose_desc *desc)
     TPI_TRY(tpi_ctx_usable(ctx));
     if (desc->count < 1 || desc->modules == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: count is %d, at least 1 module is needed", desc->count);
-    if (!tpi_is_float(desc->dtype))
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "model: dtype is %s: f32, bf16 or f16 expected", tp_dtype_name(desc->dtype));
+    TPI_TRY(tpi_layer_check_dtype(ctx, "model", desc->dtype));
     if (desc->total == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: total is NULL");
     for (int i = 0; i < desc->count; i++) {
@@ -234,16 +234,16 @@ size_t tp_model_saved_bytes(const tp_model *model, const tp_pass *pass)
 static tp_status check_call(tp_ctx *ctx, const tp_model *model, const tp_pass *pass)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
-    TPI_TRY(tpi_check_pass(ctx, pass));
+    TPI_TRY(tpi_pass_check(ctx, pass));
     if (!model->described)
         return TP_OK;
-    int64_t longest = tpi_longest_sequence(pass);
+    int64_t longest = tpi_pass_longest(pass);
     if (longest > model->desc.positions)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: a sequence of %" PRId64 " tokens is longer than positions %" PRId64, longest,
                           model->desc.positions);
     int64_t vocabulary = model->desc.vocabulary;
-    TPI_TRY(tpi_check_ids(ctx, &(tpi_check_ids_args){"ids", "vocabulary", pass->ids, pass->tokens, 0, vocabulary}));
-    return tpi_check_ids(ctx, &(tpi_check_ids_args){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
+    TPI_TRY(tpi_pass_check_ids(ctx, &(tpi_pass_ids){"ids", "vocabulary", pass->ids, pass->tokens, 0, vocabulary}));
+    return tpi_pass_check_ids(ctx, &(tpi_pass_ids){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
 }
 
 static tp_status forward_module(tp_ctx *ctx, const tp_model *model, const tp_pass *pass, int index, const model_slot *slot)

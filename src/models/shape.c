@@ -5,7 +5,8 @@
 #include <math.h>
 
 #include "core/context.h"
-#include "layers/check.h"
+#include "layers/layer.h"
+#include "layers/pass_check.h"
 
 bool tpi_model_tied(const tp_model_desc *desc)
 {
@@ -64,11 +65,11 @@ static tp_status check_sizes(tp_ctx *ctx, const tp_model_desc *desc)
 
 static tp_status check_reals(tp_ctx *ctx, const tp_model_desc *desc)
 {
-    TPI_TRY(tpi_check_real(ctx, "model: dropout", desc->dropout, 0.0, 1.0));
-    TPI_TRY(tpi_check_real(ctx, "model: label_smoothing", desc->label_smoothing, 0.0, 1.0));
-    TPI_TRY(tpi_check_real(ctx, "model: z_loss", desc->z_loss, 0.0, INFINITY));
-    TPI_TRY(tpi_check_real(ctx, "model: norm_epsilon", desc->norm_epsilon, 0.0, INFINITY));
-    return tpi_check_real(ctx, "model: rope_theta", desc->rope_theta, 0.0, INFINITY);
+    TPI_TRY(tpi_layer_check_real(ctx, "model: dropout", desc->dropout, 0.0, 1.0));
+    TPI_TRY(tpi_layer_check_real(ctx, "model: label_smoothing", desc->label_smoothing, 0.0, 1.0));
+    TPI_TRY(tpi_layer_check_real(ctx, "model: z_loss", desc->z_loss, 0.0, INFINITY));
+    TPI_TRY(tpi_layer_check_real(ctx, "model: norm_epsilon", desc->norm_epsilon, 0.0, INFINITY));
+    return tpi_layer_check_real(ctx, "model: rope_theta", desc->rope_theta, 0.0, INFINITY);
 }
 
 static tp_status check_division(tp_ctx *ctx, const tp_model_desc *desc)
@@ -97,8 +98,7 @@ tp_status tpi_model_check(tp_ctx *ctx, const tp_model_desc *desc, int tp)
     TPI_TRY(check_sizes(ctx, desc));
     TPI_TRY(check_reals(ctx, desc));
     TPI_TRY(check_division(ctx, desc));
-    if (!tpi_is_float(desc->dtype))
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "model: dtype is %s: f32, bf16 or f16 expected", tp_dtype_name(desc->dtype));
+    TPI_TRY(tpi_layer_check_dtype(ctx, "model", desc->dtype));
     tp_model_desc full = tpi_model_resolve(desc);
     TPI_TRY(check_share(ctx, "heads", full.heads, tp));
     TPI_TRY(check_share(ctx, "ffn", full.ffn, tp));

@@ -1,5 +1,5 @@
 /* Checks shared by layers. */
-#include "layers/check.h"
+#include "layers/pass_check.h"
 
 #include <inttypes.h>
 
@@ -18,7 +18,7 @@ static tp_status check_offsets(tp_ctx *ctx, const tp_pass *pass)
     return TP_OK;
 }
 
-tp_status tpi_check_pass(tp_ctx *ctx, const tp_pass *pass)
+tp_status tpi_pass_check(tp_ctx *ctx, const tp_pass *pass)
 {
     if (pass == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass is NULL");
@@ -33,7 +33,7 @@ tp_status tpi_check_pass(tp_ctx *ctx, const tp_pass *pass)
     return TP_OK;
 }
 
-int64_t tpi_longest_sequence(const tp_pass *pass)
+int64_t tpi_pass_longest(const tp_pass *pass)
 {
     int64_t sequences = pass->sequences > 0 ? pass->sequences : 1;
     if (pass->offsets == NULL)
@@ -46,7 +46,7 @@ int64_t tpi_longest_sequence(const tp_pass *pass)
     return longest;
 }
 
-tp_status tpi_check_ids(tp_ctx *ctx, const tpi_check_ids_args *args)
+tp_status tpi_pass_check_ids(tp_ctx *ctx, const tpi_pass_ids *args)
 {
     if (args->ids == NULL && args->count > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: %s is NULL, %" PRId64 " are needed", args->what, args->count);
@@ -59,26 +59,9 @@ tp_status tpi_check_ids(tp_ctx *ctx, const tpi_check_ids_args *args)
     return TP_OK;
 }
 
-tp_status tpi_check_real(tp_ctx *ctx, const char *field, double value, double low, double high)
+tp_status tpi_layer_check_real(tp_ctx *ctx, const char *field, double value, double low, double high)
 {
     if (value >= low && value < high)
         return TP_OK;
     return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s is %g, must be in [%g, %g)", field, value, low, high);
-}
-
-tp_status tpi_check_matrix(tp_ctx *ctx, const char *what, tp_tensor tensor, int64_t rows, int64_t cols, tp_dtype dtype)
-{
-    if (tensor.dims != 2 || tensor.shape[0] != rows || tensor.shape[1] != cols)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s is [%" PRId64 ", %" PRId64 "] in %d dims, expected [%" PRId64 ", %" PRId64 "]", what,
-                          tensor.shape[0], tensor.shape[1], tensor.dims, rows, cols);
-    if (tensor.dtype != dtype)
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s is %s, expected %s", what, tp_dtype_name(tensor.dtype), tp_dtype_name(dtype));
-    if (tensor.data == NULL && rows > 0 && cols > 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s has no data", what);
-    return TP_OK;
-}
-
-bool tpi_is_float(tp_dtype dtype)
-{
-    return dtype == TP_DTYPE_F32 || dtype == TP_DTYPE_BF16 || dtype == TP_DTYPE_F16;
 }
