@@ -100,8 +100,10 @@ tp_status tpi_check_reduce(tp_ctx *ctx, const tpi_reduce_args *args)
     TPI_TRY(tpi_check_size(check, "rows", args->rows));
     TPI_TRY(tpi_check_size(check, "cols", args->cols));
     TPI_TRY(tpi_check_range(check, "op", (int)args->op, TP_REDUCE_SUM, TP_REDUCE_MIN));
-    TPI_TRY(tpi_check_range(check, "inputs", args->inputs, 1, 64));
-    TPI_TRY(tpi_check_range(check, "outputs", args->outputs, 1, 64));
+    const void *const *in = args->in ? args->in : args->leaf;
+    void *const *out = args->out ? args->out : &args->single;
+    TPI_TRY(tpi_check_range(check, "inputs", args->inputs, 1, args->in ? 64 : TP_VIRTUAL_RANKS + 1));
+    TPI_TRY(tpi_check_range(check, "outputs", args->outputs, 1, args->out ? 64 : 1));
     TPI_TRY(tpi_check_range(check, "in_dtype", (int)args->in_dtype, TP_DTYPE_F32, TP_DTYPE_COUNT - 1));
     if (args->in_dtype == TP_DTYPE_F32)
         TPI_TRY(tpi_check_float(check, "out_dtype", args->out_dtype));
@@ -110,11 +112,9 @@ tp_status tpi_check_reduce(tp_ctx *ctx, const tpi_reduce_args *args)
     else
         TPI_TRY(tpi_check_dtype(check, "out_dtype", args->out_dtype, args->in_dtype));
     bool needed = args->rows > 0 && args->cols > 0;
-    TPI_TRY(tpi_check_pointer(check, "in", args->in, needed));
-    TPI_TRY(tpi_check_pointer(check, "out", args->out, needed));
     for (int i = 0; needed && i < args->inputs; i++)
-        TPI_TRY(tpi_check_pointer(check, "in[i]", args->in[i], true));
+        TPI_TRY(tpi_check_pointer(check, "in[i]", in[i], true));
     for (int i = 0; needed && i < args->outputs; i++)
-        TPI_TRY(tpi_check_pointer(check, "out[i]", args->out[i], true));
+        TPI_TRY(tpi_check_pointer(check, "out[i]", out[i], true));
     return check_reduce_epilogue(check, args);
 }

@@ -156,10 +156,8 @@ tp_status CPU(reduce)(tp_ctx *ctx, const void *args)
 
     if (!work.in)
         work.in = work.leaf;
-    if (!work.out) {
+    if (!work.out)
         work.out = &work.single;
-        work.outputs = 1;
-    }
     if (work.inputs < 1 || work.inputs > 1 << (TREE_LEVELS - 1))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "reduce: %d inputs, must be 1 to %d", work.inputs,
                           1 << (TREE_LEVELS - 1));

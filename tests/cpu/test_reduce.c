@@ -231,6 +231,7 @@ Test(reduce, an_input_may_be_the_output)
         tpi_reduce_args args = {.inputs = 2,
                                 .leaf = {a, b},
                                 .single = a,
+                                .outputs = 1,
                                 .in_dtype = TP_DTYPE_F32,
                                 .out_dtype = TP_DTYPE_F32,
                                 .rows = 1,
