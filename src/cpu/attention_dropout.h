@@ -12,10 +12,10 @@ typedef struct tpi_drop {
     vi threshold;
 } tpi_drop;
 
-static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head, int64_t first_row, const tpi_tile *tile, int64_t vector)
+static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head, const tpi_tile *tile, int64_t vector)
 {
     uint32_t low[TPI_LANES], high[TPI_LANES];
-    const int64_t token = args->first_token + first_row + tile->first_query + vector * TPI_LANES;
+    const int64_t token = args->first_token + tile->sequence->first_row + tile->first_query + vector * TPI_LANES;
     for (int64_t lane = 0; lane < TPI_LANES; lane++) {
         const uint64_t row = (uint64_t)((token + lane) * args->total_heads + args->first_head + head);
         const uint64_t counter = ((row << 24) + (uint64_t)tile->first_key) / 4;
@@ -55,14 +55,15 @@ static inline float tpi_dropout_factor(float probability)
 }
 
 /* Dropped probabilities become 0. */
-static inline void tpi_tile_drop(const tpi_attention_args *args, int64_t head, int64_t first_row, const tpi_tile *tile, float *probabilities)
+static inline void tpi_tile_drop(const tpi_attention_args *args, int64_t head, const tpi_tile *tile, float *probabilities)
 {
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
-        const tpi_drop drop = tpi_drop_at(args, head, first_row, tile, vector);
-        for (int64_t k = 0; k < tile->keys; k += 4) {
+        const tpi_drop drop = tpi_drop_at(args, head, tile, vector);
+        const tp_range keys = tpi_vector_keys(tile, vector);
+        for (int64_t k = keys.begin; k < keys.end; k += 4) {
             vm dropped[4];
             tpi_drop_keys(&drop, k, dropped);
-            for (int64_t i = 0; i < 4 && k + i < tile->keys; i++) {
+            for (int64_t i = 0; i < 4 && k + i < keys.end; i++) {
                 float *row = probabilities + (k + i) * TPI_TILE + vector * TPI_LANES;
                 vf_store(row, vf_select(dropped[i], vf_zero(), vf_load(row)));
             }

@@ -70,37 +70,60 @@ static inline tp_range tpi_queries_of_keys(const tpi_sequence *sequence, int64_t
     return tpi_clip_range(begin - before + 1, end - 1 + sequence->window, sequence->length);
 }
 
-/* The tiles that a range touches. */
-static inline tp_range tpi_tiles_of(tp_range range)
+/* Tiles of keys that a tile of queries needs, and of queries that a tile of keys needs. */
+static inline tp_range tpi_key_tiles_of(const tpi_sequence *sequence, int64_t query_tile)
 {
-    return (tp_range){range.begin / TPI_TILE, tpi_tile_count(range.end)};
+    const tp_range queries = tpi_clip_range(query_tile * TPI_TILE, (query_tile + 1) * TPI_TILE, sequence->length);
+    const tp_range keys = tpi_keys_of_queries(sequence, queries.begin, queries.end);
+    return (tp_range){keys.begin / TPI_TILE, tpi_tile_count(keys.end)};
 }
 
-/* ---- parts of the work: one a tile of queries (or of keys) ---- */
+static inline tp_range tpi_query_tiles_of(const tpi_sequence *sequence, int64_t key_tile)
+{
+    const tp_range keys = tpi_clip_range(key_tile * TPI_TILE, (key_tile + 1) * TPI_TILE, sequence->length);
+    const tp_range queries = tpi_queries_of_keys(sequence, keys.begin, keys.end);
+    return (tp_range){queries.begin / TPI_TILE, tpi_tile_count(queries.end)};
+}
 
-static inline size_t tpi_tile_table_bytes(int64_t sequences)
+/* ---- parts of the work: a group of neighbouring tiles of queries (or of keys) of one sequence ---- */
+
+#define TPI_GROUP 4
+
+/* Tiles a group: the other operand's tiles are read once for all of them. Fewer where a group's memory would not stay in the second-level cache,
+ * or where there would be too few parts for the workers. */
+static int64_t tpi_group_size(const tpi_attention_args *args, int64_t workers)
+{
+    int64_t size = TPI_GROUP;
+    while (size > 1 && (size * args->head_dim > 64 * TPI_GROUP || args->rows * args->heads < 4 * workers * size * TPI_TILE)) {
+        size /= 2;
+    }
+    return size;
+}
+
+static inline size_t tpi_group_table_bytes(int64_t sequences)
 {
     return (((size_t)sequences + 1) * sizeof(int64_t) + 63) / 64 * 64;
 }
 
-/* Fills memory with the number of tiles before each sequence, and in all: [sequences + 1]. */
-static const int64_t *tpi_tile_table(const tpi_attention_args *args, void *memory)
+/* Fills memory with the number of groups before each sequence, and in all: [sequences + 1]. */
+static const int64_t *tpi_group_table(const tpi_attention_args *args, int64_t group_size, void *memory)
 {
-    int64_t *tiles_before = memory;
-    tiles_before[0] = 0;
+    int64_t *groups_before = memory;
+    groups_before[0] = 0;
     for (int64_t s = 0; s < tpi_sequence_count(args); s++) {
-        tiles_before[s + 1] = tiles_before[s] + tpi_tile_count(tpi_sequence_at(args, s).length);
+        const int64_t tiles = tpi_tile_count(tpi_sequence_at(args, s).length);
+        groups_before[s + 1] = groups_before[s] + (tiles + group_size - 1) / group_size;
     }
-    return tiles_before;
+    return groups_before;
 }
 
-/* The sequence that has tile number `tile`: the last one with at most `tile` before it. */
-static int64_t tpi_sequence_of_tile(const int64_t *tiles_before, int64_t sequences, int64_t tile)
+/* The sequence that has group number `group`: the last one with at most `group` before it. */
+static int64_t tpi_sequence_of_group(const int64_t *groups_before, int64_t sequences, int64_t group)
 {
     int64_t low = 0, high = sequences - 1;
     while (low < high) {
         const int64_t middle = low + (high - low + 1) / 2;
-        if (tiles_before[middle] <= tile) {
+        if (groups_before[middle] <= group) {
             low = middle;
         } else {
             high = middle - 1;
@@ -109,7 +132,25 @@ static int64_t tpi_sequence_of_tile(const int64_t *tiles_before, int64_t sequenc
     return low;
 }
 
+/* The tiles of group number `group` of the sequence. */
+static inline tp_range tpi_group_tiles(const tpi_sequence *sequence, int64_t group_size, int64_t group)
+{
+    return tpi_clip_range(group * group_size, (group + 1) * group_size, tpi_tile_count(sequence->length));
+}
+
 /* ---- moving tiles ------------------------------------------------------------------------------------------------------------------------ */
+
+/* One row of a tile; `dtype` is a constant in each copy of this. */
+TPI_ALWAYS_INLINE void tpi_tile_read_row(const void *from, const tp_dtype dtype, int64_t cols, vf scale, float *to)
+{
+    int64_t c = 0;
+    for (; c + TPI_LANES <= cols; c += TPI_LANES) {
+        vf_store(to + c, vf_mul(vf_load_any(tpi_element(from, dtype, c), dtype, TPI_LANES), scale));
+    }
+    if (c < cols) {
+        vf_store(to + c, vf_mul(vf_load_any(tpi_element(from, dtype, c), dtype, (int)(cols - c)), scale));
+    }
+}
 
 /* to[r][c] = from[r][c] * factor, widened, for `rows` rows of `cols` columns; columns up to the width, and rows up to a multiple of 16, become 0. */
 static void tpi_tile_read(const void *from, tp_dtype dtype, int64_t stride, const int64_t shape[2], float factor, float *to)
@@ -117,9 +158,13 @@ static void tpi_tile_read(const void *from, tp_dtype dtype, int64_t stride, cons
     const int64_t rows = shape[0], cols = shape[1], width = tpi_tile_width(cols);
     const vf scale = vf_set1(factor);
     for (int64_t r = 0; r < rows; r++) {
-        for (int64_t c = 0; c < width; c += TPI_LANES) {
-            const vf x = vf_load_any(tpi_element(from, dtype, r * stride + c), dtype, tpi_lanes_of(cols - c));
-            vf_store(to + r * width + c, vf_mul(x, scale));
+        const void *row = tpi_element(from, dtype, r * stride);
+        if (dtype == TP_DTYPE_F32) {
+            tpi_tile_read_row(row, TP_DTYPE_F32, cols, scale, to + r * width);
+        } else if (dtype == TP_DTYPE_BF16) {
+            tpi_tile_read_row(row, TP_DTYPE_BF16, cols, scale, to + r * width);
+        } else {
+            tpi_tile_read_row(row, TP_DTYPE_F16, cols, scale, to + r * width);
         }
     }
     for (int64_t i = rows * width; i < (rows + TPI_LANES - 1) / TPI_LANES * TPI_LANES * width; i += TPI_LANES) {
@@ -161,43 +206,118 @@ static void tpi_tile_transpose(const float *from, int64_t from_stride, const int
     }
 }
 
-/* ---- masks ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- masks ---- */
 
-/* One tile of scores or probabilities: rows [0, keys), lanes [0, queries), of which whole vectors are computed. */
+/* One tile of scores or probabilities: rows [0, keys), lanes [0, queries), of which whole vectors are computed. A tile with masked places is worked
+ * on in strips of 16 keys, and of each strip only the vectors that see one of its keys; other tiles are one strip. */
 typedef struct tpi_tile {
+    const tpi_sequence *sequence;
     int64_t first_query, queries, vectors;
     int64_t first_key, keys;
+    bool masked;
+    int64_t strip; /* keys a strip */
 } tpi_tile;
 
 static inline tpi_tile tpi_tile_at(const tpi_sequence *sequence, int64_t query_tile, int64_t key_tile)
 {
-    tpi_tile tile = {.first_query = query_tile * TPI_TILE, .first_key = key_tile * TPI_TILE};
+    tpi_tile tile = {.sequence = sequence, .first_query = query_tile * TPI_TILE, .first_key = key_tile * TPI_TILE};
     const int64_t queries = sequence->length - tile.first_query, keys = sequence->length - tile.first_key;
     tile.queries = queries < TPI_TILE ? queries : TPI_TILE;
     tile.keys = keys < TPI_TILE ? keys : TPI_TILE;
     tile.vectors = (tile.queries + TPI_LANES - 1) / TPI_LANES;
+    const int64_t ahead = sequence->causal ? 1 : sequence->window;
+    tile.masked = tile.first_key + tile.keys - tile.first_query > ahead ||
+                  tile.first_query + tile.queries - tile.first_key > sequence->window;
+    tile.strip = tile.masked ? TPI_LANES : TPI_TILE;
     return tile;
 }
 
-/* Scores of keys that a query does not see become -inf. Seen lanes of one key are one interval. */
-static void tpi_tile_mask(const tpi_sequence *sequence, const tpi_tile *tile, float *scores)
+/* Vectors of queries that take part in the strip of keys from `key` on. */
+static inline tp_range tpi_strip_vectors(const tpi_tile *tile, int64_t key)
 {
-    const int64_t last_query = tile->first_query + tile->queries - 1, last_key = tile->first_key + tile->keys - 1;
-    const int64_t ahead = sequence->causal ? 1 : sequence->window;
-    const int64_t lanes = tile->vectors * TPI_LANES;
-    if (last_key - tile->first_query < ahead && last_query - tile->first_key < sequence->window) {
+    if (!tile->masked) {
+        return (tp_range){0, tile->vectors};
+    }
+    const int64_t begin = tile->first_key + key, end = tile->first_key + (key + tile->strip < tile->keys ? key + tile->strip : tile->keys);
+    const tp_range seen = tpi_queries_of_keys(tile->sequence, begin, end);
+    const tp_range lanes = tpi_clip_range(seen.begin - tile->first_query, seen.end - tile->first_query, tile->queries);
+    if (lanes.begin >= lanes.end) {
+        return (tp_range){0, 0};
+    }
+    return (tp_range){lanes.begin / TPI_LANES, (lanes.end + TPI_LANES - 1) / TPI_LANES};
+}
+
+/* Keys, in whole strips, that take part in one vector of queries: the same pairs as tpi_strip_vectors gives. */
+static inline tp_range tpi_vector_keys(const tpi_tile *tile, int64_t vector)
+{
+    if (!tile->masked) {
+        return (tp_range){0, tile->keys};
+    }
+    const int64_t lane = vector * TPI_LANES, lanes = lane + TPI_LANES < tile->queries ? lane + TPI_LANES : tile->queries;
+    const tp_range seen = tpi_keys_of_queries(tile->sequence, tile->first_query + lane, tile->first_query + lanes);
+    const tp_range keys = tpi_clip_range(seen.begin - tile->first_key, seen.end - tile->first_key, tile->keys);
+    if (keys.begin >= keys.end) {
+        return (tp_range){0, 0};
+    }
+    return tpi_clip_range(keys.begin / tile->strip * tile->strip, (keys.end + tile->strip - 1) / tile->strip * tile->strip, tile->keys);
+}
+
+static inline int tpi_lanes_below(int64_t lane)
+{
+    return lane < 0 ? 0 : lane < TPI_LANES ? (int)lane : TPI_LANES;
+}
+
+/* Scores of keys that a query does not see become -inf. The lanes that see one key are one interval. */
+static void tpi_tile_mask(const tpi_tile *tile, float *scores)
+{
+    const int64_t ahead = tile->sequence->causal ? 1 : tile->sequence->window;
+    if (!tile->masked) {
         return;
     }
-    for (int64_t k = 0; k < tile->keys; k++) {
-        const int64_t place = tile->first_key + k - tile->first_query;
-        const tp_range seen = tpi_clip_range(place - ahead + 1, place + sequence->window, lanes);
-        float *row = scores + k * TPI_TILE;
-        for (int64_t lane = 0; lane < lanes && lane < seen.begin; lane++) {
-            row[lane] = -INFINITY;
+    for (int64_t vector = 0; vector < tile->vectors; vector++) {
+        const tp_range keys = tpi_vector_keys(tile, vector);
+        for (int64_t k = keys.begin; k < keys.end; k++) {
+            const int64_t place = tile->first_key + k - tile->first_query - vector * TPI_LANES;
+            const vm seen = vm_and(vm_first(tpi_lanes_below(place + tile->sequence->window)), vm_not(vm_first(tpi_lanes_below(place - ahead + 1))));
+            float *score = scores + k * TPI_TILE + vector * TPI_LANES;
+            vf_store(score, vf_select(seen, vf_load(score), vf_set1(-INFINITY)));
         }
-        for (int64_t lane = seen.end > 0 ? seen.end : 0; lane < lanes; lane++) {
-            row[lane] = -INFINITY;
-        }
+    }
+}
+
+/* ---- products of a tile ---- */
+
+/* out[key][query] = sum over head_dim of rows[key][d] * columns[d][query]. */
+static void tpi_tile_scores(const tpi_tile *tile, int64_t head_dim, const float *rows, const float *columns, float *out)
+{
+    const int64_t width = tpi_tile_width(head_dim);
+    for (int64_t key = 0; key < tile->keys; key += tile->strip) {
+        const tp_range vectors = tpi_strip_vectors(tile, key);
+        const int64_t lane = vectors.begin * TPI_LANES;
+        const tpi_product product = {.rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
+                                     .vectors = vectors.end - vectors.begin, .inner = head_dim, .a = rows + key * width, .a_stride = width,
+                                     .b = columns + lane, .b_stride = TPI_TILE, .c = out + key * TPI_TILE + lane, .c_stride = TPI_TILE};
+        tpi_product_dot(&product);
+    }
+}
+
+/* out[d][query] = out[d][query] * rescale[query] + sum over keys of rows[key][d] * weights[key][query]; rescale NULL: 1. */
+static void tpi_tile_spread(const tpi_tile *tile, int64_t head_dim, const float *rows, const float *weights, float *out, const float *rescale)
+{
+    const int64_t width = tpi_tile_width(head_dim);
+    for (int64_t i = 0; tile->masked && rescale != NULL && i < head_dim * tile->vectors; i++) {
+        const int64_t lane = i % tile->vectors * TPI_LANES;
+        float *element = out + i / tile->vectors * TPI_TILE + lane;
+        vf_store(element, vf_mul(vf_load(element), vf_load(rescale + lane)));
+    }
+    for (int64_t key = 0; key < tile->keys; key += tile->strip) {
+        const tp_range vectors = tpi_strip_vectors(tile, key);
+        const int64_t lane = vectors.begin * TPI_LANES;
+        const tpi_product product = {.rows = head_dim, .vectors = vectors.end - vectors.begin,
+                                     .inner = tile->keys - key < tile->strip ? tile->keys - key : tile->strip, .a = rows + key * width,
+                                     .a_stride = width, .b = weights + key * TPI_TILE + lane, .b_stride = TPI_TILE, .c = out + lane,
+                                     .c_stride = TPI_TILE, .rescale = tile->masked ? NULL : rescale};
+        tpi_product_spread(&product);
     }
 }
 
