@@ -157,7 +157,7 @@ static void stream_thread(void *arg, int index)
 double bench_stream_measure(bench_stream stream, int threads, double seconds)
 {
     stream_run run = {.stream = stream, .seconds = seconds};
-    if (threads > BENCH_SAMPLES || !bench_together(threads, stream_thread, &run))
+    if (threads > BENCH_SAMPLES || !bench_together(threads, true, stream_thread, &run))
         return 0;
     double sum = 0;
     for (int i = 0; i < threads; i++)

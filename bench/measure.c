@@ -142,7 +142,7 @@ static int core_for(int index, int threads)
     return -1;
 }
 
-bool bench_together(int threads, void (*fn)(void *arg, int index), void *arg)
+bool bench_together(int threads, bool pin, void (*fn)(void *arg, int index), void *arg)
 {
     together shared = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .fn = fn, .arg = arg};
     together_thread *all = calloc((size_t)threads, sizeof *all);
@@ -150,7 +150,7 @@ bool bench_together(int threads, void (*fn)(void *arg, int index), void *arg)
         return false;
     int started = 0;
     for (; started < threads; started++) {
-        all[started] = (together_thread){.shared = &shared, .index = started, .core = core_for(started, threads)};
+        all[started] = (together_thread){.shared = &shared, .index = started, .core = pin ? core_for(started, threads) : -1};
         if (pthread_create(&all[started].thread, NULL, together_main, &all[started]) != 0)
             break;
     }

@@ -49,9 +49,9 @@ typedef struct bench_plan {
 } bench_plan;
 void bench_measure(const bench_part *parts, int count, const bench_plan *plan);
 
-/* Starts `threads` threads, each pinned to a core of this process if there are enough, and runs fn(arg, index) in all at the same time. False if a thread can't be
- * started. */
-bool bench_together(int threads, void (*fn)(void *arg, int index), void *arg);
+/* Starts `threads` threads and runs fn(arg, index) in all at the same time; pin: each on a core of its own, if there are enough. False if a
+ * thread can't be started. */
+bool bench_together(int threads, bool pin, void (*fn)(void *arg, int index), void *arg);
 
 /* Progress on a terminal (standard error), nothing elsewhere. */
 void bench_progress(const char *format, ...) __attribute__((format(printf, 1, 2)));

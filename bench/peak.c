@@ -154,7 +154,7 @@ static void peak_thread(void *arg, int index)
 double bench_peak_together(const bench_peak *peak, int threads, double seconds)
 {
     peak_run run = {.peak = peak, .seconds = seconds};
-    if (threads > BENCH_SAMPLES || !bench_together(threads, peak_thread, &run))
+    if (threads > BENCH_SAMPLES || !bench_together(threads, true, peak_thread, &run))
         return 0;
     double sum = 0;
     for (int i = 0; i < threads; i++)

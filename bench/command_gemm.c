@@ -1,0 +1,270 @@
+/* tp_bench gemm: products of layers against the measured peak, by one caller and by several at once. */
+#include "command.h"
+#include "gemm_case.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LAYER, VARIANT, SHAPE, SUMS, DTYPE, ISA, CALLERS, THREADS, RATE, PEAK, SHARE, KEPT, TOTAL, WRONG, COLUMNS };
+
+static const bench_column columns[COLUMNS] = {
+    {"layer", "", 0, true},       {"variant", "", 0, true},     {"shape", "rows x cols x inner", 0, true},
+    {"sums", "", 0, true},        {"dtype", "", 0, true},       {"isa", "", 0, true},
+    {"callers", "", 0, false},    {"threads", "each", 0, false}, {"rate", "GFLOP/s", 4, false},
+    {"peak", "GFLOP/s", 4, false}, {"share", "of peak", -3, false}, {"kept", "samples", 0, false},
+    {"of", "samples", 0, false},  {"#wrong", "", 0, false},
+};
+
+#define MAX_CALLERS 64
+#define CHECKED 512
+
+/* One product by some callers at once. */
+typedef struct gemm_run {
+    const bench_options *options;
+    const bench_product *product;
+    tp_dtype dtype;
+    bench_peak peak;
+    bench_plan plan;
+    pthread_barrier_t ready;
+    struct {
+        tp_status status;
+        char message[BENCH_CELL_TEXT * 4];
+        double rate, peak;
+        int kept, total;
+        int64_t wrong;
+    } caller[MAX_CALLERS];
+} gemm_run;
+
+typedef struct peak_part {
+    const bench_peak *peak;
+    long rounds;
+    double flops;
+} peak_part;
+
+static void run_peak(void *arg)
+{
+    peak_part *part = arg;
+    part->flops = part->peak->run(part->rounds);
+}
+
+static void time_product(gemm_run *run, int index, bench_gemm *gemm)
+{
+    static const bench_samples none;
+    bench_samples *samples = malloc(2 * sizeof *samples);
+    if (samples == NULL) {
+        run->caller[index].status = TP_ERR_MEMORY;
+        return;
+    }
+    samples[0] = samples[1] = none;
+    peak_part peak = {.peak = &run->peak, .rounds = bench_peak_rounds(&run->peak)};
+    bench_part parts[2] = {{run_peak, &peak, &samples[0]}, {bench_gemm_run, gemm, &samples[1]}};
+    bench_measure(parts, 2, &run->plan);
+    bench_figure figure = bench_sample_figure(&samples[1]);
+    run->caller[index].status = gemm->status;
+    run->caller[index].rate = bench_product_flops(run->product) / figure.seconds;
+    run->caller[index].peak = peak.flops / bench_sample_figure(&samples[0]).seconds * (double)tp_ctx_threads(gemm->ctx);
+    run->caller[index].kept = figure.kept;
+    run->caller[index].total = figure.total;
+    free(samples);
+}
+
+static void caller_thread(void *arg, int index)
+{
+    gemm_run *run = arg;
+    const bench_options *options = run->options;
+    tp_ctx_desc desc = {.version = TP_VERSION, .threads = (int)options->threads, .isa = (tp_isa)options->isa};
+    tp_ctx *ctx = NULL;
+    bench_gemm gemm = {0};
+    tp_status status = tp_ctx_create(&desc, &ctx);
+    if (status == TP_OK)
+        status = bench_gemm_open(&gemm, ctx, run->product, run->dtype, options->pack_in_call);
+    if (status == TP_OK && !options->no_check)
+        run->caller[index].wrong = bench_gemm_wrong(&gemm, CHECKED);
+    if (status == TP_OK)
+        status = gemm.status;
+    /* All callers begin together, also when one can't. */
+    pthread_barrier_wait(&run->ready);
+    run->caller[index].status = status;
+    if (status == TP_OK)
+        time_product(run, index, &gemm);
+    if (run->caller[index].status != TP_OK)
+        snprintf(run->caller[index].message, sizeof run->caller[index].message, "%s", tp_last_message());
+    if (gemm.ctx != NULL)
+        bench_gemm_close(&gemm);
+    tp_ctx_destroy(ctx);
+}
+
+/* Sums of a series of products for the geometric mean. */
+typedef struct series {
+    double rate[BENCH_PRODUCTS], share[BENCH_PRODUCTS];
+    int count;
+} series;
+
+static void add_row(bench_call *call, const gemm_run *run, int callers, series *all)
+{
+    bench_table *table = &call->table;
+    double rate = 0, peak = 0;
+    int64_t kept = 0, total = 0, wrong = 0;
+    for (int i = 0; i < callers; i++) {
+        rate += run->caller[i].rate;
+        peak += run->caller[i].peak;
+        kept += run->caller[i].kept;
+        total += run->caller[i].total;
+        wrong += run->caller[i].wrong;
+    }
+    char shape[48];
+    bench_product_shape(run->product, shape);
+    bench_row(table);
+    bench_word(table, "%s", run->product->layer);
+    bench_word(table, "%s", bench_variant_names[run->product->variant]);
+    bench_word(table, "%s", shape);
+    bench_word(table, "%s", run->product->tree ? "8 chains, tree" : "1 chain");
+    bench_word(table, "%s", tp_dtype_name(run->dtype));
+    bench_word(table, "%s", tp_isa_name(call->options.isa == 0 ? call->machine.isa : (tp_isa)call->options.isa));
+    bench_integer(table, callers);
+    bench_integer(table, call->options.threads);
+    bench_real(table, rate / 1e9);
+    bench_real(table, peak / 1e9);
+    bench_real(table, rate / peak);
+    bench_integer(table, kept);
+    bench_integer(table, total);
+    if (call->options.no_check)
+        bench_empty(table);
+    else
+        bench_integer(table, wrong);
+    if (wrong > 0)
+        bench_check_failed(call, "%s %s %s: %lld wrong elements", run->product->layer, shape, tp_dtype_name(run->dtype), (long long)wrong);
+    all->rate[all->count] = rate;
+    all->share[all->count++] = rate / peak;
+}
+
+static void add_mean(bench_call *call, tp_dtype dtype, int callers, const series *all)
+{
+    bench_table *table = &call->table;
+    bench_row(table);
+    bench_word(table, "geometric mean");
+    bench_word(table, "of %d", all->count);
+    bench_empty(table);
+    bench_empty(table);
+    bench_word(table, "%s", tp_dtype_name(dtype));
+    bench_word(table, "%s", tp_isa_name(call->options.isa == 0 ? call->machine.isa : (tp_isa)call->options.isa));
+    bench_integer(table, callers);
+    bench_integer(table, call->options.threads);
+    bench_real(table, bench_geometric_mean(all->rate, all->count) / 1e9);
+    bench_empty(table);
+    bench_real(table, bench_geometric_mean(all->share, all->count));
+}
+
+static int run_product(bench_call *call, gemm_run *run, int callers)
+{
+    if (pthread_barrier_init(&run->ready, NULL, (unsigned)callers) != 0)
+        return bench_fail(call, "a barrier could not be made");
+    bool started = bench_together(callers, run->options->threads == 1, caller_thread, run);
+    pthread_barrier_destroy(&run->ready);
+    if (!started)
+        return bench_fail(call, "%d threads could not be started", callers);
+    for (int i = 0; i < callers; i++)
+        if (run->caller[i].status != TP_OK)
+            return bench_fail(call, "%s: %s", tp_status_name(run->caller[i].status), run->caller[i].message);
+    return BENCH_OK;
+}
+
+static int run_series(bench_call *call, const bench_product *products, int count, tp_dtype dtype, int callers)
+{
+    series *all = calloc(1, sizeof *all);
+    gemm_run *run = calloc(1, sizeof *run);
+    int status = all != NULL && run != NULL ? BENCH_OK : bench_fail(call, "out of memory");
+    for (int i = 0; i < count && status == BENCH_OK; i++) {
+        const bench_options *options = &call->options;
+        *run = (gemm_run){.options = options, .product = &products[i], .dtype = dtype, .peak = bench_peak_of((tp_isa)options->isa, dtype)};
+        run->plan = (bench_plan){.warmup = (int)options->warmup,
+                                 .least = 3,
+                                 .most = (int)options->samples,
+                                 .seconds = options->seconds,
+                                 .whole_process = options->threads > 1};
+        bench_progress("gemm: %s, %d caller%s, product %d of %d", tp_dtype_name(dtype), callers, callers == 1 ? "" : "s", i + 1, count);
+        status = run_product(call, run, callers);
+        if (status == BENCH_OK)
+            add_row(call, run, callers, all);
+    }
+    if (status == BENCH_OK && count > 1)
+        add_mean(call, dtype, callers, all);
+    free(run);
+    free(all);
+    return status;
+}
+
+static int choose_products(bench_call *call, bench_product *products, int *count)
+{
+    bench_options *options = &call->options;
+    unsigned variants = 0;
+    bench_list_default(&options->variants, BENCH_VARIANTS, (const int64_t[]){BENCH_NT, BENCH_NN, BENCH_TN});
+    for (int i = 0; i < options->variants.count; i++)
+        variants |= 1u << options->variants.value[i];
+    if (options->shapes != NULL) {
+        *count = bench_products_parse(options->shapes, variants, products, call->message);
+        if (*count == 0)
+            return BENCH_USAGE;
+    } else {
+        int kept = 0, all = bench_products_preset(products);
+        for (int i = 0; i < all; i++)
+            if ((variants & 1u << products[i].variant) != 0)
+                products[kept++] = products[i];
+        *count = kept;
+    }
+    for (int i = 0; i < *count && options->order - 1 > BENCH_ORDER_LAYER; i++)
+        products[i].tree = options->order - 1 == BENCH_ORDER_TREE && products[i].variant != BENCH_TN;
+    return BENCH_OK;
+}
+
+static int check_options(bench_call *call)
+{
+    bench_options *options = &call->options;
+    bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
+    bench_list_default(&options->callers, 2, (const int64_t[]){1, 2});
+    options->threads = options->threads == 0 ? 1 : options->threads;
+    options->samples = options->samples == 0 ? 64 : options->samples;
+    options->warmup = options->warmup == 0 ? 1 : options->warmup;
+    options->seconds = options->seconds <= 0 ? 0.1 : options->seconds;
+    for (int i = 0; i < options->dtypes.count; i++)
+        if (options->dtypes.value[i] > TP_DTYPE_F16)
+            return bench_refuse(call, "--dtype %s: products are of f32, bf16 or f16", tp_dtype_name((tp_dtype)options->dtypes.value[i]));
+    if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
+        return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),
+                            tp_isa_name(call->machine.isa));
+#ifndef TP_BENCH_HAVE_DNNL
+    if (options->onednn)
+        return bench_refuse(call, "--onednn: this build has no oneDNN (Debian: libdnnl-dev)");
+#endif
+    return BENCH_OK;
+}
+
+int bench_command_gemm(bench_call *call)
+{
+    bench_options *options = &call->options;
+    bench_product products[BENCH_PRODUCTS];
+    int count = 0, status = check_options(call);
+    if (status == BENCH_OK)
+        status = choose_products(call, products, &count);
+    if (status != BENCH_OK)
+        return status;
+    bench_begin(call, columns, COLUMNS);
+    call->table.plot = (bench_plot){.x = CALLERS, .y = SHARE, .group = DTYPE, .only = -1};
+    snprintf(call->table.title, sizeof call->table.title, "%d matrix products, %s", count,
+             options->pack_in_call ? "weights packed in every call" : "weights packed once, outside the timing");
+    for (int d = 0; d < options->dtypes.count; d++)
+        for (int c = 0; c < options->callers.count && status == BENCH_OK; c++)
+            status = run_series(call, products, count, (tp_dtype)options->dtypes.value[d], (int)options->callers.value[c]);
+    int64_t kept = 0, total = 0;
+    for (int row = 0; row < call->table.rows; row++) {
+        kept += bench_table_cell(&call->table, row, KEPT)->integer;
+        total += bench_table_cell(&call->table, row, TOTAL)->integer;
+    }
+    bench_note_samples(call, kept, total);
+    bench_note(&call->table, "peak: a loop of multiply-adds in registers, sampled in turns with the product");
+    if (!options->no_check)
+        bench_note(&call->table, "#wrong: of up to %d elements a caller that were compared with exact sums, in a pass of its own", CHECKED);
+    return status;
+}
