@@ -47,4 +47,7 @@ void bench_check_failed(bench_call *call, const char *format, ...) __attribute__
 /* Notes how many samples were dropped because a thread was switched out during them. */
 void bench_note_samples(bench_call *call, int64_t kept, int64_t total);
 
+/* Notes how many rows have no clean sample at all; `column` holds their number. */
+void bench_note_disturbed(bench_call *call, int column);
+
 #endif

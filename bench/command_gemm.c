@@ -251,7 +251,7 @@ int bench_command_gemm(bench_call *call)
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
-    call->table.plot = (bench_plot){.x = CALLERS, .y = SHARE, .group = DTYPE, .only = -1};
+    call->table.plot = (bench_plot){.x = CALLERS, .y = SHARE, .only = -1, .groups = 3, .group = {LAYER, SHAPE, DTYPE}};
     snprintf(call->table.title, sizeof call->table.title, "%d matrix products, %s", count,
              options->pack_in_call ? "weights packed in every call" : "weights packed once, outside the timing");
     for (int d = 0; d < options->dtypes.count; d++)
@@ -263,6 +263,7 @@ int bench_command_gemm(bench_call *call)
         total += bench_table_cell(&call->table, row, TOTAL)->integer;
     }
     bench_note_samples(call, kept, total);
+    bench_note_disturbed(call, KEPT);
     bench_note(&call->table, "peak: a loop of multiply-adds in registers, sampled in turns with the product");
     if (!options->no_check)
         bench_note(&call->table, "#wrong: of up to %d elements a caller that were compared with exact sums, in a pass of its own", CHECKED);

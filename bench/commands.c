@@ -91,3 +91,15 @@ void bench_note_samples(bench_call *call, int64_t kept, int64_t total)
                "them all)",
                (long long)(total - kept), (long long)total);
 }
+
+void bench_note_disturbed(bench_call *call, int column)
+{
+    int disturbed = 0, rows = 0;
+    for (int row = 0; row < call->table.rows; row++) {
+        const bench_cell *cell = bench_table_cell(&call->table, row, column);
+        rows += cell->kind == BENCH_CELL_INTEGER;
+        disturbed += cell->kind == BENCH_CELL_INTEGER && cell->integer == 0;
+    }
+    if (disturbed > 0)
+        bench_note(&call->table, "%d of %d rows have no clean sample: other work took the cores, their figures are too low", disturbed, rows);
+}

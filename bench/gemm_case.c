@@ -1,5 +1,7 @@
 #include "gemm_case.h"
 
+#include "values.h"
+
 #include "core/context.h"
 #include "core/inner.h"
 
@@ -107,26 +109,10 @@ static int value_of(int64_t i, uint64_t salt)
 #define SALT_A 17
 #define SALT_B 1000003
 
-static void store(void *data, tp_dtype dtype, int64_t i, float value)
-{
-    if (dtype == TP_DTYPE_F32)
-        ((float *)data)[i] = value;
-    else
-        ((uint16_t *)data)[i] = dtype == TP_DTYPE_BF16 ? tp_bf16_from_f32(value) : tp_f16_from_f32(value);
-}
-
-static float load(const void *data, tp_dtype dtype, int64_t i)
-{
-    if (dtype == TP_DTYPE_F32)
-        return ((const float *)data)[i];
-    uint16_t bits = ((const uint16_t *)data)[i];
-    return dtype == TP_DTYPE_BF16 ? tp_f32_from_bf16(bits) : tp_f32_from_f16(bits);
-}
-
 static void fill(void *data, tp_dtype dtype, int64_t elements, uint64_t salt)
 {
     for (int64_t i = 0; i < elements; i++)
-        store(data, dtype, i, (float)value_of(i, salt));
+        bench_store(data, dtype, i, value_of(i, salt));
 }
 
 /* Operands lie in memory as the layer's tensors do: x [tokens, in], W [out, in], dy [tokens, out]. */
@@ -219,9 +205,7 @@ int64_t bench_gemm_wrong(bench_gemm *gemm, int64_t elements)
         for (int64_t k = 0; k < args->inner; k++)
             sum += value_of(row * args->a.outer_stride + k * args->a.inner_stride, SALT_A) *
                    value_of(col * args->b.outer_stride + k * args->b.inner_stride, SALT_B);
-        float expected[1];
-        store(expected, args->c_dtype, 0, (float)sum);
-        wrong += load(expected, args->c_dtype, 0) != load(gemm->c, args->c_dtype, at);
+        wrong += bench_load(gemm->c, args->c_dtype, at) != bench_rounded(args->c_dtype, sum);
     }
     return wrong;
 }

@@ -77,6 +77,25 @@ bench_figure bench_sample_figure(const bench_samples *samples)
     return figure;
 }
 
+int bench_sample_clean(const bench_samples *samples)
+{
+    int clean = 0;
+    for (int i = 0; i < samples->count; i++)
+        clean += samples->clean[i];
+    return clean;
+}
+
+/* Whether the plan asks for one more turn. */
+static bool wanted(const bench_part *parts, int count, const bench_plan *plan, int turn, double passed)
+{
+    if (turn < plan->least || passed < plan->seconds)
+        return true;
+    for (int i = 0; i < count; i++)
+        if (bench_sample_clean(parts[i].samples) < plan->least)
+            return passed < BENCH_PATIENCE * plan->seconds;
+    return false;
+}
+
 void bench_measure(const bench_part *parts, int count, const bench_plan *plan)
 {
     for (int turn = 0; turn < plan->warmup; turn++)
@@ -84,7 +103,7 @@ void bench_measure(const bench_part *parts, int count, const bench_plan *plan)
             parts[i].fn(parts[i].arg);
     int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES;
     double begin = bench_now();
-    for (int turn = 0; turn < most && (turn < plan->least || bench_now() - begin < plan->seconds); turn++) {
+    for (int turn = 0; turn < most && wanted(parts, count, plan, turn, bench_now() - begin); turn++) {
         for (int i = 0; i < count; i++) {
             long before = plan->whole_process ? bench_process_switches() : bench_thread_switches();
             double start = bench_now();

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #define BENCH_SAMPLES 512
+#define BENCH_PATIENCE 8
 
 typedef struct bench_samples {
     int count;
@@ -27,6 +28,7 @@ long bench_thread_switches(void);
 long bench_process_switches(void);
 
 void bench_sample_add(bench_samples *samples, double seconds, bool clean);
+int bench_sample_clean(const bench_samples *samples);
 bench_figure bench_sample_figure(const bench_samples *samples);
 
 /* Sorts the values. NaN for none. */
@@ -40,8 +42,8 @@ typedef struct bench_part {
     bench_samples *samples;
 } bench_part;
 
-/* Runs the parts in turns, so that a slow moment falls on all of them, until `seconds` are over or each has `most` samples; at least `least`.
- * Switches are those of the calling thread, or of the process if fn has threads of its own. */
+/* Runs the parts in turns, so that a slow moment falls on all of them, until `seconds` are over or each has `most` samples; at least `least`
+ * samples, and, within BENCH_PATIENCE times `seconds`, until each part has `least` clean ones. Switches are those of the calling thread, or of the process if fn has threads of its own. */
 typedef struct bench_plan {
     int warmup, least, most;
     double seconds;

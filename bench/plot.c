@@ -16,10 +16,12 @@ static double cell_number(const bench_cell *cell)
 
 static bool same_group(const bench_table *table, int a, int b)
 {
-    if (table->plot.group < 0)
-        return true;
-    const bench_cell *x = bench_table_cell(table, a, table->plot.group), *y = bench_table_cell(table, b, table->plot.group);
-    return x->kind == y->kind && x->integer == y->integer && strcmp(x->word, y->word) == 0;
+    for (int i = 0; i < table->plot.groups; i++) {
+        const bench_cell *x = bench_table_cell(table, a, table->plot.group[i]), *y = bench_table_cell(table, b, table->plot.group[i]);
+        if (x->kind != y->kind || x->integer != y->integer || strcmp(x->word, y->word) != 0)
+            return false;
+    }
+    return true;
 }
 
 static bool drawn(const bench_table *table, int row)
@@ -62,16 +64,19 @@ static void write_label(const char *axis, const bench_column *column, FILE *file
     fputc('\n', file);
 }
 
-static void group_name(const bench_table *table, int row, char text[BENCH_CELL_TEXT])
+/* "all_reduce, ranks 2" */
+static void group_name(const bench_table *table, int row, char *text, size_t bytes)
 {
     text[0] = '\0';
-    if (table->plot.group < 0)
-        return;
-    const bench_cell *cell = bench_table_cell(table, row, table->plot.group);
-    if (cell->kind == BENCH_CELL_INTEGER)
-        snprintf(text, BENCH_CELL_TEXT, "%.32s %lld", table->columns[table->plot.group].name, (long long)cell->integer);
-    else
-        snprintf(text, BENCH_CELL_TEXT, "%.71s", cell->word);
+    for (int i = 0; i < table->plot.groups; i++) {
+        const bench_cell *cell = bench_table_cell(table, row, table->plot.group[i]);
+        size_t used = strlen(text);
+        const char *comma = used > 0 ? ", " : "";
+        if (cell->kind == BENCH_CELL_INTEGER)
+            snprintf(text + used, bytes - used, "%s%s %lld", comma, table->columns[table->plot.group[i]].name, (long long)cell->integer);
+        else
+            snprintf(text + used, bytes - used, "%s%s", comma, cell->word);
+    }
 }
 
 void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
@@ -95,8 +100,8 @@ void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
     for (int row = 0; row < table->rows; row++) {
         if (!first_of_group(table, row))
             continue;
-        char name[BENCH_CELL_TEXT];
-        group_name(table, row, name);
+        char name[256];
+        group_name(table, row, name, sizeof name);
         fprintf(file, "%s'-' using 1:2 with linespoints title ", separator);
         write_quoted(name, file);
         separator = ", ";

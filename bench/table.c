@@ -7,7 +7,7 @@
 
 void bench_table_init(bench_table *table, const char *command, const bench_column *columns, int count)
 {
-    *table = (bench_table){.command = command, .columns = columns, .column_count = count, .plot = {-1, -1, -1, -1, false, false}};
+    *table = (bench_table){.command = command, .columns = columns, .column_count = count, .plot = {.x = -1, .y = -1, .only = -1}};
 }
 
 void bench_table_free(bench_table *table)

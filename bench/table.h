@@ -28,10 +28,14 @@ typedef struct bench_column {
     bool left;         /* aligned to the left */
 } bench_column;
 
-/* What --plot draws: y over x, one line for each value of `group`, of the rows whose `only` column (-1: all rows) is true. */
+#define BENCH_GROUPS 5
+
+/* What --plot draws: y over x, one line for each value of the group columns, of the rows whose `only` column (-1: all rows) is true. */
 typedef struct bench_plot {
-    int x, y, group, only;
+    int x, y, only;
     bool log_x, log_y;
+    int groups;
+    int group[BENCH_GROUPS];
 } bench_plot;
 
 typedef struct bench_table {

@@ -1,0 +1,55 @@
+/* Ranks that measure together: every sample begins with a barrier, its time is the mean over ranks, as nccl-tests reports it. */
+#ifndef BENCH_TEAM_H
+#define BENCH_TEAM_H
+
+#include "measure.h"
+#include "turns.h"
+
+#include <stdatomic.h>
+#include <tp/tp.h>
+
+#define BENCH_RANKS 64
+
+typedef struct bench_team {
+    int ranks;
+    bool probed; /* ranks 0 and 1 have cores of their own, so how far these are from each other can be felt */
+    struct {
+        double seconds;
+        bool switched;
+        _Alignas(64) char apart;
+    } slot[BENCH_RANKS];
+    bench_turns *turns; /* NULL: alone */
+    int party;
+    int64_t repeats; /* of the call within one sample */
+    bool more;
+    struct {
+        _Alignas(64) atomic_long turn;
+    } probe[2];
+    double probe_seconds;
+    long probe_round;
+} bench_team;
+
+/* What rank 0 learns. The host moves virtual cores between core complexes, which changes every exchange between two of them by a factor; so samples are told
+ * apart by a probe of flags before and after each, and the figure is of the kind that was seen more often. */
+typedef struct bench_team_figure {
+    bench_figure figure; /* seconds of one call */
+    const char *distance; /* "near", "far", or "" where it was not probed */
+    double probe_seconds; /* of one exchange of flags; 0: not probed */
+} bench_team_figure;
+
+typedef struct bench_team_plan {
+    int warmup, least, most;
+    double seconds;
+    int64_t repeats; /* calls a sample; 0: as many as take 0.2 ms */
+} bench_team_plan;
+
+void bench_team_init(bench_team *team, int ranks, int cores);
+
+/* Collective: times fn(arg), taking turns with other parties for each sample. Rank 0 gets the figure. Called without the turn. */
+tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
+                             bench_team_figure *figure);
+
+/* Collective: the sum of a number over ranks, by way of shared memory. */
+tp_status bench_team_sum(bench_team *team, tp_ctx *ctx, double mine, double *sum);
+
+#endif
