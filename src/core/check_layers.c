@@ -4,6 +4,17 @@
 
 #include "core/ops_check.h"
 
+/* Integers are only filled with zeros and copied. */
+static tp_status check_integer_map(tpi_check check, const tpi_map_args *args)
+{
+    if (args->in)
+        TPI_TRY(tpi_check_dtype(check, "in_dtype", args->in_dtype, args->out_dtype));
+    if (args->accumulate || args->dropout != 0 || (args->scale != 0 && args->scale != 1))
+        return tpi_refuse(check.ctx, TP_ERR_DTYPE, "%s: %s is copied only; scale %g, dropout %g", check.op,
+                          tp_dtype_name(args->out_dtype), (double)args->scale, (double)args->dropout);
+    return TP_OK;
+}
+
 tp_status tpi_check_map(tp_ctx *ctx, const tpi_map_args *args)
 {
     tpi_check check = {ctx, "map"};
@@ -11,17 +22,18 @@ tp_status tpi_check_map(tp_ctx *ctx, const tpi_map_args *args)
     TPI_TRY(tpi_check_size(check, "rows", rows));
     TPI_TRY(tpi_check_size(check, "cols", cols));
     TPI_TRY(tpi_check_size(check, "first_row", args->first_row));
-    TPI_TRY(tpi_check_float(check, "out_dtype", args->out_dtype));
-    TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"out", args->out, rows, cols, args->out_stride}));
+    TPI_TRY(tpi_check_range(check, "out_dtype", (int)args->out_dtype, TP_DTYPE_F32, TP_DTYPE_COUNT - 1));
     TPI_TRY(tpi_check_dropout(check, args->dropout));
+    TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"out", args->out, rows, cols, args->out_stride}));
+    if (args->in)
+        TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"in", args->in, rows, cols, args->in_stride}));
+    if (tp_dtype_epsilon(args->out_dtype) == 0)
+        return check_integer_map(check, args);
     if (args->accumulate) {
         TPI_TRY(tpi_check_dtype(check, "out_dtype of an accumulating map", args->out_dtype, TP_DTYPE_F32));
         TPI_TRY(tpi_check_pointer(check, "in of an accumulating map", args->in, rows > 0 && cols > 0));
     }
-    if (!args->in)
-        return TP_OK;
-    TPI_TRY(tpi_check_float(check, "in_dtype", args->in_dtype));
-    return tpi_check_rows(check, (tpi_check_matrix){"in", args->in, rows, cols, args->in_stride});
+    return args->in ? tpi_check_float(check, "in_dtype", args->in_dtype) : TP_OK;
 }
 
 tp_status tpi_check_activation(tp_ctx *ctx, const tpi_activation_args *args)

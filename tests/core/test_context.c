@@ -77,7 +77,8 @@ Test(context, missing_instruction_sets_are_refused)
 Test(context, defaults_and_versions)
 {
     tp_ctx *ctx;
-    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.version = TP_VERSION, .seed = 42}, &ctx), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.version = TP_VERSION, .seed = 42}, &ctx), TP_OK, "%s",
+                 tp_last_message());
     cr_assert_eq(tp_ctx_rank(ctx), 0);
     cr_assert_geq(tp_ctx_threads(ctx), 1);
     cr_assert_eq(tp_ctx_seed(ctx), 42u);
@@ -113,6 +114,72 @@ Test(context, pass_rows)
     rows = tp_pass_rows(ctx, &pass, false);
     cr_assert(rows.begin == 0 && rows.end == 33);
     tp_ctx_destroy(ctx);
+}
+
+/* Every group holds the ranks that differ in its coordinate only, in the order of that coordinate. */
+static tp_status check_groups(tp_ctx *ctx, void *arg)
+{
+    atomic_int *wrong = arg;
+    const tp_mesh *mesh = tp_ctx_mesh(ctx);
+    for (int axis = 0; axis < TP_AXIS_COUNT; axis++) {
+        tp_comm *group = tp_ctx_group(ctx, (tp_axis)axis);
+        int size = tp_mesh_size(mesh, (tp_axis)axis);
+        if (tp_comm_size(group) != size ||
+            tp_comm_rank(group) != tp_mesh_coordinate(mesh, tp_ctx_rank(ctx), (tp_axis)axis))
+            atomic_fetch_add(wrong, 1);
+        int32_t mine = tp_ctx_rank(ctx), all[16], coordinate[TP_AXIS_COUNT];
+        TPI_TRY(tp_all_gather(ctx, group, tp_tensor_1d(&mine, TP_DTYPE_I32, 1), tp_tensor_1d(all, TP_DTYPE_I32, size),
+                              NULL));
+        TPI_TRY(tp_ctx_synchronize(ctx));
+        for (int i = 0; i < TP_AXIS_COUNT; i++)
+            coordinate[i] = tp_mesh_coordinate(mesh, mine, (tp_axis)i);
+        for (coordinate[axis] = 0; coordinate[axis] < size; coordinate[axis]++) {
+            if (all[coordinate[axis]] != tp_mesh_rank(mesh, coordinate))
+                atomic_fetch_add(wrong, 1);
+        }
+    }
+    return TP_OK;
+}
+
+Test(context, groups_of_the_mesh)
+{
+    static const tp_mesh meshes[] = {{2, 2, 2, 2}, {4, 1, 3, 1}, {0, 1, 2, 1}, {1, 1, 1, 5}, {0, 0, 0, 0}};
+    static const int ranks[] = {16, 12, 8, 5, 3};
+    for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++) {
+        atomic_int wrong = 0;
+        tp_run_options options = {.ranks = ranks[i], .ctx = {.mesh = meshes[i], .threads = 1}};
+        cr_assert_eq(tp_run_ranks(&options, check_groups, &wrong), TP_OK, "%s", tp_last_message());
+        cr_assert_eq(atomic_load(&wrong), 0);
+    }
+}
+
+Test(context, a_wrong_mesh_is_refused_on_all_ranks)
+{
+    atomic_int wrong = 0;
+    tp_run_options options = {.ranks = 4, .ctx = {.mesh.tp = 3}};
+    cr_assert_eq(tp_run_ranks(&options, check_groups, &wrong), TP_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(tp_last_message(), "tp 3"), "%s", tp_last_message());
+    cr_assert_not_null(strstr(tp_last_message(), "4 ranks"), "%s", tp_last_message());
+}
+
+/* The lane of one rank fails while its peers wait for it in a collective. */
+static tp_status fail_one(tp_ctx *ctx, void *arg)
+{
+    (void)arg;
+    if (tp_ctx_rank(ctx) == 1)
+        return tpi_fail(ctx, TP_ERR_NUMERIC, "loss is not finite at step %d", 7);
+    tp_status status = tp_barrier(ctx, tp_ctx_world(ctx));
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    bool told = status == TP_ERR_PEER && strstr(tp_ctx_message(ctx), "loss is not finite at step 7");
+    return told ? status : tpi_fail(ctx, TP_ERR_INTERNAL, "peer was told %s", tp_ctx_message(ctx));
+}
+
+Test(context, a_failure_reaches_the_peers)
+{
+    tp_run_options options = {.ranks = 3};
+    cr_assert_eq(tp_run_ranks(&options, fail_one, NULL), TP_ERR_NUMERIC, "%s", tp_last_message());
+    cr_assert_not_null(strstr(tp_last_message(), "loss is not finite at step 7"), "%s", tp_last_message());
 }
 
 typedef struct log_record {

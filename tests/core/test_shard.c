@@ -7,7 +7,8 @@ static void check_cover(int64_t total, int64_t parts)
     int64_t next = 0;
     for (int64_t index = 0; index < parts; index++) {
         tp_range range = tp_shard_range(total, parts, index);
-        cr_assert_eq(range.begin, next, "total %lld parts %lld index %lld", (long long)total, (long long)parts, (long long)index);
+        cr_assert_eq(range.begin, next, "total %lld parts %lld index %lld", (long long)total, (long long)parts,
+                     (long long)index);
         int64_t size = range.end - range.begin;
         cr_assert(size == total / parts || size == total / parts + 1);
         next = range.end;
