@@ -1,0 +1,315 @@
+#include "layouts.h"
+
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+#include "tolerance.h"
+
+void *tpt_case_input(const tpt_case *c)
+{
+    return tpt_new_normal(c->dtype, c->pass.tokens * c->in, c->seed + 1, 1.0);
+}
+
+void *tpt_case_residual(const tpt_case *c)
+{
+    return tpt_new_normal(c->dtype, c->pass.tokens * c->out, c->seed + 2, 1.0);
+}
+
+void *tpt_case_gradient(const tpt_case *c)
+{
+    return tpt_new_normal(c->dtype, c->pass.tokens * c->out, c->seed + 3, 1.0);
+}
+
+typedef struct run_state {
+    const tpt_case *c;
+    const tpt_layout *layout;
+    tpt_result *out;
+    const char *x, *residual, *dy;
+} run_state;
+
+/* This rank's part of a global [tokens, features] tensor. */
+typedef struct side {
+    tp_range rows, cols;
+    int64_t features;
+} side;
+
+static side side_of(tp_ctx *ctx, const run_state *s, bool cut, int64_t features)
+{
+    tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
+    side part = {{0, s->c->pass.tokens}, {0, features}, features};
+    if (cut)
+        part.cols = tp_shard_range(features, tp_comm_size(group), tp_comm_rank(group));
+    else
+        part.rows = tp_pass_rows(ctx, &s->c->pass, s->layout->sequence_parallel && s->c->table != NULL);
+    return part;
+}
+
+static tp_tensor take(const run_state *s, const side *part, const char *global)
+{
+    int64_t rows = part->rows.end - part->rows.begin, cols = part->cols.end - part->cols.begin;
+    size_t size = tp_dtype_size(s->c->dtype);
+    tp_tensor local = tp_tensor_2d(tpt_array(s->c->dtype, rows * cols), s->c->dtype, rows, cols);
+    for (int64_t r = 0; r < rows; r++) {
+        char *to = (char *)local.data + (size_t)(r * cols) * size;
+        if (global != NULL)
+            memcpy(to, global + (size_t)((part->rows.begin + r) * part->features + part->cols.begin) * size, (size_t)cols * size);
+        else
+            memset(to, 0xff, (size_t)cols * size); /* outputs are poisoned with NaN */
+    }
+    return local;
+}
+
+static void put(const run_state *s, const side *part, tp_tensor local, char *global)
+{
+    size_t size = tp_dtype_size(s->c->dtype);
+    for (int64_t r = 0; r < local.shape[0]; r++)
+        memcpy(global + (size_t)((part->rows.begin + r) * part->features + part->cols.begin) * size,
+               (char *)local.data + (size_t)(r * local.stride[0]) * size, (size_t)local.shape[1] * size);
+}
+
+static tp_status load_params(tp_ctx *ctx, const run_state *s, tp_param **params, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int64_t elements = tp_param_elements(params[i]);
+        uint64_t seed = s->c->seed ^ tp_random_stream_name(params[i]->name);
+        bool gain = params[i]->init == TP_INIT_ONE;
+        float *values = gain ? tpt_new_uniform(TP_DTYPE_F32, elements, seed, 0.5, 1.5)
+                             : tpt_new_normal(TP_DTYPE_F32, elements, seed, params[i]->dims == 2 ? 0.3 : 0.5);
+        tp_status status = tp_param_load(ctx, params[i], values, TP_DTYPE_F32, NULL);
+        free(values);
+        if (status != TP_OK)
+            return status;
+    }
+    return TP_OK;
+}
+
+static tp_status gather_params(tp_ctx *ctx, const run_state *s, tp_param **params, int count)
+{
+    for (int i = 0; i < count; i++) {
+        int64_t elements = tp_param_elements(params[i]);
+        float *value = tpt_array(TP_DTYPE_F32, elements), *grad = tpt_array(TP_DTYPE_F32, elements);
+        tp_status status = tp_param_gather(ctx, params[i], 0, value);
+        if (status == TP_OK)
+            status = tp_param_gather(ctx, params[i], 1, grad);
+        if (status == TP_OK && tp_ctx_rank(ctx) == 0) {
+            snprintf(s->out->name[i], TP_PARAM_NAME, "%s", params[i]->name);
+            s->out->elements[i] = elements;
+            s->out->value[i] = value;
+            s->out->grad[i] = grad;
+            s->out->params = count;
+        } else {
+            free(value);
+            free(grad);
+        }
+        if (status != TP_OK)
+            return status;
+    }
+    return TP_OK;
+}
+
+static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const side *in, const side *out)
+{
+    const tpt_case *c = s->c;
+    tp_tensor x = take(s, in, s->x), y = take(s, out, NULL), dy = take(s, out, s->dy), dx = take(s, in, NULL);
+    tp_tensor residual = c->residual ? take(s, out, s->residual) : tp_tensor_none();
+    size_t bytes = c->table->saved_bytes(layer, &c->pass);
+    void *memory = tpt_allocate(bytes);
+    memset(memory, 0xff, bytes);
+    tp_io io = {.in = x, .out = y, .residual = residual}, back = {.in = dy, .out = dx};
+    tp_status status = c->table->forward(ctx, layer, &c->pass, &io, NULL, 0, false);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    put(s, out, y, s->out->y_unsaved);
+    for (int m = 0; status == TP_OK && m < (c->microbatches > 0 ? c->microbatches : 1); m++) {
+        status = c->table->forward(ctx, layer, &c->pass, &io, memory, bytes, true);
+        if (status == TP_OK)
+            status = (s->layout->split_backward ? c->table->backward_split : c->table->backward)(ctx, layer, &c->pass, &back);
+    }
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    put(s, out, y, s->out->y);
+    put(s, in, dx, s->out->dx);
+    free(x.data), free(y.data), free(dy.data), free(dx.data), free(residual.data), free(memory);
+    return status;
+}
+
+static tp_status run_rank(tp_ctx *ctx, void *arg)
+{
+    run_state *s = arg;
+    const tpt_case *c = s->c;
+    void *layer = NULL;
+    tp_status status = c->table->create(ctx, c->desc, s->layout->sequence_parallel, &layer);
+    if (status != TP_OK)
+        return status;
+    tp_param *params[TPT_MAX_PARAMS];
+    int count = c->table->params(layer, params, TPT_MAX_PARAMS);
+    side in = side_of(ctx, s, c->cut == TPT_CUT_INPUT, c->in), out = side_of(ctx, s, c->cut == TPT_CUT_OUTPUT, c->out);
+    status = load_params(ctx, s, params, count);
+    if (status == TP_OK)
+        status = run_passes(ctx, layer, s, &in, &out);
+    if (status == TP_OK)
+        status = tp_params_finish(ctx, params, count);
+    if (status == TP_OK)
+        status = gather_params(ctx, s, params, count);
+    float norm = 0;
+    if (status == TP_OK)
+        status = tp_params_grad_norm(ctx, params, count, &norm);
+    if (tp_ctx_rank(ctx) == 0)
+        s->out->grad_norm = norm;
+    c->table->destroy(layer);
+    return status;
+}
+
+void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
+{
+    *out = (tpt_result){.y = tpt_array(c->dtype, c->pass.tokens * c->out),
+                        .y_unsaved = tpt_array(c->dtype, c->pass.tokens * c->out),
+                        .dx = tpt_array(c->dtype, c->pass.tokens * c->in)};
+    run_state state = {.c = c, .layout = layout, .out = out};
+    char *x = tpt_case_input(c), *residual = tpt_case_residual(c), *dy = tpt_case_gradient(c);
+    state.x = x;
+    state.residual = residual;
+    state.dy = dy;
+    tp_run_options options = {.ranks = layout->tp,
+                              .ctx = {.threads = layout->threads,
+                                      .isa = layout->isa,
+                                      .seed = 42,
+                                      .lane_delay_seed = layout->lane_delay_seed,
+                                      .timeout_ms = 60000}};
+    tp_status status = tp_run_ranks(&options, run_rank, &state);
+    cr_assert_eq(status, TP_OK, "%s at tp %d: %s: %s", c->name, layout->tp, tp_status_name(status), tp_last_message());
+    free(x), free(residual), free(dy);
+}
+
+void tpt_result_free(tpt_result *result)
+{
+    free(result->y), free(result->y_unsaved), free(result->dx);
+    for (int i = 0; i < result->params; i++)
+        free(result->value[i]), free(result->grad[i]);
+}
+
+bool tpt_result_same(const tpt_case *c, const char *layout, const tpt_result *a, const tpt_result *b)
+{
+    char what[256];
+    snprintf(what, sizeof what, "%s, %s: y", c->name, layout);
+    bool same = tpt_same_bits(what, b->y, a->y, c->dtype, c->pass.tokens * c->out);
+    snprintf(what, sizeof what, "%s, %s: y without saving", c->name, layout);
+    same = tpt_same_bits(what, b->y_unsaved, a->y, c->dtype, c->pass.tokens * c->out) && same;
+    snprintf(what, sizeof what, "%s, %s: dx", c->name, layout);
+    same = tpt_same_bits(what, b->dx, a->dx, c->dtype, c->pass.tokens * c->in) && same;
+    for (int i = 0; i < a->params; i++) {
+        snprintf(what, sizeof what, "%s, %s: gradient of %s", c->name, layout, a->name[i]);
+        same = tpt_same_bits(what, b->grad[i], a->grad[i], TP_DTYPE_F32, a->elements[i]) && same;
+        snprintf(what, sizeof what, "%s, %s: value of %s", c->name, layout, a->name[i]);
+        same = tpt_same_bits(what, b->value[i], a->value[i], TP_DTYPE_F32, a->elements[i]) && same;
+    }
+    snprintf(what, sizeof what, "%s, %s: gradient norm", c->name, layout);
+    return tpt_same_bits(what, &b->grad_norm, &a->grad_norm, TP_DTYPE_F32, 1) && same;
+}
+
+/* Double copies of everything a reference reads. */
+typedef struct reference_state {
+    const tpt_case *c;
+    tpt_reference reference;
+    double *x, *dy, *y, *residual;
+    double *param[TPT_MAX_PARAMS];
+} reference_state;
+
+static double *to_double(const void *data, tp_dtype dtype, int64_t count)
+{
+    double *out = tpt_allocate((size_t)count * sizeof(double));
+    tpt_to_f64(out, data, dtype, count);
+    return out;
+}
+
+static double reference_loss(reference_state *s)
+{
+    s->reference(s->c, s->x, s->param, s->y);
+    double loss = 0;
+    for (int64_t i = 0; i < s->c->pass.tokens * s->c->out; i++)
+        loss += s->y[i] * s->dy[i];
+    return loss * (s->c->microbatches > 0 ? s->c->microbatches : 1);
+}
+
+static double *differences(reference_state *s, double *values, int64_t count)
+{
+    double *gradient = tpt_allocate((size_t)count * sizeof(double));
+    for (int64_t i = 0; i < count; i++) {
+        double keep = values[i], step = 1e-5 * fmax(1, fabs(keep));
+        values[i] = keep + step;
+        double up = reference_loss(s);
+        values[i] = keep - step;
+        gradient[i] = (up - reference_loss(s)) / (2 * step);
+        values[i] = keep;
+    }
+    return gradient;
+}
+
+/* Relative error in the norm of a gradient that went through `depth` ops; central differences themselves are good to about 1e-9. */
+static double norm_tolerance(const tpt_case *c, int depth)
+{
+    return tpt_tolerance_chain(c->dtype, c->in > c->out ? c->in : c->out, depth, 1.0) + 1e-8;
+}
+
+static void check_array(const tpt_case *c, const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count, int depth)
+{
+    char label[256];
+    snprintf(label, sizeof label, "%s: %s", c->name, what);
+    cr_assert(tpt_close_norm(label, got, dtype, want, count, norm_tolerance(c, depth)), "%s differs from the reference", label);
+}
+
+void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference reference, int depth)
+{
+    int64_t in = c->pass.tokens * c->in, out = c->pass.tokens * c->out;
+    void *x = tpt_case_input(c), *dy = tpt_case_gradient(c), *residual = tpt_case_residual(c);
+    reference_state s = {.c = c, .reference = reference, .x = to_double(x, c->dtype, in), .dy = to_double(dy, c->dtype, out)};
+    s.residual = to_double(residual, c->dtype, out);
+    s.y = tpt_allocate((size_t)out * sizeof(double));
+    for (int i = 0; i < result->params; i++)
+        s.param[i] = to_double(result->value[i], TP_DTYPE_F32, result->elements[i]);
+    reference(c, s.x, s.param, s.y);
+    for (int64_t i = 0; c->residual && i < out; i++)
+        s.y[i] += s.residual[i];
+    check_array(c, "y", result->y, c->dtype, s.y, out, depth);
+    double *gradient = differences(&s, s.x, in);
+    check_array(c, "dx", result->dx, c->dtype, gradient, in, 2 * depth);
+    free(gradient);
+    for (int i = 0; i < result->params; i++) {
+        gradient = differences(&s, s.param[i], result->elements[i]);
+        check_array(c, result->name[i], result->grad[i], TP_DTYPE_F32, gradient, result->elements[i], 2 * depth);
+        free(gradient);
+        free(s.param[i]);
+    }
+    free(s.x), free(s.dy), free(s.y), free(s.residual), free(x), free(dy), free(residual);
+}
+
+void tpt_same_on_all_layouts(const tpt_case *c)
+{
+    static const tpt_layout layouts[] = {
+        {.tp = 1, .threads = 2},
+        {.tp = 1, .threads = 3, .split_backward = true},
+        {.tp = 2, .threads = 1},
+        {.tp = 2, .threads = 2, .sequence_parallel = true},
+        {.tp = 4, .threads = 1, .sequence_parallel = true},
+        {.tp = 4, .threads = 1, .lane_delay_seed = 7},
+        {.tp = 8, .threads = 1},
+        {.tp = 8, .threads = 1, .sequence_parallel = true, .split_backward = true},
+        {.tp = 2, .threads = 1, .isa = TP_ISA_PORTABLE, .sequence_parallel = true},
+    };
+    tpt_result one, other;
+    tpt_case_run(c, &(tpt_layout){.tp = 1, .threads = 1}, &one);
+    cr_assert(tpt_same_bits("y without saving", one.y_unsaved, one.y, c->dtype, c->pass.tokens * c->out));
+    for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+        char name[96];
+        snprintf(name, sizeof name, "tp %d, sequence parallelism %s, threads %d", layouts[i].tp, layouts[i].sequence_parallel ? "on" : "off",
+                 layouts[i].threads);
+        tpt_case_run(c, &layouts[i], &other);
+        cr_assert(tpt_result_same(c, name, &one, &other), "%s: %s differs from one rank", c->name, name);
+        tpt_result_free(&other);
+    }
+    tpt_result_free(&one);
+}
