@@ -282,8 +282,9 @@ void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference
         gradient = differences(&s, s.param[i], result->elements[i]);
         check_array(c, result->name[i], result->grad[i], TP_DTYPE_F32, gradient, result->elements[i], 2 * depth);
         free(gradient);
-        free(s.param[i]);
     }
+    for (int i = 0; i < result->params; i++)
+        free(s.param[i]);
     free(s.x), free(s.dy), free(s.y), free(s.residual), free(x), free(dy), free(residual);
 }
 
