@@ -13,7 +13,7 @@ static tpi_post post_of(const tpi_collective_args *args)
         .cols = args->cols,
         .out_rows = args->out_rows,
         .op = -1,
-        .root = args->root,
+        .root = -1,
         .counts = args->counts,
         .recv_counts = args->recv_counts,
     };
@@ -70,7 +70,8 @@ tp_status tpi_threads_all_gather(tpi_call *call, const tpi_collective_args *args
 
 tp_status tpi_threads_broadcast(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = post_of(args);
+    tpi_post post = post_of(args);
+    post.root = args->root;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
     bool staged = bytes <= TPI_STAGING_BYTES, is_root = call->rank == args->root;
     tpi_call_next(call);

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <tp/comm.h>
 
-#include "core/context.h"
+#include "comm/table.h"
 #include "support/data.h"
 
 /* In a rank's function: a false condition returns TP_ERR_INTERNAL with the place. */
