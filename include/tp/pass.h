@@ -17,6 +17,7 @@ typedef struct tp_pass {
     const int32_t *targets;   /* [tokens] target ids, for the loss; negative: ignored */
     float loss_scale;         /* what the loss gradient is multiplied by (1 / valid tokens of the step, say); 0: 1 */
     uint64_t step;            /* dropout masks differ from step to step */
+    bool no_dropout;          /* evaluation: as if every dropout probability were 0 */
     int64_t first_token;      /* global index of row 0 in the step's batch: masks don't depend on how the batch is split */
 } tp_pass;
 

@@ -40,7 +40,7 @@ TP_API tp_status tp_trainer_step(tp_ctx *ctx, tp_trainer *trainer, tp_train_repo
 /* Learning rate of a step (from 1): pure function of the description. */
 TP_API float tp_trainer_lr(const tp_trainer_desc *desc, int64_t step);
 
-/* Mean loss over `sequences` sequences of the data from `at` on, forward only; independent of the microbatch. */
+/* Mean loss over `sequences` sequences of the data from token `at` on, forward only, without dropout; independent of the microbatch. */
 TP_API tp_status tp_trainer_evaluate(tp_ctx *ctx, tp_trainer *trainer, int64_t at, int64_t sequences, double *loss);
 
 TP_API tp_optimizer *tp_trainer_optimizer(tp_trainer *trainer);

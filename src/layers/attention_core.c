@@ -33,7 +33,7 @@ tpi_attention_args tpi_attention_core_args(const tp_attention *layer, const tp_p
                                 .scale = 1.0f / sqrtf((float)desc->head_dim),
                                 .causal = desc->mask == TP_MASK_CAUSAL,
                                 .window = desc->window,
-                                .dropout = desc->probability_dropout,
+                                .dropout = tpi_pass_dropout(pass, desc->probability_dropout),
                                 .dropout_key = tpi_dropout_key(layer->ctx, desc->layer << 8 | TPI_SITE_PROBABILITIES, pass),
                                 .first_token = pass->first_token,
                                 .first_head = map->heads.begin,

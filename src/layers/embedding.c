@@ -169,7 +169,7 @@ static tp_status drop(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pas
                                    .out = out.data,
                                    .out_dtype = out.dtype,
                                    .out_stride = out.stride[0],
-                                   .dropout = layer->desc.dropout,
+                                   .dropout = tpi_pass_dropout(pass, layer->desc.dropout),
                                    .dropout_key = tpi_dropout_key(ctx, layer->desc.site, pass),
                                    .first_row = pass->first_token + first});
 }
@@ -178,7 +178,7 @@ static tp_status drop(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pas
  * that it would round otherwise) and the mask and the one rounding come after it. */
 static tp_status combine(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor y)
 {
-    bool dropping = layer->desc.dropout > 0.0f;
+    bool dropping = tpi_pass_dropout(pass, layer->desc.dropout) > 0.0f;
     tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
     tp_tensor partial, sum = y;
     tp_reduce_desc finish = {0};
@@ -224,7 +224,7 @@ static tp_status whole_gradient(tp_ctx *ctx, const tp_embedding *layer, const tp
         TPI_TRY(tp_all_gather(ctx, tp_ctx_group(ctx, TP_AXIS_TP), dy, all, NULL));
     }
     *out = all;
-    if (!(layer->desc.dropout > 0.0f))
+    if (!(tpi_pass_dropout(pass, layer->desc.dropout) > 0.0f))
         return TP_OK;
     TPI_TRY(tpi_scratch_tensor(ctx, TP_DTYPE_F32, pass->tokens, layer->desc.features, out));
     return drop(ctx, layer, pass, all, *out, 0);

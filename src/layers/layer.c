@@ -50,6 +50,11 @@ tp_random_key tpi_dropout_key(const tp_ctx *ctx, uint32_t site, const tp_pass *p
     return (tp_random_key){tp_ctx_seed(ctx), tp_random_stream_step(site, pass->step)};
 }
 
+float tpi_pass_dropout(const tp_pass *pass, float probability)
+{
+    return pass->no_dropout ? 0.0f : probability;
+}
+
 tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability)
 {
     if (!(probability >= 0 && probability < 1)) /* NaN too */

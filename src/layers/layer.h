@@ -29,6 +29,9 @@ enum { TPI_SITE_EMBEDDING = 1, TPI_SITE_PROBABILITIES, TPI_SITE_ATTENTION_OUTPUT
 /* Dropout key of a site in a step. */
 tp_random_key tpi_dropout_key(const tp_ctx *ctx, uint32_t site, const tp_pass *pass);
 
+/* The probability in this pass. */
+float tpi_pass_dropout(const tp_pass *pass, float probability);
+
 /* Checks of common descriptor fields. */
 tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability);
 tp_status tpi_layer_check_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);

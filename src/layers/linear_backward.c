@@ -112,7 +112,7 @@ static tp_status prepare_gradient(tpi_linear_call *call, tp_tensor dy, tp_tensor
                                                       .out = call->local.data,
                                                       .out_dtype = dy.dtype,
                                                       .out_stride = call->local.stride[0],
-                                                      .dropout = layer->desc.dropout,
+                                                      .dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout),
                                                       .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass),
                                                       .first_row = call->pass.first_token + rows.begin});
 }

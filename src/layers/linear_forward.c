@@ -35,7 +35,7 @@ static void finish_gemm(const tpi_linear_call *call, tpi_gemm_args *args)
     args->pre_stride = call->fusion.pre.data ? call->fusion.pre.stride[0] : 0;
     args->residual = call->residual.data;
     args->residual_stride = call->residual.data ? call->residual.stride[0] : 0;
-    args->dropout = layer->desc.dropout;
+    args->dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout);
     args->dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass);
     args->first_row = call->pass.first_token;
 }
@@ -69,7 +69,7 @@ static tp_status forward_reduce(void *user, tpi_stream *stream, const tp_plan_op
     (void)op;
     tp_reduce_desc reduce = {.bias = layer->bias ? layer->bias->value : tp_tensor_none(),
                              .residual = call->residual,
-                             .dropout = layer->desc.dropout,
+                             .dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout),
                              .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass),
                              .first_row = call->pass.first_token + tpi_linear_rows(layer, &call->pass).begin};
     if (layer->gather_gradient)

@@ -257,6 +257,7 @@ static tp_status evaluate_pass(tp_ctx *ctx, tp_trainer *trainer, int64_t at, int
     tp_pass pass = pass_of(&trainer->desc, sequences);
     pass.ids = data->ids;
     pass.targets = data->targets;
+    pass.no_dropout = true;
     return tp_model_forward(ctx, trainer->model, &pass, NULL);
 }
 
