@@ -1,7 +1,9 @@
 /* Memory of a context: counts, allocators, every Nth allocation failing, and the arena. */
 #include <criterion/criterion.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tp/comm.h>
 
 #include "core/context.h"
 
@@ -66,6 +68,53 @@ Test(memory, every_allocation_of_create_may_fail)
     fail_every_allocation((tp_ctx_desc){.threads = 1});
     fail_every_allocation((tp_ctx_desc){.threads = 3});
     fail_every_allocation((tp_ctx_desc){.threads = 2, .lane_delay_seed = 5});
+}
+
+typedef struct rank_of_two {
+    tp_world *world;
+    int rank;
+    ledger ledger;
+    tp_status status;
+} rank_of_two;
+
+static void *create_rank(void *argument)
+{
+    rank_of_two *self = argument;
+    tp_ctx *ctx = NULL;
+    tp_ctx_desc desc = {.threads = 1, .world = self->world, .rank = self->rank, .allocator = of(&self->ledger)};
+    self->status = tp_ctx_create(&desc, &ctx);
+    tp_ctx_destroy(ctx);
+    return NULL;
+}
+
+/* Rank 1 fails at its allocation n (0: none); returns how many it made. */
+static int create_two(int n)
+{
+    rank_of_two ranks[2] = {{.rank = 0}, {.rank = 1, .ledger.fail_at = n}};
+    tp_world *world;
+    cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 2}, &world), TP_OK);
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++) {
+        ranks[i].world = world;
+        cr_assert_eq(pthread_create(&threads[i], NULL, create_rank, &ranks[i]), 0);
+    }
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    tp_world_destroy(world);
+    for (int i = 0; i < 2; i++)
+        cr_assert(ranks[i].ledger.blocks == 0 && !ranks[i].ledger.wrong, "allocation %d, rank %d", n, i);
+    cr_assert_eq(ranks[1].status, n == 0 ? TP_OK : TP_ERR_MEMORY, "allocation %d", n);
+    /* The peer is told, unless it had all it needed before. */
+    tp_status told = ranks[0].status;
+    cr_assert(told == TP_OK || (n > 0 && (told == TP_ERR_PEER || told == TP_ERR_MEMORY)), "allocation %d", n);
+    return ranks[1].ledger.calls;
+}
+
+Test(memory, a_rank_without_memory_does_not_hang_its_peer)
+{
+    int needed = create_two(0);
+    for (int n = 1; n <= needed; n++)
+        create_two(n);
 }
 
 Test(memory, counts_and_peaks)
