@@ -63,7 +63,7 @@ typedef struct tp_ctx_desc {
     int rank;        /* this rank of the world */
     tp_mesh mesh;
     tp_allocator allocator;
-    void (*log)(void *user, const char *text);
+    void (*log)(void *user, const char *text); /* gets the message of the first failure, from the thread that met it */
     void *log_user;
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
     bool synchronous;   /* finish each op before the next is issued, so that an error names the right one */
@@ -101,7 +101,7 @@ TP_API tp_comm *tp_ctx_group(const tp_ctx *ctx, tp_axis axis);
 TP_API tp_comm *tp_ctx_world(const tp_ctx *ctx);
 
 /* Device memory from the context's allocator, 64-byte aligned, not cleared; counted under `kind`. bytes 0 gives a pointer
- * that may be released. */
+ * that may be released. TP_ERR_MEMORY is a refusal: the context stays whole. */
 TP_API tp_status tp_ctx_allocate(tp_ctx *ctx, tp_memory_kind kind, size_t bytes, void **out);
 TP_API void tp_ctx_release(tp_ctx *ctx, tp_memory_kind kind, void *memory, size_t bytes);
 TP_API tp_memory_count tp_ctx_memory(const tp_ctx *ctx, tp_memory_kind kind);

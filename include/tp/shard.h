@@ -28,7 +28,7 @@ typedef struct tp_shard_part {
 TP_BEGIN_DECLS
 
 /* [floor(total*index/parts), floor(total*(index+1)/parts)): uneven is normal, nothing is padded, and ranges nest: a rank of 4
- * holds exactly what two ranks of 8 hold. Exact for totals up to 2^63-1. total >= 0, 0 <= index < parts. */
+ * holds exactly what two ranks of 8 hold. Exact for totals up to 2^63-1. total >= 0, 0 <= index < parts <= 2^31. */
 TP_API tp_range tp_shard_range(int64_t total, int64_t parts, int64_t index);
 
 /* Global indices (not units) of the part that rank `index` of `parts` holds, and of those that it owns (counts in norms,

@@ -61,7 +61,8 @@ typedef struct tpi_gemm_args {
     int64_t c_stride;
     bool accumulate; /* the chain starts from c: c f32, order NULL, no epilogue */
     /* Epilogue, in f32 on the tree's root: x = sum + bias; pre = round(x); x = act(x); x = dropout(x) + residual; c = round(x). The
-     * activation is applied to the unrounded x. act_grad: x = sum * act'(act_input) instead (act' read at the stored pre-activation). */
+     * activation is applied to the unrounded x. act_grad: x = sum * act'(act_input) instead (act' read at the stored pre-activation;
+     * without bias and pre). An empty inner sum is +0, and is finished like any other. */
     const void *bias; /* [cols], bias_dtype */
     tp_dtype bias_dtype;
     tpi_activation activation;
@@ -74,7 +75,8 @@ typedef struct tpi_gemm_args {
     float dropout;
     tp_random_key dropout_key;
     int64_t first_row; /* global row of row 0; mask index = (first_row + r) * cols + c */
-    /* row_sums[r] = chain over k of A[r, k] continued from row_sums[r] (the bias gradient inside a weight gradient). f32; order NULL. */
+    /* row_sums[r] = chain over k of A[r, k] continued from row_sums[r] (the bias gradient inside a weight gradient), also when
+     * cols is 0. f32; order NULL. */
     float *row_sums;
 } tpi_gemm_args;
 
@@ -146,7 +148,7 @@ typedef struct tpi_rope_args {
     tp_dtype dtype;
     int64_t stride;
     const int32_t *positions; /* [rows]; NULL: from offsets */
-    const int64_t *offsets;   /* [sequences + 1]; NULL: equal lengths */
+    const int64_t *offsets;   /* [sequences + 1], host memory; NULL: equal lengths, and sequences 0 means 1 */
     int64_t sequences;
     double theta;
     bool inverse;
@@ -207,7 +209,7 @@ typedef struct tpi_attention_args {
     void *out; /* [rows, heads*head_dim] */
     int64_t out_stride;
     float *lse; /* [heads, rows] log-sum-exp of scaled scores; NULL in forward: not kept */
-    const int64_t *offsets; /* [sequences + 1]; NULL: equal lengths */
+    const int64_t *offsets; /* [sequences + 1], host memory; NULL: equal lengths, and sequences 0 means 1 */
     int64_t sequences;
     const int32_t *kv_of_head; /* [heads] */
     float scale;

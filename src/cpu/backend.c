@@ -20,7 +20,9 @@ static tp_status cpu_open(tp_ctx *ctx)
     ctx->device_state = state;
     if (ctx->desc.isa == TP_ISA_AUTO)
         ctx->desc.isa = tpi_cpu_best_isa();
-    state->spin_ns = threads_of_process(ctx) <= tpi_usable_cores() ? SPIN_NS : 0;
+    int threads = threads_of_process(ctx), cores = tpi_usable_cores();
+    state->spin_ns = threads <= cores ? SPIN_NS : 0;
+    state->lane_spin_ns = threads < cores ? SPIN_NS : 0;
     size_t slots = (size_t)ctx->desc.threads * sizeof *state->workspace;
     state->workspace = tpi_host_allocate(ctx, slots);
     if (!state->workspace)

@@ -130,7 +130,7 @@ static void *lane_main(void *argument)
     cpu_stream *stream = argument;
     current_lane = stream;
     tpi_float_mode_default(); /* threads inherit their creator's */
-    int64_t spin_ns = state_of(stream->base.ctx)->spin_ns;
+    int64_t spin_ns = state_of(stream->base.ctx)->lane_spin_ns;
     for (uint64_t next = 0;; next++) {
         tpi_counter_wait(&stream->issued, next + 1, spin_ns, TPI_WAIT_FOREVER);
         const lane_place *place = &stream->ring[next % RING_ENTRIES];
