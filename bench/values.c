@@ -14,6 +14,14 @@ void bench_store(void *data, tp_dtype dtype, int64_t i, int64_t value)
     }
 }
 
+void bench_store_real(void *data, tp_dtype dtype, int64_t i, float value)
+{
+    if (dtype == TP_DTYPE_F32)
+        ((float *)data)[i] = value;
+    else
+        ((uint16_t *)data)[i] = dtype == TP_DTYPE_BF16 ? tp_bf16_from_f32(value) : tp_f16_from_f32(value);
+}
+
 double bench_load(const void *data, tp_dtype dtype, int64_t i)
 {
     switch (dtype) {

@@ -1,0 +1,218 @@
+#include "layer_case.h"
+
+#include "values.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t tokens_of(const bench_layer_shape *shape)
+{
+    return shape->batch * shape->sequence;
+}
+
+static tp_status allocate_part(bench_layer *layer, bench_part_of *part)
+{
+    int64_t rows = part->rows.end - part->rows.begin, cols = part->cols.end - part->cols.begin;
+    part->tensor = tp_tensor_2d(NULL, layer->shape.dtype, rows, cols);
+    part->bytes = tp_tensor_bytes(part->tensor);
+    return tp_ctx_allocate(layer->ctx, TP_MEMORY_SAVED, part->bytes, &part->tensor.data);
+}
+
+/* What this rank holds of a side of the layer: `cut` columns, or all columns of its tokens. */
+static bench_part_of part_of_side(const bench_layer *layer, int64_t cols, bool cut)
+{
+    int ranks = tp_comm_size(tp_ctx_world(layer->ctx)), rank = tp_ctx_rank(layer->ctx);
+    bench_part_of part = {.rows = {0, layer->pass.tokens}, .cols = {0, cols}, .all_cols = cols};
+    if (cut)
+        part.cols = tp_shard_range(cols, ranks, rank);
+    else
+        part.rows = tp_pass_rows(layer->ctx, &layer->pass, layer->shape.sequence_parallel);
+    part.replicated = !cut && !layer->shape.sequence_parallel;
+    return part;
+}
+
+/* Random numbers in [-1, 1) by global index. */
+static void fill_part(const bench_part_of *part, const char *name, uint64_t seed)
+{
+    tp_random_key key = {.seed = seed, .stream = tp_random_stream_name(name)};
+    int64_t at = 0;
+    for (int64_t row = part->rows.begin; row < part->rows.end; row++) {
+        for (int64_t col = part->cols.begin; col < part->cols.end; col++, at++) {
+            float value = 2 * tp_random_uniform(key, (uint64_t)(row * part->all_cols + col)) - 1;
+            bench_store_real(part->tensor.data, part->tensor.dtype, at, value);
+        }
+    }
+}
+
+static tp_status open_buffers(bench_layer *layer)
+{
+    const bench_layer_shape *shape = &layer->shape;
+    bool linear = shape->command == BENCH_LINEAR;
+    bool row = linear && shape->kind == TP_LINEAR_ROW, column = linear && shape->kind == TP_LINEAR_COLUMN;
+    int64_t in = row ? shape->ffn : shape->hidden, out = linear && !row ? shape->ffn : shape->hidden;
+    layer->x = layer->dx = part_of_side(layer, in, row);
+    layer->y = layer->dy = part_of_side(layer, out, column);
+    bench_part_of *const parts[] = {&layer->x, &layer->y, &layer->dy, &layer->dx};
+    for (int i = 0; i < 4; i++) {
+        tp_status status = allocate_part(layer, parts[i]);
+        if (status != TP_OK)
+            return status;
+    }
+    fill_part(&layer->x, "input", tp_ctx_seed(layer->ctx));
+    fill_part(&layer->dy, "gradient", tp_ctx_seed(layer->ctx));
+    layer->bytes = layer->table->saved_bytes(layer->object, &layer->pass);
+    return tp_ctx_allocate(layer->ctx, TP_MEMORY_SAVED, layer->bytes, &layer->memory);
+}
+
+tp_status bench_layer_open(bench_layer *layer, tp_ctx *ctx, const bench_layer_shape *shape)
+{
+    *layer = (bench_layer){.ctx = ctx, .shape = *shape, .table = bench_layer_tables};
+    while (layer->table->command != shape->command)
+        layer->table++;
+    layer->pass = (tp_pass){.tokens = tokens_of(shape), .sequences = shape->batch};
+    tp_status status = layer->table->create(ctx, shape, &layer->object);
+    if (status != TP_OK)
+        return status;
+    layer->params = layer->table->params(layer->object, layer->param, BENCH_LAYER_PARAMS);
+    status = open_buffers(layer);
+    if (status == TP_OK)
+        status = tp_params_init(ctx, layer->param, layer->params);
+    return status == TP_OK ? tp_params_zero_grad(ctx, layer->param, layer->params) : status;
+}
+
+void bench_layer_close(bench_layer *layer)
+{
+    if (layer->ctx == NULL)
+        return;
+    bench_part_of *const parts[] = {&layer->x, &layer->y, &layer->dy, &layer->dx};
+    for (int i = 0; i < 4; i++)
+        if (parts[i]->tensor.data != NULL)
+            tp_ctx_release(layer->ctx, TP_MEMORY_SAVED, parts[i]->tensor.data, parts[i]->bytes);
+    if (layer->memory != NULL)
+        tp_ctx_release(layer->ctx, TP_MEMORY_SAVED, layer->memory, layer->bytes);
+    if (layer->object != NULL)
+        layer->table->destroy(layer->object);
+    *layer = (bench_layer){0};
+}
+
+tp_status bench_layer_forward(void *arg)
+{
+    bench_layer *layer = arg;
+    return layer->table->forward(layer);
+}
+
+tp_status bench_layer_backward(void *arg)
+{
+    bench_layer *layer = arg;
+    return layer->table->backward(layer);
+}
+
+/* ---- comparison ------------------------------------------------------------------------------------------------------ */
+
+static float *floats(int64_t count)
+{
+    return malloc((size_t)(count > 0 ? count : 1) * sizeof(float));
+}
+
+bool bench_layer_reference_open(bench_layer_reference *reference, const bench_layer *layer)
+{
+    *reference = (bench_layer_reference){0};
+    reference->y = floats(layer->pass.tokens * layer->y.all_cols);
+    reference->dx = floats(layer->pass.tokens * layer->dx.all_cols);
+    bool good = reference->y != NULL && reference->dx != NULL;
+    for (int i = 0; i < layer->params; i++) {
+        reference->grad[i] = floats(tp_param_elements(layer->param[i]));
+        good = good && reference->grad[i] != NULL;
+    }
+    return good;
+}
+
+void bench_layer_reference_close(bench_layer_reference *reference)
+{
+    free(reference->y);
+    free(reference->dx);
+    for (int i = 0; i < BENCH_LAYER_PARAMS; i++)
+        free(reference->grad[i]);
+    *reference = (bench_layer_reference){0};
+}
+
+/* Writes the part into the global matrix, or counts values whose bits differ from it. */
+static int64_t meet_global(const bench_part_of *part, float *global, bool write)
+{
+    int64_t at = 0, different = 0;
+    for (int64_t row = part->rows.begin; row < part->rows.end; row++) {
+        for (int64_t col = part->cols.begin; col < part->cols.end; col++, at++) {
+            float value = (float)bench_load(part->tensor.data, part->tensor.dtype, at);
+            float *place = &global[row * part->all_cols + col];
+            if (write)
+                *place = value;
+            else
+                different += memcmp(place, &value, sizeof value) != 0;
+        }
+    }
+    return different;
+}
+
+static tp_status compare_gradient(bench_layer *layer, const tp_param *param, float *global, bool write, int64_t *different)
+{
+    int64_t count = tp_param_elements(param);
+    float *mine = floats(count);
+    tp_status status = mine != NULL ? tp_param_gather(layer->ctx, param, 1, mine) : TP_ERR_MEMORY;
+    if (status == TP_OK && write && tp_ctx_rank(layer->ctx) == 0)
+        memcpy(global, mine, (size_t)count * sizeof *mine);
+    for (int64_t i = 0; i < count && status == TP_OK && !write; i++)
+        *different += memcmp(&global[i], &mine[i], sizeof *mine) != 0;
+    free(mine);
+    return status;
+}
+
+/* One step from clean gradients. */
+static tp_status run_once(bench_layer *layer)
+{
+    tp_status status = tp_params_zero_grad(layer->ctx, layer->param, layer->params);
+    if (status == TP_OK)
+        status = bench_layer_forward(layer);
+    if (status == TP_OK)
+        status = bench_layer_backward(layer);
+    if (status == TP_OK)
+        status = tp_params_finish(layer->ctx, layer->param, layer->params);
+    return status == TP_OK ? tp_ctx_synchronize(layer->ctx) : status;
+}
+
+tp_status bench_layer_compare(bench_layer *layer, bench_layer_reference *reference, int64_t *different)
+{
+    tp_status status = run_once(layer);
+    if (status != TP_OK)
+        return status;
+    bool write = !reference->ready;
+    *different = 0;
+    /* Of what every rank holds alike, one writes. */
+    if (!write || !layer->y.replicated || tp_ctx_rank(layer->ctx) == 0)
+        *different += meet_global(&layer->y, reference->y, write);
+    if (!write || !layer->dx.replicated || tp_ctx_rank(layer->ctx) == 0)
+        *different += meet_global(&layer->dx, reference->dx, write);
+    for (int i = 0; i < layer->params && status == TP_OK; i++)
+        status = compare_gradient(layer, layer->param[i], reference->grad[i], write, different);
+    return status;
+}
+
+double bench_layer_flops(const bench_layer_shape *s)
+{
+    double tokens = (double)tokens_of(s), hidden = (double)s->hidden, ffn = (double)s->ffn;
+    bool gated = s->activation == TP_ACTIVATION_SWIGLU || s->activation == TP_ACTIVATION_GEGLU;
+    double mlp = 2 * tokens * hidden * ffn * (gated ? 3 : 2);
+    double width = (double)(s->heads * s->head_dim), kv = (double)(s->kv_heads * s->head_dim);
+    /* Keys that a query sees, on average: half the sequence, or the window. */
+    double seen = ((double)s->sequence + 1) / 2;
+    if (s->window > 0 && s->window < s->sequence) {
+        double window = (double)s->window, n = (double)s->sequence;
+        seen = (window * (window + 1) / 2 + (n - window) * window) / n;
+    }
+    double attention = 2 * tokens * hidden * (width + 2 * kv) + 2 * tokens * width * hidden + 4 * tokens * seen * width;
+    switch (s->command) {
+    case BENCH_LINEAR: return 2 * tokens * hidden * ffn;
+    case BENCH_MLP: return mlp;
+    case BENCH_ATTENTION: return attention;
+    default: return attention + mlp;
+    }
+}

@@ -1,0 +1,32 @@
+/* What layers, model and sweep have in common: degrees, threads, shares of time and of peak. */
+#ifndef BENCH_PARALLEL_H
+#define BENCH_PARALLEL_H
+
+#include "command.h"
+#include "team.h"
+
+/* Compute threads of each of `ranks` ranks. */
+int bench_threads_for(const bench_call *call, int ranks);
+
+/* Start options of a world of `ranks` thread ranks. */
+tp_run_options bench_run_options(const bench_call *call, int ranks);
+
+/* Refuses what concerns all layers and models: an instruction set that isn't there, dtypes that can't be trained. */
+int bench_check_parallel(bench_call *call);
+
+/* True where equal bits are promised: both degrees divide the number of virtual ranks. */
+bool bench_bits_promised(int a, int b);
+
+/* "yes", "NO", "differs (not promised)": enters the cell, and a failed check where a promise was broken. */
+void bench_same_cell(bench_call *call, bool same, bool promised, const char *what);
+
+/* Collective: part of all ranks' time that went into communication, since tp_ctx_times_reset. */
+tp_status bench_comm_share(bench_team *team, tp_ctx *ctx, double *share);
+
+/* Peak of the cores that `ranks` ranks can use, FLOP/s. Measured once a dtype. */
+typedef struct bench_peaks {
+    double core[TP_DTYPE_COUNT]; /* FLOP/s of one core; 0: not measured yet */
+} bench_peaks;
+double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int ranks);
+
+#endif
