@@ -25,7 +25,6 @@ typedef struct layer_party {
     tp_status status;
     char message[BENCH_MESSAGE];
     bench_team_figure forward, backward;
-    double comm;
     bool compared;
     double different;
 } layer_party;
@@ -66,15 +65,9 @@ static tp_status time_layer(layer_party *party, tp_ctx *ctx, bench_layer *layer)
 {
     const bench_options *options = &party->run->call->options;
     bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds};
-    tp_ctx_times_reset(ctx);
     tp_status status = bench_team_measure(&party->team, ctx, &plan, bench_layer_forward, layer, &party->forward);
     if (status == TP_OK)
         status = bench_team_measure(&party->team, ctx, &plan, bench_layer_backward, layer, &party->backward);
-    double share = 0;
-    if (status == TP_OK)
-        status = bench_comm_share(&party->team, ctx, &share);
-    if (tp_ctx_rank(ctx) == 0)
-        party->comm = share;
     return status;
 }
 
@@ -146,7 +139,7 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
     bench_real(table, (double)(run->shape.batch * run->shape.sequence) / both);
     bench_real(table, flops / 1e9);
     bench_real(table, flops / bench_peak_for(call, peaks, run->shape.dtype, party->ranks));
-    bench_real(table, party->comm);
+    bench_real(table, bench_team_comm_share(&party->team));
     const layer_party *first = &run->party[0];
     bench_real(table, (first->forward.figure.seconds + first->backward.figure.seconds) / both);
     if (!party->compared)

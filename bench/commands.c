@@ -101,5 +101,5 @@ void bench_note_disturbed(bench_call *call, int column)
         disturbed += cell->kind == BENCH_CELL_INTEGER && cell->integer == 0;
     }
     if (disturbed > 0)
-        bench_note(&call->table, "%d of %d rows have no clean sample: other work took the cores, their figures are too low", disturbed, rows);
+        bench_note(&call->table, "%d of %d rows have no clean sample: other work took the cores, and their figures show it", disturbed, rows);
 }

@@ -43,18 +43,6 @@ void bench_same_cell(bench_call *call, bool same, bool promised, const char *wha
         bench_check_failed(call, "%s", what);
 }
 
-tp_status bench_comm_share(bench_team *team, tp_ctx *ctx, double *share)
-{
-    double compute = 0, comm = 0;
-    tp_ctx_times(ctx, &compute, &comm);
-    double all_compute = 0, all_comm = 0;
-    tp_status status = bench_team_sum(team, ctx, compute, &all_compute);
-    if (status == TP_OK)
-        status = bench_team_sum(team, ctx, comm, &all_comm);
-    *share = all_compute + all_comm > 0 ? all_comm / (all_compute + all_comm) : 0;
-    return status;
-}
-
 double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int ranks)
 {
     if (peaks->core[dtype] <= 0) {

@@ -20,9 +20,6 @@ bool bench_bits_promised(int a, int b);
 /* "yes", "NO", "differs (not promised)": enters the cell, and a failed check where a promise was broken. */
 void bench_same_cell(bench_call *call, bool same, bool promised, const char *what);
 
-/* Collective: part of all ranks' time that went into communication, since tp_ctx_times_reset. */
-tp_status bench_comm_share(bench_team *team, tp_ctx *ctx, double *share);
-
 /* Peak of the cores that `ranks` ranks can use, FLOP/s. Measured once a dtype. */
 typedef struct bench_peaks {
     double core[TP_DTYPE_COUNT]; /* FLOP/s of one core; 0: not measured yet */

@@ -61,6 +61,8 @@ typedef struct sampler {
 /* One sample on this rank; afterwards its slot is filled. */
 static tp_status sample(const sampler *self, int64_t repeats)
 {
+    double compute[2], comm[2];
+    tp_ctx_times(self->ctx, &compute[0], &comm[0]);
     long before = bench_thread_switches();
     double start = bench_now();
     for (int64_t i = 0; i < repeats; i++)
@@ -68,6 +70,9 @@ static tp_status sample(const sampler *self, int64_t repeats)
     TRY(tp_ctx_synchronize(self->ctx));
     self->team->slot[self->rank].seconds = (bench_now() - start) / (double)repeats;
     self->team->slot[self->rank].switched = bench_thread_switches() != before;
+    tp_ctx_times(self->ctx, &compute[1], &comm[1]);
+    self->team->slot[self->rank].compute += compute[1] - compute[0];
+    self->team->slot[self->rank].comm += comm[1] - comm[0];
     return meet(self->ctx);
 }
 
@@ -182,6 +187,16 @@ tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_pla
         take_figure(&book->near, &book->far, book->probes, team->probed, figure);
     free(book);
     return status;
+}
+
+double bench_team_comm_share(const bench_team *team)
+{
+    double compute = 0, comm = 0;
+    for (int rank = 0; rank < team->ranks; rank++) {
+        compute += team->slot[rank].compute;
+        comm += team->slot[rank].comm;
+    }
+    return compute + comm > 0 ? comm / (compute + comm) : 0;
 }
 
 tp_status bench_team_sum(bench_team *team, tp_ctx *ctx, double mine, double *sum)

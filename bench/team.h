@@ -16,6 +16,7 @@ typedef struct bench_team {
     struct {
         double seconds;
         bool switched;
+        double compute, comm; /* seconds inside samples, all together */
         _Alignas(64) char apart;
     } slot[BENCH_RANKS];
     bench_turns *turns; /* NULL: alone */
@@ -48,6 +49,9 @@ void bench_team_init(bench_team *team, int ranks, int cores);
 /* Collective: times fn(arg), taking turns with other parties for each sample. Rank 0 gets the figure. Called without the turn. */
 tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
                              bench_team_figure *figure);
+
+/* Part of all ranks' time inside samples that went into communication, waiting for peers included. Not while ranks measure. */
+double bench_team_comm_share(const bench_team *team);
 
 /* Collective: the sum of a number over ranks, by way of shared memory. */
 tp_status bench_team_sum(bench_team *team, tp_ctx *ctx, double mine, double *sum);
