@@ -1,5 +1,6 @@
-/* softmax(scale * Q K^T + mask) V: running maximum m, sum l and output O of each query over the tiles of keys in order (Dao et al. 2022,
- * "FlashAttention"; Milakov and Gimelshein 2018 for the running sums). One part of the work is a group of tiles of queries of one head. */
+/* softmax(scale * Q K^T + mask) V: running maximum m, sum l and output O of each query over the tiles of keys in order
+ * (Dao et al. 2022, "FlashAttention"; Milakov and Gimelshein 2018 for the running sums). One part of the work is a
+ * group of tiles of queries of one head. */
 #include "cpu/attention_dropout.h"
 #include "cpu/attention_tile.h"
 #include "cpu/cpu.h"
@@ -14,8 +15,8 @@ typedef struct forward_job {
 
 /* One tile of queries on its way. */
 typedef struct forward_queries {
-    float *query; /* [width][64], scaled */
-    float *out;   /* [width][64] */
+    float *query;                   /* [width][64], scaled */
+    float *out;                     /* [width][64] */
     float *maximum, *sum, *rescale; /* [64] */
 } forward_queries;
 
@@ -53,9 +54,9 @@ static forward_tiles carve_forward(void *memory, int64_t width, int64_t group_si
     return tiles;
 }
 
-/* One vector of queries: scores become exp(score - maximum); maximum and sum move on. A query that has seen nothing has maximum -inf, for which
- * 0 stands in: exp(-inf - 0) is 0, where -inf - -inf would be NaN. */
-static void soften_vector(const tpi_tile *tile, forward_queries *queries, float *scores, int64_t vector)
+/* One vector of queries: scores become exp(score - maximum); maximum and sum move on. A query that has seen nothing has
+ * maximum -inf, for which 0 stands in: exp(-inf - 0) is 0, where -inf - -inf would be NaN. */
+static void soften_vector(const tpi_score_tile *tile, forward_queries *queries, float *scores, int64_t vector)
 {
     const tp_range keys = tpi_vector_keys(tile, vector);
     const int64_t lane = vector * TPI_LANES;
@@ -77,7 +78,8 @@ static void soften_vector(const tpi_tile *tile, forward_queries *queries, float 
     vf_store(queries->rescale + lane, rescale);
 }
 
-static void forward_tile(const forward_place *at, const tpi_tile *tile, forward_tiles *tiles, forward_queries *queries)
+static void forward_tile(const forward_place *at, const tpi_score_tile *tile, forward_tiles *tiles,
+                         forward_queries *queries)
 {
     const int64_t head_dim = at->args->head_dim;
     tpi_tile_scores(tile, head_dim, tiles->key, queries->query, tiles->scores);
@@ -94,22 +96,25 @@ static void forward_tile(const forward_place *at, const tpi_tile *tile, forward_
 static void read_keys(const forward_place *at, int64_t key_tile, forward_tiles *tiles)
 {
     const tpi_attention_args *args = at->args;
-    const tpi_tile tile = tpi_tile_at(&at->sequence, 0, key_tile);
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, 0, key_tile);
     const int64_t shape[2] = {tile.keys, args->head_dim};
     const int64_t row = at->sequence.first_row + tile.first_key, column = at->kv_head * args->head_dim;
-    tpi_tile_read(tpi_element(args->k, args->dtype, row * args->k_stride + column), args->dtype, args->k_stride, shape, 1.0f, tiles->key);
-    tpi_tile_read(tpi_element(args->v, args->dtype, row * args->v_stride + column), args->dtype, args->v_stride, shape, 1.0f, tiles->value);
+    tpi_tile_read(tpi_element(args->k, args->dtype, row * args->k_stride + column), args->dtype, args->k_stride, shape,
+                  1.0f, tiles->key);
+    tpi_tile_read(tpi_element(args->v, args->dtype, row * args->v_stride + column), args->dtype, args->v_stride, shape,
+                  1.0f, tiles->value);
 }
 
 static void start_queries(const forward_place *at, int64_t query_tile, forward_queries *queries)
 {
     const tpi_attention_args *args = at->args;
-    const tpi_tile tile = tpi_tile_at(&at->sequence, query_tile, 0);
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
     const int64_t width = tpi_tile_width(args->head_dim), shape[2] = {tile.queries, args->head_dim};
     const int64_t padded[2] = {tile.vectors * TPI_LANES, width};
     const int64_t element = (at->sequence.first_row + tile.first_query) * args->q_stride + at->head * args->head_dim;
     /* The queries pass through the output's tile, which is as large. */
-    tpi_tile_read(tpi_element(args->q, args->dtype, element), args->dtype, args->q_stride, shape, args->scale, queries->out);
+    tpi_tile_read(tpi_element(args->q, args->dtype, element), args->dtype, args->q_stride, shape, args->scale,
+                  queries->out);
     tpi_tile_transpose(queries->out, width, padded, queries->query, TPI_TILE);
     memset(queries->out, 0, (size_t)width * TPI_TILE * sizeof(float));
     for (int64_t i = 0; i < TPI_TILE; i++) {
@@ -122,7 +127,7 @@ static void start_queries(const forward_place *at, int64_t query_tile, forward_q
 static void finish_queries(const forward_place *at, int64_t query_tile, forward_queries *queries)
 {
     const tpi_attention_args *args = at->args;
-    const tpi_tile tile = tpi_tile_at(&at->sequence, query_tile, 0);
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
     const int64_t width = tpi_tile_width(args->head_dim), shape[2] = {tile.queries, args->head_dim};
     const int64_t turned[2] = {width, tile.vectors * TPI_LANES};
     const int64_t row = at->sequence.first_row + tile.first_query;
@@ -141,7 +146,8 @@ static void finish_queries(const forward_place *at, int64_t query_tile, forward_
         }
     }
     tpi_tile_transpose(queries->out, TPI_TILE, turned, queries->query, width);
-    tpi_tile_write(queries->query, shape, 1.0f, tpi_element_of(args->out, args->dtype, row * args->out_stride + at->head * args->head_dim),
+    tpi_tile_write(queries->query, shape, 1.0f,
+                   tpi_element_of(args->out, args->dtype, row * args->out_stride + at->head * args->head_dim),
                    args->dtype, args->out_stride);
 }
 
@@ -158,7 +164,7 @@ static void forward_group(const forward_place *at, tp_range group, forward_tiles
         read_keys(at, key_tile, tiles);
         for (int64_t i = group.begin; i < group.end; i++) {
             if (key_tile >= seen[i - group.begin].begin && key_tile < seen[i - group.begin].end) {
-                const tpi_tile tile = tpi_tile_at(&at->sequence, i, key_tile);
+                const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, i, key_tile);
                 forward_tile(at, &tile, tiles, &tiles->queries[i - group.begin]);
             }
         }
@@ -174,12 +180,14 @@ static void forward_part(void *arg, int64_t part, int worker)
     const forward_job *job = arg;
     const tpi_attention_args *args = job->args;
     const int64_t sequences = tpi_sequence_count(args), groups = job->groups_before[sequences];
-    const int64_t group = groups - 1 - part % groups, index = tpi_sequence_of_group(job->groups_before, sequences, group);
+    const int64_t group = groups - 1 - part % groups,
+                  index = tpi_sequence_of_group(job->groups_before, sequences, group);
     const int64_t head = part / groups;
-    const forward_place at = {.args = args, .head = head, .kv_head = args->kv_of_head[head], .sequence = tpi_sequence_at(args, index)};
+    const forward_place at = {
+        .args = args, .head = head, .kv_head = args->kv_of_head[head], .sequence = tpi_sequence_at(args, index)};
     size_t bytes;
-    forward_tiles tiles = carve_forward((char *)tpi_cpu_workspace(job->ctx, worker) + job->tiles_at, tpi_tile_width(args->head_dim),
-                                        job->group_size, &bytes);
+    forward_tiles tiles = carve_forward((char *)tpi_cpu_workspace(job->ctx, worker) + job->tiles_at,
+                                        tpi_tile_width(args->head_dim), job->group_size, &bytes);
     forward_group(&at, tpi_group_tiles(&at.sequence, job->group_size, group - job->groups_before[index]), &tiles);
 }
 

@@ -1,18 +1,21 @@
-/* Dropout of probabilities, sixteen queries at a time: element ((token * total_heads + head) << 24) + key of the mask is word key % 4 of counter
- * (token * total_heads + head) << 22) + key / 4, so one block of Philox gives a query the words of four neighbouring keys. */
+/* Dropout of probabilities, sixteen queries at a time: element ((token * total_heads + head) << 24) + key of the mask
+ * is word key % 4 of counter (token * total_heads + head) << 22) + key / 4, so one block of Philox gives a query the
+ * words of four neighbouring keys. */
 #ifndef TPI_ATTENTION_DROPOUT_H
 #define TPI_ATTENTION_DROPOUT_H
 
 #include "cpu/attention_tile.h"
 
-/* The counters of one vector of queries at the tile's first key, which is a multiple of 64: adding a key of the tile / 4 never carries. */
+/* The counters of one vector of queries at the tile's first key, which is a multiple of 64: adding a key of the tile /
+ * 4 never carries. */
 typedef struct tpi_drop {
     vi low, high;
     tp_random_key key;
     vi threshold;
 } tpi_drop;
 
-static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head, const tpi_tile *tile, int64_t vector)
+static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head, const tpi_score_tile *tile,
+                                   int64_t vector)
 {
     uint32_t low[TPI_LANES], high[TPI_LANES];
     const int64_t token = args->first_token + tile->sequence->first_row + tile->first_query + vector * TPI_LANES;
@@ -22,7 +25,9 @@ static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head,
         low[lane] = (uint32_t)counter;
         high[lane] = (uint32_t)(counter >> 32);
     }
-    return (tpi_drop){.low = vi_load(low), .high = vi_load(high), .key = args->dropout_key,
+    return (tpi_drop){.low = vi_load(low),
+                      .high = vi_load(high),
+                      .key = args->dropout_key,
                       .threshold = vi_set1(tp_random_threshold(args->dropout))};
 }
 
@@ -30,7 +35,8 @@ static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head,
 static inline void tpi_drop_keys(const tpi_drop *drop, int64_t key, vm dropped[4])
 {
     const vi offset = vi_set1((uint32_t)(key / 4));
-    vi word[4] = {vi_add(drop->low, offset), drop->high, vi_set1((uint32_t)drop->key.stream), vi_set1((uint32_t)(drop->key.stream >> 32))};
+    vi word[4] = {vi_add(drop->low, offset), drop->high, vi_set1((uint32_t)drop->key.stream),
+                  vi_set1((uint32_t)(drop->key.stream >> 32))};
     uint32_t key0 = (uint32_t)drop->key.seed, key1 = (uint32_t)(drop->key.seed >> 32);
     for (int round = 0; round < 10; round++) {
         vi low0, high0, low1, high1;
@@ -55,7 +61,8 @@ static inline float tpi_dropout_factor(float probability)
 }
 
 /* Dropped probabilities become 0. */
-static inline void tpi_tile_drop(const tpi_attention_args *args, int64_t head, const tpi_tile *tile, float *probabilities)
+static inline void tpi_tile_drop(const tpi_attention_args *args, int64_t head, const tpi_score_tile *tile,
+                                 float *probabilities)
 {
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
         const tpi_drop drop = tpi_drop_at(args, head, tile, vector);

@@ -1,8 +1,9 @@
-/* The gradient of attention. Probabilities are computed again from the log-sum-exp (Dao et al. 2022): P = exp(scale q k - lse),
- * dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = scale dS K, dK = dS^T (scale Q).
+/* The gradient of attention. Probabilities are computed again from the log-sum-exp (Dao et al. 2022): P = exp(scale q k
+ * - lse), dV = P^T dO, dP = dO V^T, dS = P * (dP - rowsum(dO * O)), dQ = scale dS K, dK = dS^T (scale Q).
  *
- * One pass over tiles makes all three if there are enough sequences and slots for the workers; else two passes, one by groups of queries for dQ
- * and one by groups of keys for dK and dV. Both add in the same order: dQ over keys, dK and dV over heads, then queries. */
+ * One pass over tiles makes all three if there are enough sequences and slots for the workers; else two passes, one by
+ * groups of queries for dQ and one by groups of keys for dK and dV. Both add in the same order: dQ over keys, dK and dV
+ * over heads, then queries. */
 #include "cpu/attention_dropout.h"
 #include "cpu/attention_tile.h"
 #include "cpu/cpu.h"
@@ -20,7 +21,7 @@ typedef struct grad_job {
 
 /* One tile of queries. */
 typedef struct grad_queries {
-    float *query, *dout;           /* [width][64]: scaled queries; output gradients times the factor of kept probabilities */
+    float *query, *dout; /* [width][64]: scaled queries; output gradients times the factor of kept probabilities */
     float *query_rows, *dout_rows; /* [64][width]: the same by rows */
     float *query_grad;             /* [width][64] */
     float *lse, *delta;            /* [64] */
@@ -56,7 +57,8 @@ static grad_tiles carve_grad(void *memory, int64_t width, int64_t group_size, si
     tiles.scores_grad = tpi_carve_take(&carve, TPI_TILE * row);
     for (int64_t g = 0; g < group_size; g++) {
         grad_queries *queries = &tiles.queries[g];
-        float **own[] = {&queries->query, &queries->dout, &queries->query_rows, &queries->dout_rows, &queries->query_grad};
+        float **own[] = {&queries->query, &queries->dout, &queries->query_rows, &queries->dout_rows,
+                         &queries->query_grad};
         for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
             *own[i] = tpi_carve_take(&carve, tile);
         }
@@ -68,15 +70,15 @@ static grad_tiles carve_grad(void *memory, int64_t width, int64_t group_size, si
 }
 
 /* delta = rowsum(dO * O), by 16 lanes and the lane tree; O is read into `out`. */
-static void read_output_gradient(const grad_place *at, const tpi_tile *tile, grad_queries *queries, float *out)
+static void read_output_gradient(const grad_place *at, const tpi_score_tile *tile, grad_queries *queries, float *out)
 {
     const tpi_attention_args *forward = &at->args->forward;
     const int64_t width = tpi_tile_width(forward->head_dim), shape[2] = {tile->queries, forward->head_dim};
     const int64_t row = at->sequence.first_row + tile->first_query, column = at->head * forward->head_dim;
-    tpi_tile_read(tpi_element(at->args->dout, forward->dtype, row * at->args->dout_stride + column), forward->dtype, at->args->dout_stride,
-                  shape, 1.0f, queries->dout_rows);
-    tpi_tile_read(tpi_element(forward->out, forward->dtype, row * forward->out_stride + column), forward->dtype, forward->out_stride,
-                  shape, 1.0f, out);
+    tpi_tile_read(tpi_element(at->args->dout, forward->dtype, row * at->args->dout_stride + column), forward->dtype,
+                  at->args->dout_stride, shape, 1.0f, queries->dout_rows);
+    tpi_tile_read(tpi_element(forward->out, forward->dtype, row * forward->out_stride + column), forward->dtype,
+                  forward->out_stride, shape, 1.0f, out);
     const vf factor = vf_set1(tpi_dropout_factor(forward->dropout));
     for (int64_t q = 0; q < tile->vectors * TPI_LANES; q++) {
         vf sum = vf_zero();
@@ -92,19 +94,20 @@ static void read_output_gradient(const grad_place *at, const tpi_tile *tile, gra
 static void start_queries(const grad_place *at, int64_t query_tile, grad_queries *queries, float *spare)
 {
     const tpi_attention_args *forward = &at->args->forward;
-    const tpi_tile tile = tpi_tile_at(&at->sequence, query_tile, 0);
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
     const int64_t width = tpi_tile_width(forward->head_dim), shape[2] = {tile.queries, forward->head_dim};
     const int64_t padded[2] = {tile.vectors * TPI_LANES, width};
     const int64_t row = at->sequence.first_row + tile.first_query;
-    tpi_tile_read(tpi_element(forward->q, forward->dtype, row * forward->q_stride + at->head * forward->head_dim), forward->dtype,
-                  forward->q_stride, shape, forward->scale, queries->query_rows);
+    tpi_tile_read(tpi_element(forward->q, forward->dtype, row * forward->q_stride + at->head * forward->head_dim),
+                  forward->dtype, forward->q_stride, shape, forward->scale, queries->query_rows);
     read_output_gradient(at, &tile, queries, spare);
     tpi_tile_transpose(queries->query_rows, width, padded, queries->query, TPI_TILE);
     tpi_tile_transpose(queries->dout_rows, width, padded, queries->dout, TPI_TILE);
     memset(queries->query_grad, 0, (size_t)width * TPI_TILE * sizeof(float));
     /* Of a query that saw nothing every score is -inf: with 0 for its lse all its probabilities come out 0. */
     for (int64_t lane = 0; lane < tile.queries; lane += TPI_LANES) {
-        const vf lse = vf_load_n(forward->lse + at->head * forward->rows + row + lane, tpi_lanes_of(tile.queries - lane));
+        const vf lse =
+            vf_load_n(forward->lse + at->head * forward->rows + row + lane, tpi_lanes_of(tile.queries - lane));
         vf_store(queries->lse + lane, vf_select(vf_eq(lse, vf_set1(-INFINITY)), vf_zero(), lse));
     }
 }
@@ -112,28 +115,31 @@ static void start_queries(const grad_place *at, int64_t query_tile, grad_queries
 static void finish_queries(const grad_place *at, int64_t query_tile, grad_queries *queries, float *spare)
 {
     const tpi_attention_args *forward = &at->args->forward;
-    const tpi_tile tile = tpi_tile_at(&at->sequence, query_tile, 0);
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
     const int64_t width = tpi_tile_width(forward->head_dim), shape[2] = {tile.queries, forward->head_dim};
     const int64_t turned[2] = {width, tile.vectors * TPI_LANES};
-    const int64_t element = (at->sequence.first_row + tile.first_query) * at->args->dq_stride + at->head * forward->head_dim;
+    const int64_t element =
+        (at->sequence.first_row + tile.first_query) * at->args->dq_stride + at->head * forward->head_dim;
     tpi_tile_transpose(queries->query_grad, TPI_TILE, turned, spare, width);
-    tpi_tile_write(spare, shape, forward->scale, tpi_element_of(at->args->dq, forward->dtype, element), forward->dtype, at->args->dq_stride);
+    tpi_tile_write(spare, shape, forward->scale, tpi_element_of(at->args->dq, forward->dtype, element), forward->dtype,
+                   at->args->dq_stride);
 }
 
 static void read_keys(const grad_place *at, int64_t key_tile, grad_tiles *tiles)
 {
     const tpi_attention_args *forward = &at->args->forward;
-    const tpi_tile tile = tpi_tile_at(&at->sequence, 0, key_tile);
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, 0, key_tile);
     const int64_t shape[2] = {tile.keys, forward->head_dim};
-    const int64_t row = at->sequence.first_row + tile.first_key, column = forward->kv_of_head[at->head] * forward->head_dim;
-    tpi_tile_read(tpi_element(forward->k, forward->dtype, row * forward->k_stride + column), forward->dtype, forward->k_stride, shape, 1.0f,
-                  tiles->key);
-    tpi_tile_read(tpi_element(forward->v, forward->dtype, row * forward->v_stride + column), forward->dtype, forward->v_stride, shape, 1.0f,
-                  tiles->value);
+    const int64_t row = at->sequence.first_row + tile.first_key,
+                  column = forward->kv_of_head[at->head] * forward->head_dim;
+    tpi_tile_read(tpi_element(forward->k, forward->dtype, row * forward->k_stride + column), forward->dtype,
+                  forward->k_stride, shape, 1.0f, tiles->key);
+    tpi_tile_read(tpi_element(forward->v, forward->dtype, row * forward->v_stride + column), forward->dtype,
+                  forward->v_stride, shape, 1.0f, tiles->value);
 }
 
-/* One vector of queries and one key: score and dP become the probability that was used and dS. Of a dropped one both that probability and the
- * gradient that comes back through it are 0. stats: lse, delta. */
+/* One vector of queries and one key: score and dP become the probability that was used and dS. Of a dropped one both
+ * that probability and the gradient that comes back through it are 0. stats: lse, delta. */
 static inline void soften(const grad_tiles *tiles, int64_t place, const vf stats[2], vm dropped)
 {
     const vf probability = vf_exp(vf_sub(vf_load(tiles->probabilities + place), stats[0]));
@@ -142,7 +148,8 @@ static inline void soften(const grad_tiles *tiles, int64_t place, const vf stats
     vf_store(tiles->scores_grad + place, vf_mul(probability, vf_sub(gradient, stats[1])));
 }
 
-static void soften_vector(const grad_tiles *tiles, const tpi_tile *tile, const grad_queries *queries, int64_t vector)
+static void soften_vector(const grad_tiles *tiles, const tpi_score_tile *tile, const grad_queries *queries,
+                          int64_t vector)
 {
     const vf stats[2] = {vf_load(queries->lse + vector * TPI_LANES), vf_load(queries->delta + vector * TPI_LANES)};
     const tp_range keys = tpi_vector_keys(tile, vector);
@@ -151,8 +158,8 @@ static void soften_vector(const grad_tiles *tiles, const tpi_tile *tile, const g
     }
 }
 
-static void soften_and_drop_vector(const grad_tiles *tiles, const tpi_tile *tile, const grad_queries *queries, int64_t vector,
-                                   const tpi_drop *drop)
+static void soften_and_drop_vector(const grad_tiles *tiles, const tpi_score_tile *tile, const grad_queries *queries,
+                                   int64_t vector, const tpi_drop *drop)
 {
     const vf stats[2] = {vf_load(queries->lse + vector * TPI_LANES), vf_load(queries->delta + vector * TPI_LANES)};
     const tp_range keys = tpi_vector_keys(tile, vector);
@@ -166,27 +173,36 @@ static void soften_and_drop_vector(const grad_tiles *tiles, const tpi_tile *tile
 }
 
 /* One tile of dK or dV [slots, rows, head_dim] goes on: += weights * right. */
-static void add_key_gradient(const grad_place *at, const tpi_tile *tile, const float *weights, const float *right, float *gradient)
+static void add_key_gradient(const grad_place *at, const tpi_score_tile *tile, const float *weights, const float *right,
+                             float *gradient)
 {
     const int64_t head_dim = at->args->forward.head_dim, width = tpi_tile_width(head_dim);
     for (int64_t key = 0; key < tile->keys; key += tile->strip) {
         const tp_range vectors = tpi_strip_vectors(tile, key);
         const int64_t begin = vectors.begin * TPI_LANES;
         const int64_t end = vectors.end * TPI_LANES < tile->queries ? vectors.end * TPI_LANES : tile->queries;
-        const tpi_product product = {.rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip, .vectors = width / TPI_LANES,
-                                     .inner = end - begin, .a = weights + key * TPI_TILE + begin, .a_stride = TPI_TILE,
-                                     .b = right + begin * width, .b_stride = width, .c = gradient + key * width, .c_stride = width};
+        const tpi_product product = {.rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
+                                     .vectors = width / TPI_LANES,
+                                     .inner = end - begin,
+                                     .a = weights + key * TPI_TILE + begin,
+                                     .a_stride = TPI_TILE,
+                                     .b = right + begin * width,
+                                     .b_stride = width,
+                                     .c = gradient + key * width,
+                                     .c_stride = width};
         tpi_product_add(&product);
     }
 }
 
-static void add_key_gradients(const grad_place *at, const tpi_tile *tile, const grad_tiles *tiles, const grad_queries *queries)
+static void add_key_gradients(const grad_place *at, const tpi_score_tile *tile, const grad_tiles *tiles,
+                              const grad_queries *queries)
 {
     const tpi_attention_args *forward = &at->args->forward;
     const int64_t head_dim = forward->head_dim, shape[2] = {tile->keys, head_dim};
     const int64_t first = (at->slot * forward->rows + at->sequence.first_row + tile->first_key) * head_dim;
     float *const gradients[2] = {at->args->dv + first, at->args->dk + first};
-    const float *const weights[2] = {tiles->probabilities, tiles->scores_grad}, *const right[2] = {queries->dout_rows, queries->query_rows};
+    const float *const weights[2] = {tiles->probabilities, tiles->scores_grad}, *const right[2] = {queries->dout_rows,
+                                                                                                   queries->query_rows};
     for (int i = 0; i < 2; i++) {
         if (head_dim == tpi_tile_width(head_dim)) {
             add_key_gradient(at, tile, weights[i], right[i], gradients[i]);
@@ -198,7 +214,7 @@ static void add_key_gradients(const grad_place *at, const tpi_tile *tile, const 
     }
 }
 
-static void grad_tile(const grad_place *at, const tpi_tile *tile, grad_tiles *tiles, grad_queries *queries)
+static void grad_tile(const grad_place *at, const tpi_score_tile *tile, grad_tiles *tiles, grad_queries *queries)
 {
     const tpi_attention_args *forward = &at->args->forward;
     tpi_tile_scores(tile, forward->head_dim, tiles->key, queries->query, tiles->probabilities);
@@ -232,7 +248,7 @@ static void grad_query_group(const grad_place *at, tp_range group, grad_tiles *t
         read_keys(at, key_tile, tiles);
         for (int64_t i = group.begin; i < group.end; i++) {
             if (key_tile >= seen[i - group.begin].begin && key_tile < seen[i - group.begin].end) {
-                const tpi_tile tile = tpi_tile_at(&at->sequence, i, key_tile);
+                const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, i, key_tile);
                 grad_tile(at, &tile, tiles, &tiles->queries[i - group.begin]);
             }
         }
@@ -245,13 +261,14 @@ static void grad_query_group(const grad_place *at, tp_range group, grad_tiles *t
 /* The tiles of keys [group.begin, group.end) of one head, by tiles of queries. */
 static void grad_key_group(const grad_place *at, tp_range group, grad_tiles *tiles)
 {
-    const tp_range first = tpi_query_tiles_of(&at->sequence, group.begin), last = tpi_query_tiles_of(&at->sequence, group.end - 1);
+    const tp_range first = tpi_query_tiles_of(&at->sequence, group.begin),
+                   last = tpi_query_tiles_of(&at->sequence, group.end - 1);
     for (int64_t query_tile = first.begin; query_tile < last.end; query_tile++) {
         const tp_range seen = tpi_key_tiles_of(&at->sequence, query_tile);
         start_queries(at, query_tile, &tiles->queries[0], tiles->padded);
         for (int64_t i = group.begin; i < group.end; i++) {
             if (i >= seen.begin && i < seen.end) {
-                const tpi_tile tile = tpi_tile_at(&at->sequence, query_tile, i);
+                const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, i);
                 read_keys(at, i, tiles);
                 grad_tile(at, &tile, tiles, &tiles->queries[0]);
             }
@@ -297,8 +314,8 @@ static void grad_part(void *arg, int64_t part, int worker)
     const int64_t sequences = tpi_sequence_count(forward), groups = job->groups_before[sequences];
     grad_place at = {.args = job->args, .mode = job->mode};
     size_t bytes;
-    grad_tiles tiles = carve_grad((char *)tpi_cpu_workspace(job->ctx, worker) + job->tiles_at, tpi_tile_width(forward->head_dim),
-                                  job->group_size, &bytes);
+    grad_tiles tiles = carve_grad((char *)tpi_cpu_workspace(job->ctx, worker) + job->tiles_at,
+                                  tpi_tile_width(forward->head_dim), job->group_size, &bytes);
     if (job->mode == GRAD_ALL) {
         at.slot = part / sequences;
         at.sequence = tpi_sequence_at(forward, part % sequences);
@@ -307,7 +324,8 @@ static void grad_part(void *arg, int64_t part, int worker)
     }
     /* The longest groups first: under a causal mask the last queries and the first keys. */
     const int64_t place = part % groups, group = job->mode == GRAD_QUERY ? groups - 1 - place : place;
-    const int64_t index = tpi_sequence_of_group(job->groups_before, sequences, group), own = group - job->groups_before[index];
+    const int64_t index = tpi_sequence_of_group(job->groups_before, sequences, group),
+                  own = group - job->groups_before[index];
     at.sequence = tpi_sequence_at(forward, index);
     if (job->mode == GRAD_QUERY) {
         at.head = part / groups;

@@ -1,6 +1,7 @@
-/* The products of attention on tiles held in a worker's memory: C[row][lane] = start + the chain over inner of A(row, inner) * B[inner][lane].
- * A's elements are broadcast, B's and C's lie in vectors, so no product needs a transposed copy of another one's result. The register block
- * differs between instruction sets; the chain of one element does not. */
+/* The products of attention on tiles held in a worker's memory: C[row][lane] = start + the chain over inner of A(row,
+ * inner) * B[inner][lane]. A's elements are broadcast, B's and C's lie in vectors, so no product needs a transposed
+ * copy of another one's result. The register block differs between instruction sets; the chain of one element does not.
+ */
 #ifndef TPI_ATTENTION_PRODUCT_H
 #define TPI_ATTENTION_PRODUCT_H
 
@@ -29,14 +30,14 @@ typedef struct tpi_product {
 } tpi_product;
 
 typedef enum tpi_product_form {
-    TPI_PRODUCT_DOT,    /* A(row, inner) = a[row * a_stride + inner], chains from +0 */
-    TPI_PRODUCT_ADD,    /* the same A, chains from C */
-    TPI_PRODUCT_SPREAD  /* A(row, inner) = a[inner * a_stride + row], chains from C, or from C * rescale */
+    TPI_PRODUCT_DOT,   /* A(row, inner) = a[row * a_stride + inner], chains from +0 */
+    TPI_PRODUCT_ADD,   /* the same A, chains from C */
+    TPI_PRODUCT_SPREAD /* A(row, inner) = a[inner * a_stride + row], chains from C, or from C * rescale */
 } tpi_product_form;
 
 /* One register block of the product, at a row and a vector. */
-TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row, int64_t vector, const int rows, const int vectors,
-                                         const tpi_product_form form)
+TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row, int64_t vector, const int rows,
+                                         const int vectors, const tpi_product_form form)
 {
     vf sum[TPI_PRODUCT_ROWS][TPI_PRODUCT_VECTORS];
     float *c = product->c + row * product->c_stride + vector * 16;
@@ -87,7 +88,8 @@ TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row
 }
 
 /* All rows of some vectors. */
-TPI_ALWAYS_INLINE void tpi_product_rows(const tpi_product *product, int64_t vector, const int vectors, const tpi_product_form form)
+TPI_ALWAYS_INLINE void tpi_product_rows(const tpi_product *product, int64_t vector, const int vectors,
+                                        const tpi_product_form form)
 {
     int64_t row = 0;
     for (; row + TPI_PRODUCT_ROWS <= product->rows; row += TPI_PRODUCT_ROWS) {

@@ -1,8 +1,8 @@
-/* Tiles of attention: 64 queries by 64 keys, both counted from the sequence's first row. A query's result is made of its own row, of the keys it
- * sees and of this fixed grouping; nothing else decides its bits.
+/* Tiles of attention: 64 queries by 64 keys, both counted from the sequence's first row. A query's result is made of
+ * its own row, of the keys it sees and of this fixed grouping; nothing else decides its bits.
  *
- * Scores are kept transposed, one row a key and one lane a query: the maximum, the sum and the rescaling of a query are lane-wise, and the
- * probabilities are the next product's vector operand as they lie. */
+ * Scores are kept transposed, one row a key and one lane a query: the maximum, the sum and the rescaling of a query are
+ * lane-wise, and the probabilities are the next product's vector operand as they lie. */
 #ifndef TPI_ATTENTION_TILE_H
 #define TPI_ATTENTION_TILE_H
 
@@ -89,12 +89,13 @@ static inline tp_range tpi_query_tiles_of(const tpi_sequence *sequence, int64_t 
 
 #define TPI_GROUP 4
 
-/* Tiles a group: the other operand's tiles are read once for all of them. Fewer where a group's memory would not stay in the second-level cache,
- * or where there would be too few parts for the workers. */
+/* Tiles a group: the other operand's tiles are read once for all of them. Fewer where a group's memory would not stay
+ * in the second-level cache, or where there would be too few parts for the workers. */
 static int64_t tpi_group_size(const tpi_attention_args *args, int64_t workers)
 {
     int64_t size = TPI_GROUP;
-    while (size > 1 && (size * args->head_dim > 64 * TPI_GROUP || args->rows * args->heads < 4 * workers * size * TPI_TILE)) {
+    while (size > 1 &&
+           (size * args->head_dim > 64 * TPI_GROUP || args->rows * args->heads < 4 * workers * size * TPI_TILE)) {
         size /= 2;
     }
     return size;
@@ -138,7 +139,9 @@ static inline tp_range tpi_group_tiles(const tpi_sequence *sequence, int64_t gro
     return tpi_clip_range(group * group_size, (group + 1) * group_size, tpi_tile_count(sequence->length));
 }
 
-/* ---- moving tiles ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- moving tiles
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* One row of a tile; `dtype` is a constant in each copy of this. */
 TPI_ALWAYS_INLINE void tpi_tile_read_row(const void *from, const tp_dtype dtype, int64_t cols, vf scale, float *to)
@@ -152,8 +155,10 @@ TPI_ALWAYS_INLINE void tpi_tile_read_row(const void *from, const tp_dtype dtype,
     }
 }
 
-/* to[r][c] = from[r][c] * factor, widened, for `rows` rows of `cols` columns; columns up to the width, and rows up to a multiple of 16, become 0. */
-static void tpi_tile_read(const void *from, tp_dtype dtype, int64_t stride, const int64_t shape[2], float factor, float *to)
+/* to[r][c] = from[r][c] * factor, widened, for `rows` rows of `cols` columns; columns up to the width, and rows up to a
+ * multiple of 16, become 0. */
+static void tpi_tile_read(const void *from, tp_dtype dtype, int64_t stride, const int64_t shape[2], float factor,
+                          float *to)
 {
     const int64_t rows = shape[0], cols = shape[1], width = tpi_tile_width(cols);
     const vf scale = vf_set1(factor);
@@ -173,7 +178,8 @@ static void tpi_tile_read(const void *from, tp_dtype dtype, int64_t stride, cons
 }
 
 /* to = from * factor rounded to the dtype. */
-static void tpi_tile_write(const float *from, const int64_t shape[2], float factor, void *to, tp_dtype dtype, int64_t stride)
+static void tpi_tile_write(const float *from, const int64_t shape[2], float factor, void *to, tp_dtype dtype,
+                           int64_t stride)
 {
     const int64_t rows = shape[0], cols = shape[1], width = tpi_tile_width(cols);
     const vf scale = vf_set1(factor);
@@ -186,7 +192,8 @@ static void tpi_tile_write(const float *from, const int64_t shape[2], float fact
 }
 
 /* to[c][r] = from[r][c]; rows and cols are multiples of 16. */
-static void tpi_tile_transpose(const float *from, int64_t from_stride, const int64_t shape[2], float *to, int64_t to_stride)
+static void tpi_tile_transpose(const float *from, int64_t from_stride, const int64_t shape[2], float *to,
+                               int64_t to_stride)
 {
     for (int64_t c = 0; c < shape[1]; c += TPI_LANES) {
         for (int64_t r = 0; r < shape[0]; r += 4) {
@@ -208,19 +215,21 @@ static void tpi_tile_transpose(const float *from, int64_t from_stride, const int
 
 /* ---- masks ---- */
 
-/* One tile of scores or probabilities: rows [0, keys), lanes [0, queries), of which whole vectors are computed. A tile with masked places is worked
- * on in strips of 16 keys, and of each strip only the vectors that see one of its keys; other tiles are one strip. */
-typedef struct tpi_tile {
+/* One tile of scores or probabilities: rows [0, keys), lanes [0, queries), of which whole vectors are computed. A tile
+ * with masked places is worked on in strips of 16 keys, and of each strip only the vectors that see one of its keys;
+ * other tiles are one strip. */
+typedef struct tpi_score_tile {
     const tpi_sequence *sequence;
     int64_t first_query, queries, vectors;
     int64_t first_key, keys;
     bool masked;
     int64_t strip; /* keys a strip */
-} tpi_tile;
+} tpi_score_tile;
 
-static inline tpi_tile tpi_tile_at(const tpi_sequence *sequence, int64_t query_tile, int64_t key_tile)
+static inline tpi_score_tile tpi_score_tile_at(const tpi_sequence *sequence, int64_t query_tile, int64_t key_tile)
 {
-    tpi_tile tile = {.sequence = sequence, .first_query = query_tile * TPI_TILE, .first_key = key_tile * TPI_TILE};
+    tpi_score_tile tile = {
+        .sequence = sequence, .first_query = query_tile * TPI_TILE, .first_key = key_tile * TPI_TILE};
     const int64_t queries = sequence->length - tile.first_query, keys = sequence->length - tile.first_key;
     tile.queries = queries < TPI_TILE ? queries : TPI_TILE;
     tile.keys = keys < TPI_TILE ? keys : TPI_TILE;
@@ -233,12 +242,13 @@ static inline tpi_tile tpi_tile_at(const tpi_sequence *sequence, int64_t query_t
 }
 
 /* Vectors of queries that take part in the strip of keys from `key` on. */
-static inline tp_range tpi_strip_vectors(const tpi_tile *tile, int64_t key)
+static inline tp_range tpi_strip_vectors(const tpi_score_tile *tile, int64_t key)
 {
     if (!tile->masked) {
         return (tp_range){0, tile->vectors};
     }
-    const int64_t begin = tile->first_key + key, end = tile->first_key + (key + tile->strip < tile->keys ? key + tile->strip : tile->keys);
+    const int64_t begin = tile->first_key + key,
+                  end = tile->first_key + (key + tile->strip < tile->keys ? key + tile->strip : tile->keys);
     const tp_range seen = tpi_queries_of_keys(tile->sequence, begin, end);
     const tp_range lanes = tpi_clip_range(seen.begin - tile->first_query, seen.end - tile->first_query, tile->queries);
     if (lanes.begin >= lanes.end) {
@@ -248,18 +258,20 @@ static inline tp_range tpi_strip_vectors(const tpi_tile *tile, int64_t key)
 }
 
 /* Keys, in whole strips, that take part in one vector of queries: the same pairs as tpi_strip_vectors gives. */
-static inline tp_range tpi_vector_keys(const tpi_tile *tile, int64_t vector)
+static inline tp_range tpi_vector_keys(const tpi_score_tile *tile, int64_t vector)
 {
     if (!tile->masked) {
         return (tp_range){0, tile->keys};
     }
-    const int64_t lane = vector * TPI_LANES, lanes = lane + TPI_LANES < tile->queries ? lane + TPI_LANES : tile->queries;
+    const int64_t lane = vector * TPI_LANES,
+                  lanes = lane + TPI_LANES < tile->queries ? lane + TPI_LANES : tile->queries;
     const tp_range seen = tpi_keys_of_queries(tile->sequence, tile->first_query + lane, tile->first_query + lanes);
     const tp_range keys = tpi_clip_range(seen.begin - tile->first_key, seen.end - tile->first_key, tile->keys);
     if (keys.begin >= keys.end) {
         return (tp_range){0, 0};
     }
-    return tpi_clip_range(keys.begin / tile->strip * tile->strip, (keys.end + tile->strip - 1) / tile->strip * tile->strip, tile->keys);
+    return tpi_clip_range(keys.begin / tile->strip * tile->strip,
+                          (keys.end + tile->strip - 1) / tile->strip * tile->strip, tile->keys);
 }
 
 static inline int tpi_lanes_below(int64_t lane)
@@ -268,7 +280,7 @@ static inline int tpi_lanes_below(int64_t lane)
 }
 
 /* Scores of keys that a query does not see become -inf. The lanes that see one key are one interval. */
-static void tpi_tile_mask(const tpi_tile *tile, float *scores)
+static void tpi_tile_mask(const tpi_score_tile *tile, float *scores)
 {
     const int64_t ahead = tile->sequence->causal ? 1 : tile->sequence->window;
     if (!tile->masked) {
@@ -278,7 +290,8 @@ static void tpi_tile_mask(const tpi_tile *tile, float *scores)
         const tp_range keys = tpi_vector_keys(tile, vector);
         for (int64_t k = keys.begin; k < keys.end; k++) {
             const int64_t place = tile->first_key + k - tile->first_query - vector * TPI_LANES;
-            const vm seen = vm_and(vm_first(tpi_lanes_below(place + tile->sequence->window)), vm_not(vm_first(tpi_lanes_below(place - ahead + 1))));
+            const vm seen = vm_and(vm_first(tpi_lanes_below(place + tile->sequence->window)),
+                                   vm_not(vm_first(tpi_lanes_below(place - ahead + 1))));
             float *score = scores + k * TPI_TILE + vector * TPI_LANES;
             vf_store(score, vf_select(seen, vf_load(score), vf_set1(-INFINITY)));
         }
@@ -288,21 +301,30 @@ static void tpi_tile_mask(const tpi_tile *tile, float *scores)
 /* ---- products of a tile ---- */
 
 /* out[key][query] = sum over head_dim of rows[key][d] * columns[d][query]. */
-static void tpi_tile_scores(const tpi_tile *tile, int64_t head_dim, const float *rows, const float *columns, float *out)
+static void tpi_tile_scores(const tpi_score_tile *tile, int64_t head_dim, const float *rows, const float *columns,
+                            float *out)
 {
     const int64_t width = tpi_tile_width(head_dim);
     for (int64_t key = 0; key < tile->keys; key += tile->strip) {
         const tp_range vectors = tpi_strip_vectors(tile, key);
         const int64_t lane = vectors.begin * TPI_LANES;
         const tpi_product product = {.rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
-                                     .vectors = vectors.end - vectors.begin, .inner = head_dim, .a = rows + key * width, .a_stride = width,
-                                     .b = columns + lane, .b_stride = TPI_TILE, .c = out + key * TPI_TILE + lane, .c_stride = TPI_TILE};
+                                     .vectors = vectors.end - vectors.begin,
+                                     .inner = head_dim,
+                                     .a = rows + key * width,
+                                     .a_stride = width,
+                                     .b = columns + lane,
+                                     .b_stride = TPI_TILE,
+                                     .c = out + key * TPI_TILE + lane,
+                                     .c_stride = TPI_TILE};
         tpi_product_dot(&product);
     }
 }
 
-/* out[d][query] = out[d][query] * rescale[query] + sum over keys of rows[key][d] * weights[key][query]; rescale NULL: 1. */
-static void tpi_tile_spread(const tpi_tile *tile, int64_t head_dim, const float *rows, const float *weights, float *out, const float *rescale)
+/* out[d][query] = out[d][query] * rescale[query] + sum over keys of rows[key][d] * weights[key][query]; rescale
+ * NULL: 1. */
+static void tpi_tile_spread(const tpi_score_tile *tile, int64_t head_dim, const float *rows, const float *weights,
+                            float *out, const float *rescale)
 {
     const int64_t width = tpi_tile_width(head_dim);
     for (int64_t i = 0; tile->masked && rescale != NULL && i < head_dim * tile->vectors; i++) {
@@ -313,10 +335,16 @@ static void tpi_tile_spread(const tpi_tile *tile, int64_t head_dim, const float 
     for (int64_t key = 0; key < tile->keys; key += tile->strip) {
         const tp_range vectors = tpi_strip_vectors(tile, key);
         const int64_t lane = vectors.begin * TPI_LANES;
-        const tpi_product product = {.rows = head_dim, .vectors = vectors.end - vectors.begin,
-                                     .inner = tile->keys - key < tile->strip ? tile->keys - key : tile->strip, .a = rows + key * width,
-                                     .a_stride = width, .b = weights + key * TPI_TILE + lane, .b_stride = TPI_TILE, .c = out + lane,
-                                     .c_stride = TPI_TILE, .rescale = tile->masked ? NULL : rescale};
+        const tpi_product product = {.rows = head_dim,
+                                     .vectors = vectors.end - vectors.begin,
+                                     .inner = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
+                                     .a = rows + key * width,
+                                     .a_stride = width,
+                                     .b = weights + key * TPI_TILE + lane,
+                                     .b_stride = TPI_TILE,
+                                     .c = out + lane,
+                                     .c_stride = TPI_TILE,
+                                     .rescale = tile->masked ? NULL : rescale};
         tpi_product_spread(&product);
     }
 }

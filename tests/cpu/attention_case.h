@@ -1,5 +1,5 @@
-/* One attention problem of the tests: its arrays, the op's run in a context, and the definition in double precision with a bound of what f32
- * arithmetic may differ from it. */
+/* One attention problem of the tests: its arrays, the op's run in a context, and the definition in double precision
+ * with a bound of what f32 arithmetic may differ from it. */
 #ifndef TPT_ATTENTION_CASE_H
 #define TPT_ATTENTION_CASE_H
 
@@ -81,15 +81,39 @@ static inline attention_data *case_create(const attention_case *wanted, uint64_t
     data->lse = tpt_array(TP_DTYPE_F32, shape->heads * rows);
     data->dk = tpt_array(TP_DTYPE_F32, shape->slots * rows * shape->head_dim);
     data->dv = tpt_array(TP_DTYPE_F32, shape->slots * rows * shape->head_dim);
-    data->args = (tpi_attention_grad_args){
-        .forward = {.rows = rows, .heads = shape->heads, .kv_heads = shape->kv_heads, .head_dim = shape->head_dim, .dtype = shape->dtype,
-                    .q = data->q, .k = data->k, .v = data->v, .q_stride = wide, .k_stride = narrow, .v_stride = narrow, .out = data->out,
-                    .out_stride = wide, .lse = data->lse, .offsets = data->offsets, .sequences = sequences, .kv_of_head = shape->kv_of_head,
-                    .scale = 1.0f / sqrtf((float)shape->head_dim), .causal = shape->causal, .window = shape->window,
-                    .dropout = shape->dropout, .dropout_key = CASE_DROPOUT_KEY, .first_token = 5, .first_head = 2,
-                    .total_heads = shape->heads + 3},
-        .dout = data->dout, .dout_stride = wide, .dq = data->dq, .dq_stride = wide, .slots = shape->slots,
-        .slot_of_head = shape->slot_of_head, .dk = data->dk, .dv = data->dv};
+    data->args = (tpi_attention_grad_args){.forward = {.rows = rows,
+                                                       .heads = shape->heads,
+                                                       .kv_heads = shape->kv_heads,
+                                                       .head_dim = shape->head_dim,
+                                                       .dtype = shape->dtype,
+                                                       .q = data->q,
+                                                       .k = data->k,
+                                                       .v = data->v,
+                                                       .q_stride = wide,
+                                                       .k_stride = narrow,
+                                                       .v_stride = narrow,
+                                                       .out = data->out,
+                                                       .out_stride = wide,
+                                                       .lse = data->lse,
+                                                       .offsets = data->offsets,
+                                                       .sequences = sequences,
+                                                       .kv_of_head = shape->kv_of_head,
+                                                       .scale = 1.0f / sqrtf((float)shape->head_dim),
+                                                       .causal = shape->causal,
+                                                       .window = shape->window,
+                                                       .dropout = shape->dropout,
+                                                       .dropout_key = CASE_DROPOUT_KEY,
+                                                       .first_token = 5,
+                                                       .first_head = 2,
+                                                       .total_heads = shape->heads + 3},
+                                           .dout = data->dout,
+                                           .dout_stride = wide,
+                                           .dq = data->dq,
+                                           .dq_stride = wide,
+                                           .slots = shape->slots,
+                                           .slot_of_head = shape->slot_of_head,
+                                           .dk = data->dk,
+                                           .dv = data->dv};
     return data;
 }
 
@@ -144,13 +168,15 @@ static inline bool case_same_backward(const attention_data *a, const attention_d
     const attention_case *shape = &a->shape;
     const int64_t rows = a->args.forward.rows, elements = shape->slots * rows * shape->head_dim;
     return tpt_same_bits("dq", a->dq, b->dq, shape->dtype, rows * case_q_stride(shape)) &&
-           tpt_same_bits("dk", a->dk, b->dk, TP_DTYPE_F32, elements) && tpt_same_bits("dv", a->dv, b->dv, TP_DTYPE_F32, elements);
+           tpt_same_bits("dk", a->dk, b->dk, TP_DTYPE_F32, elements) &&
+           tpt_same_bits("dv", a->dv, b->dv, TP_DTYPE_F32, elements);
 }
 
 /* ---- the definition, in double precision ---- */
 
-/* Dense arrays: q, out, dout, dq [rows, heads, head_dim]; k, v [rows, kv_heads, head_dim]; dk, dv [slots, rows, head_dim]; lse [heads, rows].
- * bound_x[i]: how far from x[i] a result in the case's dtype and f32 arithmetic may lie. */
+/* Dense arrays: q, out, dout, dq [rows, heads, head_dim]; k, v [rows, kv_heads, head_dim]; dk, dv [slots, rows,
+ * head_dim]; lse [heads, rows]. bound_x[i]: how far from x[i] a result in the case's dtype and f32 arithmetic may lie.
+ */
 typedef struct attention_reference {
     double *q, *k, *v, *dout;
     double *out, *lse, *dq, *dk, *dv;
@@ -172,23 +198,32 @@ static inline double *dense_copy(const void *from, tp_dtype dtype, int64_t rows,
 static inline attention_reference reference_create(const attention_data *data)
 {
     const attention_case *shape = &data->shape;
-    const int64_t rows = data->args.forward.rows, wide = shape->heads * shape->head_dim, narrow = shape->kv_heads * shape->head_dim;
-    const size_t out = (size_t)(rows * wide) * sizeof(double), key = (size_t)(shape->slots * rows * shape->head_dim) * sizeof(double);
+    const int64_t rows = data->args.forward.rows, wide = shape->heads * shape->head_dim,
+                  narrow = shape->kv_heads * shape->head_dim;
+    const size_t out = (size_t)(rows * wide) * sizeof(double),
+                 key = (size_t)(shape->slots * rows * shape->head_dim) * sizeof(double);
     const size_t lse = (size_t)(shape->heads * rows) * sizeof(double);
-    return (attention_reference){
-        .q = dense_copy(data->q, shape->dtype, rows, wide, case_q_stride(shape)),
-        .k = dense_copy(data->k, shape->dtype, rows, narrow, case_kv_stride(shape)),
-        .v = dense_copy(data->v, shape->dtype, rows, narrow, case_kv_stride(shape)),
-        .dout = dense_copy(data->dout, shape->dtype, rows, wide, case_q_stride(shape)),
-        .out = tpt_allocate(out), .lse = tpt_allocate(lse), .dq = tpt_allocate(out), .dk = tpt_allocate(key), .dv = tpt_allocate(key),
-        .bound_out = tpt_allocate(out), .bound_lse = tpt_allocate(lse), .bound_dq = tpt_allocate(out), .bound_dk = tpt_allocate(key),
-        .bound_dv = tpt_allocate(key), .row = tpt_allocate((size_t)rows * sizeof(double))};
+    return (attention_reference){.q = dense_copy(data->q, shape->dtype, rows, wide, case_q_stride(shape)),
+                                 .k = dense_copy(data->k, shape->dtype, rows, narrow, case_kv_stride(shape)),
+                                 .v = dense_copy(data->v, shape->dtype, rows, narrow, case_kv_stride(shape)),
+                                 .dout = dense_copy(data->dout, shape->dtype, rows, wide, case_q_stride(shape)),
+                                 .out = tpt_allocate(out),
+                                 .lse = tpt_allocate(lse),
+                                 .dq = tpt_allocate(out),
+                                 .dk = tpt_allocate(key),
+                                 .dv = tpt_allocate(key),
+                                 .bound_out = tpt_allocate(out),
+                                 .bound_lse = tpt_allocate(lse),
+                                 .bound_dq = tpt_allocate(out),
+                                 .bound_dk = tpt_allocate(key),
+                                 .bound_dv = tpt_allocate(key),
+                                 .row = tpt_allocate((size_t)rows * sizeof(double))};
 }
 
 static inline void reference_destroy(attention_reference *r)
 {
-    double *arrays[] = {r->q, r->k, r->v, r->dout, r->out, r->lse, r->dq, r->dk, r->dv,
-                        r->bound_out, r->bound_lse, r->bound_dq, r->bound_dk, r->bound_dv, r->row};
+    double *arrays[] = {r->q,  r->k,         r->v,         r->dout,     r->out,      r->lse,      r->dq, r->dk,
+                        r->dv, r->bound_out, r->bound_lse, r->bound_dq, r->bound_dk, r->bound_dv, r->row};
     for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) {
         free(arrays[i]);
     }
@@ -209,7 +244,8 @@ static inline double case_kept(const attention_data *data, int64_t row, int64_t 
         return 1;
     }
     const uint64_t line = (uint64_t)((args->first_token + row) * args->total_heads + args->first_head + head);
-    const bool kept = tp_random_u32(args->dropout_key, (line << 24) + (uint64_t)key) >= tp_random_threshold(args->dropout);
+    const bool kept =
+        tp_random_u32(args->dropout_key, (line << 24) + (uint64_t)key) >= tp_random_threshold(args->dropout);
     return kept ? 1 / (1 - (double)args->dropout) : 0;
 }
 
@@ -224,12 +260,14 @@ static inline double dot(const double *a, const double *b, int64_t n, double *ma
     return sum;
 }
 
-/* Scores of one row as row[key], and a bound of their errors, which is returned: a probability is wrong by at most twice that, and by what exp
- * and the sum add. */
-static inline double reference_scores(const attention_data *data, attention_reference *r, int64_t sequence, int64_t query, int64_t head)
+/* Scores of one row as row[key], and a bound of their errors, which is returned: a probability is wrong by at most
+ * twice that, and by what exp and the sum add. */
+static inline double reference_scores(const attention_data *data, attention_reference *r, int64_t sequence,
+                                      int64_t query, int64_t head)
 {
     const attention_case *shape = &data->shape;
-    const int64_t first = data->offsets[sequence], length = data->offsets[sequence + 1] - first, d = shape->head_dim, rows = first + query;
+    const int64_t first = data->offsets[sequence], length = data->offsets[sequence + 1] - first, d = shape->head_dim,
+                  rows = first + query;
     const double scale = data->args.forward.scale;
     double largest = -INFINITY, sum = 0, error = 0, magnitude;
     for (int64_t j = 0; j < length; j++) {
@@ -254,7 +292,8 @@ static inline double reference_scores(const attention_data *data, attention_refe
 }
 
 /* Everything of one query and head. */
-static inline void reference_query(const attention_data *data, attention_reference *r, int64_t sequence, int64_t query, int64_t head)
+static inline void reference_query(const attention_data *data, attention_reference *r, int64_t sequence, int64_t query,
+                                   int64_t head)
 {
     const attention_case *shape = &data->shape;
     const int64_t first = data->offsets[sequence], length = data->offsets[sequence + 1] - first, d = shape->head_dim;
@@ -279,15 +318,18 @@ static inline void reference_query(const attention_data *data, attention_referen
         const double *value = r->v + ((first + j) * shape->kv_heads + shape->kv_of_head[head]) * d;
         const double p = r->row[j], kept = case_kept(data, first + query, head, j);
         const double dp = kept * dot(r->dout + at, value, d, &magnitude), ds = p * (dp - delta);
-        const double ds_bound = p * (error * fabs(dp - delta) + tpt_tolerance(TP_DTYPE_F32, d + 2, kept * magnitude) + delta_bound);
+        const double ds_bound =
+            p * (error * fabs(dp - delta) + tpt_tolerance(TP_DTYPE_F32, d + 2, kept * magnitude) + delta_bound);
         double *dk = r->dk + (shape->slot_of_head[head] * rows + first + j) * d, *bound_dk = r->bound_dk + (dk - r->dk);
         double *dv = r->dv + (dk - r->dk), *bound_dv = r->bound_dv + (dk - r->dk);
         for (int64_t c = 0; c < d; c++) {
             const double q = r->q[at + c], dout = r->dout[at + c];
             r->dq[at + c] += scale * ds * key[c];
-            r->bound_dq[at + c] += scale * fabs(key[c]) * (ds_bound + tpt_tolerance(shape->dtype, length + 2, fabs(ds)));
+            r->bound_dq[at + c] +=
+                scale * fabs(key[c]) * (ds_bound + tpt_tolerance(shape->dtype, length + 2, fabs(ds)));
             dk[c] += scale * ds * q;
-            bound_dk[c] += scale * fabs(q) * (ds_bound + tpt_tolerance(TP_DTYPE_F32, length * shape->heads + 2, fabs(ds)));
+            bound_dk[c] +=
+                scale * fabs(q) * (ds_bound + tpt_tolerance(TP_DTYPE_F32, length * shape->heads + 2, fabs(ds)));
             dv[c] += p * kept * dout;
             bound_dv[c] += kept * fabs(dout) * p * (error + tpt_tolerance(TP_DTYPE_F32, length * shape->heads + 2, 1));
         }

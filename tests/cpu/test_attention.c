@@ -3,8 +3,19 @@
 
 static const attention_case cases[] = {
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 64, .lengths = {130, -1}, .causal = true},
-    {.dtype = TP_DTYPE_F32, .heads = 2, .head_dim = 16, .lengths = {64, 65, 1, 0, 2, 63, -1}, .causal = true, .kv_heads = 2, .kv_of_head = {0, 1}},
-    {.dtype = TP_DTYPE_F32, .heads = 3, .head_dim = 20, .lengths = {0, 67, 0, 5, -1}, .kv_heads = 2, .kv_of_head = {0, 0, 1}},
+    {.dtype = TP_DTYPE_F32,
+     .heads = 2,
+     .head_dim = 16,
+     .lengths = {64, 65, 1, 0, 2, 63, -1},
+     .causal = true,
+     .kv_heads = 2,
+     .kv_of_head = {0, 1}},
+    {.dtype = TP_DTYPE_F32,
+     .heads = 3,
+     .head_dim = 20,
+     .lengths = {0, 67, 0, 5, -1},
+     .kv_heads = 2,
+     .kv_of_head = {0, 0, 1}},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 1, .lengths = {33, 1, -1}},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 256, .lengths = {37, -1}, .causal = true},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 129, .lengths = {70, -1}, .causal = true, .window = 3},
@@ -25,9 +36,21 @@ static const attention_case cases[] = {
 
 /* Two cases that have everything, for comparisons of bits. */
 static const attention_case rich[] = {
-    {.dtype = TP_DTYPE_F32, .heads = 4, .head_dim = 40, .lengths = {150, 0, 1, 64, 33, -1}, .causal = true, .kv_heads = 2,
-     .kv_of_head = {0, 0, 1, 1}, .dropout = 0.2f},
-    {.dtype = TP_DTYPE_BF16, .heads = 3, .head_dim = 64, .lengths = {190, 17, -1}, .kv_heads = 2, .kv_of_head = {0, 1, 1}, .window = 90},
+    {.dtype = TP_DTYPE_F32,
+     .heads = 4,
+     .head_dim = 40,
+     .lengths = {150, 0, 1, 64, 33, -1},
+     .causal = true,
+     .kv_heads = 2,
+     .kv_of_head = {0, 0, 1, 1},
+     .dropout = 0.2f},
+    {.dtype = TP_DTYPE_BF16,
+     .heads = 3,
+     .head_dim = 64,
+     .lengths = {190, 17, -1},
+     .kv_heads = 2,
+     .kv_of_head = {0, 1, 1},
+     .window = 90},
 };
 
 Test(attention, agrees_with_the_definition)
@@ -50,8 +73,11 @@ Test(attention, agrees_with_the_definition)
                 }
             }
         }
-        cr_assert(tpt_close_each("out", out, cases[i].dtype, reference.out, reference.bound_out, rows * wide), "case %zu", i);
-        cr_assert(tpt_close_each("lse", data->lse, TP_DTYPE_F32, reference.lse, reference.bound_lse, rows * cases[i].heads), "case %zu", i);
+        cr_assert(tpt_close_each("out", out, cases[i].dtype, reference.out, reference.bound_out, rows * wide),
+                  "case %zu", i);
+        cr_assert(
+            tpt_close_each("lse", data->lse, TP_DTYPE_F32, reference.lse, reference.bound_lse, rows * cases[i].heads),
+            "case %zu", i);
         free(out);
         reference_destroy(&reference);
         case_destroy(data);
@@ -145,7 +171,8 @@ Test(attention, sequences_do_not_see_each_other)
 Test(attention, equal_lengths_need_no_offsets)
 {
     tp_ctx *ctx = case_context(TP_ISA_AUTO, 1);
-    const attention_case shape = {.dtype = TP_DTYPE_F32, .heads = 2, .head_dim = 16, .lengths = {70, 70, 70, -1}, .causal = true};
+    const attention_case shape = {
+        .dtype = TP_DTYPE_F32, .heads = 2, .head_dim = 16, .lengths = {70, 70, 70, -1}, .causal = true};
     attention_data *with = case_create(&shape, 5), *without = case_create(&shape, 5);
     case_forward(ctx, with);
     without->args.forward.offsets = NULL;
@@ -188,7 +215,8 @@ Test(attention, a_row_that_sees_nothing_gives_zero)
     static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
     tp_ctx *ctx = case_context(TP_ISA_AUTO, 1);
     for (size_t i = 0; i < 2; i++) {
-        const attention_case shape = {.dtype = dtypes[i], .heads = 1, .head_dim = 4, .lengths = {90, -1}, .causal = true};
+        const attention_case shape = {
+            .dtype = dtypes[i], .heads = 1, .head_dim = 4, .lengths = {90, -1}, .causal = true};
         attention_data *data = case_create(&shape, 1);
         for (int64_t r = 0; r < 90; r++) {
             for (int64_t d = 0; d < 4; d++) {
@@ -202,7 +230,8 @@ Test(attention, a_row_that_sees_nothing_gives_zero)
                 const double out = tpt_get(data->out, dtypes[i], r * data->args.forward.out_stride + d);
                 cr_assert(r < 70 ? out == 0 : isfinite(out) && out != 0, "row %ld: %g", (long)r, out);
             }
-            cr_assert(r < 70 ? data->lse[r] == -INFINITY : isfinite(data->lse[r]), "row %ld: lse %g", (long)r, (double)data->lse[r]);
+            cr_assert(r < 70 ? data->lse[r] == -INFINITY : isfinite(data->lse[r]), "row %ld: lse %g", (long)r,
+                      (double)data->lse[r]);
         }
         case_destroy(data);
     }
@@ -213,7 +242,8 @@ Test(attention, a_row_that_sees_nothing_gives_zero)
 Test(attention, nan_spreads_to_its_readers_only)
 {
     tp_ctx *ctx = case_context(TP_ISA_AUTO, 1);
-    const attention_case shape = {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 16, .lengths = {200, -1}, .causal = true};
+    const attention_case shape = {
+        .dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 16, .lengths = {200, -1}, .causal = true};
     attention_data *data = case_create(&shape, 1);
     tpt_set(data->q, TP_DTYPE_F32, 20 * data->args.forward.q_stride + 3, NAN);
     tpt_set(data->k, TP_DTYPE_F32, 150 * data->args.forward.k_stride + 3, NAN);

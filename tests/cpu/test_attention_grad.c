@@ -1,11 +1,24 @@
-/* The gradient of attention against its definition in double precision, that definition against finite differences, and equal bits. */
+/* The gradient of attention against its definition in double precision, that definition against finite differences, and
+ * equal bits. */
 #include "attention_case.h"
 
 static const attention_case cases[] = {
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 64, .lengths = {130, -1}, .causal = true},
-    {.dtype = TP_DTYPE_F32, .heads = 3, .head_dim = 20, .lengths = {0, 67, 1, 5, -1}, .kv_heads = 2, .kv_of_head = {0, 0, 1}, .slots = 2,
+    {.dtype = TP_DTYPE_F32,
+     .heads = 3,
+     .head_dim = 20,
+     .lengths = {0, 67, 1, 5, -1},
+     .kv_heads = 2,
+     .kv_of_head = {0, 0, 1},
+     .slots = 2,
      .slot_of_head = {0, 0, 1}},
-    {.dtype = TP_DTYPE_F32, .heads = 4, .head_dim = 16, .lengths = {65, 2, -1}, .causal = true, .slots = 4, .slot_of_head = {0, 0, 2, 2}},
+    {.dtype = TP_DTYPE_F32,
+     .heads = 4,
+     .head_dim = 16,
+     .lengths = {65, 2, -1},
+     .causal = true,
+     .slots = 4,
+     .slot_of_head = {0, 0, 2, 2}},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 1, .lengths = {33, 1, -1}},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 200, .lengths = {37, -1}, .causal = true},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {200, 7, -1}, .causal = true, .window = 1},
@@ -21,8 +34,16 @@ static const attention_case cases[] = {
 #define CASES (sizeof cases / sizeof *cases)
 
 static const attention_case rich[] = {
-    {.dtype = TP_DTYPE_F32, .heads = 4, .head_dim = 40, .lengths = {150, 0, 1, 64, 33, -1}, .causal = true, .kv_heads = 2,
-     .kv_of_head = {0, 0, 1, 1}, .slots = 2, .slot_of_head = {0, 0, 1, 1}, .dropout = 0.2f},
+    {.dtype = TP_DTYPE_F32,
+     .heads = 4,
+     .head_dim = 40,
+     .lengths = {150, 0, 1, 64, 33, -1},
+     .causal = true,
+     .kv_heads = 2,
+     .kv_of_head = {0, 0, 1, 1},
+     .slots = 2,
+     .slot_of_head = {0, 0, 1, 1},
+     .dropout = 0.2f},
     {.dtype = TP_DTYPE_BF16, .heads = 3, .head_dim = 64, .lengths = {190, -1}, .kv_heads = 1, .window = 90},
 };
 
@@ -50,8 +71,10 @@ Test(attention_grad, agrees_with_the_definition)
             }
         }
         cr_assert(tpt_close_each("dq", dq, dtype, reference.dq, reference.bound_dq, rows * wide), "case %zu", i);
-        cr_assert(tpt_close_each("dk", data->dk, TP_DTYPE_F32, reference.dk, reference.bound_dk, elements), "case %zu", i);
-        cr_assert(tpt_close_each("dv", data->dv, TP_DTYPE_F32, reference.dv, reference.bound_dv, elements), "case %zu", i);
+        cr_assert(tpt_close_each("dk", data->dk, TP_DTYPE_F32, reference.dk, reference.bound_dk, elements), "case %zu",
+                  i);
+        cr_assert(tpt_close_each("dv", data->dv, TP_DTYPE_F32, reference.dv, reference.bound_dv, elements), "case %zu",
+                  i);
         free(dq);
         reference_destroy(&reference);
         case_destroy(data);
@@ -70,7 +93,8 @@ static double loss_of(const attention_data *data, attention_reference *reference
 }
 
 /* Central differences of the definition: error of about step^2 and of rounding / step. */
-static void check_differences(const attention_data *data, attention_reference *reference, double *values, const double *gradient, int64_t count)
+static void check_differences(const attention_data *data, attention_reference *reference, double *values,
+                              const double *gradient, int64_t count)
 {
     const double step = 1e-5;
     double *want = tpt_allocate((size_t)count * sizeof *want);
@@ -90,7 +114,12 @@ static void check_differences(const attention_data *data, attention_reference *r
 
 Test(attention_grad, the_definition_agrees_with_finite_differences)
 {
-    const attention_case shape = {.dtype = TP_DTYPE_F32, .heads = 2, .head_dim = 3, .lengths = {5, 1, 3, -1}, .causal = true, .window = 3,
+    const attention_case shape = {.dtype = TP_DTYPE_F32,
+                                  .heads = 2,
+                                  .head_dim = 3,
+                                  .lengths = {5, 1, 3, -1},
+                                  .causal = true,
+                                  .window = 3,
                                   .dropout = 0.25f};
     attention_data *data = case_create(&shape, 4);
     attention_reference reference = reference_create(data);
@@ -188,8 +217,9 @@ Test(attention_grad, sequences_do_not_see_each_other)
             cr_assert(tpt_same_bits("dk", all.dk + from, packed->dk + to, TP_DTYPE_F32, head_dim), "row %ld", (long)r);
             cr_assert(tpt_same_bits("dv", all.dv + from, packed->dv + to, TP_DTYPE_F32, head_dim), "row %ld", (long)r);
         }
-        cr_assert(tpt_same_bits("dq", (float *)all.dq + r * all.dq_stride, (float *)packed->dq + (first + r) * all.dq_stride, TP_DTYPE_F32,
-                                4 * head_dim), "row %ld", (long)r);
+        cr_assert(tpt_same_bits("dq", (float *)all.dq + r * all.dq_stride,
+                                (float *)packed->dq + (first + r) * all.dq_stride, TP_DTYPE_F32, 4 * head_dim),
+                  "row %ld", (long)r);
     }
     case_destroy(packed);
     case_destroy(single);
@@ -215,7 +245,8 @@ Test(attention_grad, a_window_past_the_sequence_is_no_window)
 Test(attention_grad, a_row_that_sees_nothing_has_no_gradient)
 {
     tp_ctx *ctx = case_context(TP_ISA_AUTO, 1);
-    const attention_case shape = {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 4, .lengths = {90, -1}, .causal = true};
+    const attention_case shape = {
+        .dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 4, .lengths = {90, -1}, .causal = true};
     attention_data *data = case_create(&shape, 1);
     for (int64_t r = 0; r < 90; r++) {
         for (int64_t d = 0; d < 4; d++) {
@@ -228,7 +259,8 @@ Test(attention_grad, a_row_that_sees_nothing_has_no_gradient)
     for (int64_t i = 0; i < 90 * 4; i++) {
         const float dq = ((float *)data->dq)[i / 4 * data->args.dq_stride + i % 4];
         cr_assert(i / 4 < 70 ? dq == 0 : isfinite(dq), "dq of row %ld: %g", (long)i / 4, (double)dq);
-        cr_assert(i / 4 < 70 ? data->dk[i] == 0 && data->dv[i] == 0 : isfinite(data->dk[i]) && data->dv[i] != 0, "row %ld", (long)i / 4);
+        cr_assert(i / 4 < 70 ? data->dk[i] == 0 && data->dv[i] == 0 : isfinite(data->dk[i]) && data->dv[i] != 0,
+                  "row %ld", (long)i / 4);
     }
     case_destroy(data);
     tp_ctx_destroy(ctx);
