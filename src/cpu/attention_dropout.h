@@ -1,13 +1,13 @@
-/* Dropout of probabilities, sixteen queries at a time: element ((token * total_heads + head) << 24) + key of the mask
- * is word key % 4 of counter (token * total_heads + head) << 22) + key / 4, so one block of Philox gives a query the
- * words of four neighbouring keys. */
+/* Dropout of probabilities, sixteen queries at a time: the mask's element ((token * total_heads + head) << 24) + key
+ * is word key % 4 of a block of Philox, so one block gives a query the words of four neighbouring keys. */
 #ifndef TPI_ATTENTION_DROPOUT_H
 #define TPI_ATTENTION_DROPOUT_H
 
 #include "cpu/attention_tile.h"
+#include "cpu/random_math.h"
 
-/* The counters of one vector of queries at the tile's first key, which is a multiple of 64: adding a key of the tile /
- * 4 never carries. */
+/* The blocks of one vector of queries at the tile's first key. That key is a multiple of 64, so the tile's other blocks
+ * are reached without a carry. */
 typedef struct tpi_drop {
     vi low, high;
     tp_random_key key;
@@ -21,9 +21,9 @@ static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head,
     const int64_t token = args->first_token + tile->sequence->first_row + tile->first_query + vector * TPI_LANES;
     for (int64_t lane = 0; lane < TPI_LANES; lane++) {
         const uint64_t row = (uint64_t)((token + lane) * args->total_heads + args->first_head + head);
-        const uint64_t counter = ((row << 24) + (uint64_t)tile->first_key) / 4;
-        low[lane] = (uint32_t)counter;
-        high[lane] = (uint32_t)(counter >> 32);
+        const uint64_t block = ((row << 24) + (uint64_t)tile->first_key) / 4;
+        low[lane] = (uint32_t)block;
+        high[lane] = (uint32_t)(block >> 32);
     }
     return (tpi_drop){.low = vi_load(low),
                       .high = vi_load(high),
@@ -34,21 +34,8 @@ static inline tpi_drop tpi_drop_at(const tpi_attention_args *args, int64_t head,
 /* dropped[i]: whether key `key` + i of the tile is dropped, for key % 4 == 0. */
 static inline void tpi_drop_keys(const tpi_drop *drop, int64_t key, vm dropped[4])
 {
-    const vi offset = vi_set1((uint32_t)(key / 4));
-    vi word[4] = {vi_add(drop->low, offset), drop->high, vi_set1((uint32_t)drop->key.stream),
-                  vi_set1((uint32_t)(drop->key.stream >> 32))};
-    uint32_t key0 = (uint32_t)drop->key.seed, key1 = (uint32_t)(drop->key.seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        vi low0, high0, low1, high1;
-        vi_mul_wide(word[0], vi_set1(0xD2511F53u), &low0, &high0);
-        vi_mul_wide(word[2], vi_set1(0xCD9E8D57u), &low1, &high1);
-        word[0] = vi_xor(vi_xor(high1, word[1]), vi_set1(key0));
-        word[1] = low1;
-        word[2] = vi_xor(vi_xor(high0, word[3]), vi_set1(key1));
-        word[3] = low0;
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
+    vi word[4];
+    tpi_random_blocks(drop->key, vi_add(drop->low, vi_set1((uint32_t)(key / 4))), drop->high, word);
     for (int i = 0; i < 4; i++) {
         dropped[i] = vi_lt_unsigned(word[i], drop->threshold);
     }

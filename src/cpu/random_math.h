@@ -6,18 +6,12 @@
 
 #include <tp/random.h>
 
-/* Words of elements [first, first + 64); first a multiple of 4. word[k] holds those of first + 16 k onwards. */
-static inline void tpi_random_words64(tp_random_key key, uint64_t first, vi word[4])
+/* Four words for each lane's block (element / 4) of the key's stream, given as low and high halves. */
+static inline void tpi_random_blocks(tp_random_key key, vi low, vi high, vi word[4])
 {
-    /* Counter 4k + l sits in lane 4l + k, so that the transpose at the end leaves 16 consecutive words in each vector.
-     */
-    static const uint32_t place[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
-    uint64_t block = first / 4;
-    vi offset = vi_load(place), c0 = vi_add(offset, vi_set1((uint32_t)block)), c1 = vi_set1((uint32_t)(block >> 32));
-    vi c2 = vi_set1((uint32_t)key.stream), c3 = vi_set1((uint32_t)(key.stream >> 32));
+    vi c0 = low, c1 = high, c2 = vi_set1((uint32_t)key.stream), c3 = vi_set1((uint32_t)(key.stream >> 32));
     uint32_t k0 = (uint32_t)key.seed, k1 = (uint32_t)(key.seed >> 32);
 
-    c1 = vi_add(c1, vi_select(vi_lt_unsigned(c0, offset), vi_set1(1), vi_set1(0))); /* carry */
     for (int round = 0; round < 10; round++) {
         vi low0, high0, low1, high1;
 
@@ -34,6 +28,18 @@ static inline void tpi_random_words64(tp_random_key key, uint64_t first, vi word
     word[1] = c1;
     word[2] = c2;
     word[3] = c3;
+}
+
+/* Words of elements [first, first + 64); first a multiple of 4. word[k] holds those of first + 16 k onwards. */
+static inline void tpi_random_words64(tp_random_key key, uint64_t first, vi word[4])
+{
+    /* Block 4k + l sits in lane 4l + k, so that the transpose at the end leaves 16 consecutive words in each vector. */
+    static const uint32_t place[16] = {0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15};
+    uint64_t block = first / 4;
+    vi offset = vi_load(place), low = vi_add(offset, vi_set1((uint32_t)block)), high = vi_set1((uint32_t)(block >> 32));
+
+    high = vi_add(high, vi_select(vi_lt_unsigned(low, offset), vi_set1(1), vi_set1(0))); /* carry */
+    tpi_random_blocks(key, low, high, word);
     vi_transpose4(word);
 }
 
