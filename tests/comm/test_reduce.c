@@ -203,6 +203,9 @@ Test(reduce, exact_beyond_staging)
 
 /* ---- the order of the sum ---- */
 
+/* Beyond staging, and no multiple of anything. */
+enum { ORDER_COUNT = 9001 };
+
 static void normals(float *out, int64_t count, int rank)
 {
     for (int64_t i = 0; i < count; i++)
@@ -264,21 +267,22 @@ static tp_status order_of(tp_ctx *ctx, const float *sum, tp_dtype out_dtype, int
 
 static tp_status order_cases(tp_ctx *ctx, void *arg)
 {
-    (void)arg;
-    for (int64_t count = 4099; count <= 9001; count += 4902) {
-        float *sum = tree_sums(count, tp_comm_size(tp_ctx_world(ctx)));
-        TPI_TRY(order_of(ctx, sum, TP_DTYPE_F32, count));
-        TPI_TRY(order_of(ctx, sum, TP_DTYPE_BF16, count));
-        TPI_TRY(order_of(ctx, sum, TP_DTYPE_F16, count));
-        free(sum);
+    const float *sum = arg;
+    const tp_dtype out_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
+    for (size_t d = 0; d < COUNT_OF(out_dtypes); d++) {
+        TPI_TRY(order_of(ctx, sum, out_dtypes[d], 4099));
+        TPI_TRY(order_of(ctx, sum, out_dtypes[d], ORDER_COUNT));
     }
     return TP_OK;
 }
 
 Test(reduce, adds_in_the_order_of_the_tree)
 {
-    for (int ranks = 1; ranks <= MAX_RANKS; ranks++)
-        tpt_run(ranks, order_cases, NULL);
+    for (int ranks = 1; ranks <= MAX_RANKS; ranks++) {
+        float *sum = tree_sums(ORDER_COUNT, ranks);
+        tpt_run(ranks, order_cases, sum);
+        free(sum);
+    }
 }
 
 static tp_status ring_order(tp_ctx *ctx, void *arg)
@@ -377,7 +381,7 @@ enum { ROWS = 37, COLS = 211 };
 typedef struct epilogue {
     bool bias, residual;
     float dropout;
-    tp_dtype in_dtype, out_dtype;
+    tp_dtype out_dtype;
 } epilogue;
 
 static const tp_random_key mask_key = {5, 99};
@@ -399,13 +403,13 @@ static void finish(const epilogue *e, const float *sum, const void *bias, const 
     }
 }
 
-static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e)
+static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e, const float *sum)
 {
     enum { FIRST_ROW = 1000 };
     tp_comm *comm = tp_ctx_world(ctx);
     int64_t count = ROWS * COLS;
     size_t item = tp_dtype_size(e->out_dtype);
-    float *sum = tree_sums(count, tp_comm_size(comm)), *in = tpt_array(TP_DTYPE_F32, count);
+    float *in = tpt_array(TP_DTYPE_F32, count);
     normals(in, count, tp_comm_rank(comm));
     void *bias = tpt_new_normal(e->out_dtype, COLS, 8, 1.0), *residual = tpt_new_normal(e->out_dtype, count, 9, 1.0);
     char *want = tpt_array(e->out_dtype, count), *out = tpt_array(e->out_dtype, count);
@@ -428,7 +432,6 @@ static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e)
     TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, ROWS, COLS), tp_tensor_2d(out, e->out_dtype, rows, COLS), NULL,
                               &desc));
     CHECK(tpt_same_bits("epilogue of reduce_scatter", out, want + (size_t)(own.begin * COLS) * item, e->out_dtype, rows * COLS));
-    free(sum);
     free(in);
     free(bias);
     free(residual);
@@ -439,11 +442,10 @@ static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e)
 
 static tp_status epilogue_cases(tp_ctx *ctx, void *arg)
 {
-    (void)arg;
     for (int parts = 0; parts < 8; parts++)
         for (size_t d = 0; d < 3; d++) {
             const epilogue e = {.bias = parts & 1, .residual = parts & 2, .dropout = parts & 4 ? 0.25f : 0, .out_dtype = dtypes[d]};
-            TPI_TRY(epilogue_case(ctx, &e));
+            TPI_TRY(epilogue_case(ctx, &e, arg));
         }
     return TP_OK;
 }
@@ -451,8 +453,11 @@ static tp_status epilogue_cases(tp_ctx *ctx, void *arg)
 Test(reduce, epilogue_is_applied_to_the_sum_once)
 {
     const int counts[] = {1, 2, 3, 8};
-    for (size_t i = 0; i < COUNT_OF(counts); i++)
-        tpt_run(counts[i], epilogue_cases, NULL);
+    for (size_t i = 0; i < COUNT_OF(counts); i++) {
+        float *sum = tree_sums(ROWS * COLS, counts[i]);
+        tpt_run(counts[i], epilogue_cases, sum);
+        free(sum);
+    }
 }
 
 /* out may be the residual itself: x += f(x). */
