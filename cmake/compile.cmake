@@ -6,7 +6,7 @@ set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
 set(CMAKE_C_FLAGS_RELEASE "-O3 -g1")
 set(CMAKE_C_FLAGS_DEBUG "-Og -g3")
 # For sanitizers: fast enough for the tests, and stacks are readable.
-set(CMAKE_C_FLAGS_SANITIZE "-O1 -g1 -fno-omit-frame-pointer")
+set(CMAKE_C_FLAGS_SANITIZE "-O2 -g1 -fno-omit-frame-pointer")
 mark_as_advanced(CMAKE_C_FLAGS_SANITIZE)
 
 set(TP_WARNINGS -Wall -Wextra -Wpedantic -Wshadow -Wvla -Wundef -Wwrite-strings -Wpointer-arith)
