@@ -14,11 +14,12 @@ static void activate_span(const tpi_activation_args *args, int64_t row, int64_t 
 
     for (int n; col < col_end; col += n) {
         int64_t x_at = row * args->x_stride + col, dx_at = row * args->dx_stride + col;
-        vf x, y, up = vf_set1(1.0f), dy, slope;
+        vf x, y = vf_zero(), up = vf_set1(1.0f), dy, slope;
 
         n = tpi_lanes_of(col_end - col);
         x = vf_load_any(tpi_element(args->x, dtype, x_at), dtype, n);
-        y = tpi_activation_value(args->activation, x);
+        if (args->y || args->gated)
+            y = tpi_activation_value(args->activation, x);
         if (args->gated)
             up = vf_load_any(tpi_element(args->x, dtype, x_at + args->cols), dtype, n);
         if (args->dy) {

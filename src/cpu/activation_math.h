@@ -63,13 +63,15 @@ static inline vf tpi_silu(vf x)
     return vf_mul(vf_max(vf_set1(-1e30f), x), vf_sigmoid(x));
 }
 
-/* s + x s (1 - s) */
+/* s + x s (1 - s), s(x) s(-x) = t / (1 + t)^2 with t = e^-|x| */
 static inline vf tpi_silu_slope(vf x)
 {
-    vf s = vf_sigmoid(x), other = vf_sigmoid(vf_neg(x));
+    const vf one = vf_set1(1.0f);
     vf near = vf_max(vf_set1(-200.0f), vf_min(vf_set1(200.0f), x)); /* beyond, s (1 - s) is 0 */
+    vf t = vf_exp(vf_neg(vf_abs(x))), r = vf_div(one, vf_add(one, t)), other = vf_mul(t, r);
+    vf s = vf_select(vf_lt(x, vf_zero()), other, r);
 
-    return vf_fma(vf_mul(near, s), other, s);
+    return vf_fma(vf_mul(near, r), other, s);
 }
 
 /* act(x). NaN stays NaN. */

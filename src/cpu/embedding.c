@@ -91,7 +91,7 @@ static void embedding_grad_part(void *arg, int64_t part, int worker)
             float *grad = args->grad + id * args->cols + col;
             vf dy = vf_load_any(tpi_element(args->dy, args->dy_dtype, row * args->cols + col), args->dy_dtype, n);
 
-            vf_store_n(grad, vf_add(vf_load_n(grad, n), dy), n);
+            vf_store_any(grad, TP_DTYPE_F32, vf_add(vf_load_any(grad, TP_DTYPE_F32, n), dy), n);
         }
     }
 }

@@ -41,17 +41,20 @@ static inline vf reduce_tree(const tpi_reduce_args *args, tp_reduce_op op, tp_dt
     return x;
 }
 
-static vf finish(const tpi_reduce_args *args, tpi_dropout *dropout, vf x, int64_t at, int n)
+/* n elements of row `row` from column `col` on. */
+static vf finish(const tpi_reduce_args *args, tpi_dropout *dropout, vf x, int64_t row, int64_t col, int n)
 {
-    int64_t row = at / args->cols, col = at % args->cols;
     int64_t total_cols = args->total_cols ? args->total_cols : args->cols;
 
     if (args->bias)
         x = vf_add(x, vf_load_any(tpi_element(args->bias, args->bias_dtype, col), args->bias_dtype, n));
     if (args->dropout > 0)
         x = tpi_dropout_apply(dropout, x, (uint64_t)((args->first_row + row) * total_cols + args->first_col + col));
-    if (args->residual)
+    if (args->residual) {
+        int64_t at = row * args->cols + col;
+
         x = vf_add(x, vf_load_any(tpi_element(args->residual, args->out_dtype, at), args->out_dtype, n));
+    }
     return x;
 }
 
@@ -65,7 +68,8 @@ static inline __attribute__((always_inline)) void reduce_span(const tpi_reduce_a
     if (args->dropout > 0)
         tpi_dropout_init(&dropout, args->dropout, args->dropout_key);
     while (at < end) {
-        int64_t row_end = finishing ? (at / args->cols + 1) * args->cols : end;
+        int64_t row = finishing ? at / args->cols : 0, first = row * args->cols,
+                row_end = finishing ? first + args->cols : end;
         int64_t stop = row_end < end ? row_end : end;
 
         for (int n; at < stop; at += n) {
@@ -74,7 +78,7 @@ static inline __attribute__((always_inline)) void reduce_span(const tpi_reduce_a
             n = tpi_lanes_of(stop - at);
             x = reduce_tree(args, op, dtype, inputs, at, n);
             if (finishing)
-                x = finish(args, &dropout, x, at, n);
+                x = finish(args, &dropout, x, row, at - first, n);
             for (int o = 0; o < args->outputs; o++)
                 vf_store_any(tpi_element_of(args->out[o], args->out_dtype, at), args->out_dtype, x, n);
         }
