@@ -217,7 +217,7 @@ Test(ops, what_is_written_for_nothing)
     close_stub(&self);
 }
 
-Test(ops, layer_checks)
+Test(ops, map_checks)
 {
     stub self;
     tpi_stream *stream = open_stub(&self);
@@ -241,6 +241,13 @@ Test(ops, layer_checks)
     map.in_dtype = TP_DTYPE_I32;
     map.scale = 2;
     check_refused(&self, tpi_map(stream, &map), TP_ERR_DTYPE, "i32 is copied only", "scale 2");
+    close_stub(&self);
+}
+
+Test(ops, norm_checks)
+{
+    stub self;
+    tpi_stream *stream = open_stub(&self);
     tpi_norm_args norm = {.rms = true,
                           .rows = 2,
                           .cols = 3,
@@ -268,6 +275,13 @@ Test(ops, layer_checks)
                                     .total_rows = 8,
                                     .virtual_count = 8};
     check_refused(&self, tpi_norm_grad(stream, &norm_grad), TP_ERR_ARGUMENT, "rows is 4", "3");
+    close_stub(&self);
+}
+
+Test(ops, layer_checks)
+{
+    stub self;
+    tpi_stream *stream = open_stub(&self);
     tpi_rope_args rope = {
         .rows = 2, .heads = 2, .head_dim = 8, .dim = 5, .dtype = TP_DTYPE_F32, .x = data, .stride = 16, .theta = 1e4};
     check_refused(&self, tpi_rope(stream, &rope), TP_ERR_SHAPE, "dim is 5", "2");
