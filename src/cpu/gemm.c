@@ -1,21 +1,20 @@
 /* GEMM on the CPU: blocking, threads and the walk over tiles.
  *
  * A part is a block of rows and columns that one worker does alone: it packs its rows of A and walks the tiles, columns outermost, so that
- * one panel of B stays in L2 while the panels of A pass by. A tile runs the whole inner dimension at once; only very long ones are cut into
- * chunks, between which the unfinished chain and tree of a tile wait in memory. No cut changes a bit. */
+ * one panel of B stays in L2 while the panels of A pass by. A panel of B that was not packed beforehand is packed just before it is used. A
+ * tile runs the whole inner dimension at once; only very long ones are cut into chunks, between which the unfinished chain and tree of a tile
+ * wait in memory. No cut changes a bit. */
 #include "cpu/gemm.h"
 
 #include <string.h>
 
-/* Rows of A packed together. */
-#define BLOCK_PANELS (144 / TPI_GEMM_ROWS)
+/* Packed A of one part: within L3, but many rows, because each part reads or, what is dearer, packs its columns of B again. */
+#define BLOCK_BYTES ((int64_t)4 << 20)
+#define BLOCK_BYTES_PACKING ((int64_t)12 << 20)
 /* Longest chunk of the inner dimension: a panel of B must leave room in L2. */
 #define CHUNK_STEPS 4096
 /* Columns whose unfinished tiles wait between chunks. */
 #define WINDOW_PANELS (1024 / TPI_GEMM_COLS)
-/* B packed at once when no packed copy was given: within L3, but enough columns that packing A again costs little. */
-#define BATCH_BYTES ((int64_t)12 << 20)
-#define BATCH_COLUMNS 512
 
 typedef struct gemm_job {
     tp_ctx *ctx;
@@ -23,21 +22,20 @@ typedef struct gemm_job {
     tpi_gemm_plan plan;
     int64_t chunk_steps;
     bool chunked, direct; /* direct: whole tiles go straight to C */
-    int64_t row_panels, row_parts, col_parts;
-    int64_t first_panel, panels; /* columns of this batch, in panels */
-    int64_t panel_stride;        /* of packed A */
-    int64_t state_at, shared_at; /* where a worker's memory holds unfinished tiles and its share of packed B, in floats */
-    int state_tiles;             /* tiles of memory that one unfinished tile takes */
-    int workers;
+    int64_t row_panels, row_parts;
+    int64_t col_panels, col_parts;
+    int64_t panel_stride;     /* of packed A */
+    int64_t b_at, state_at;   /* where a worker's memory holds a panel of B and unfinished tiles, in floats */
+    int state_tiles;          /* tiles of memory that one unfinished tile takes */
 } gemm_job;
 
-/* One part, over one window of columns and one chunk. */
+/* One part, over one window of columns and one chunk; in panels. */
 typedef struct gemm_block {
     const gemm_job *job;
-    int64_t row_begin, row_end; /* panels */
-    int64_t col_begin, col_end; /* panels of the batch */
+    int64_t row_begin, row_end;
+    int64_t col_begin, col_end;
     tpi_gemm_chunk chunk;
-    float *a, *state;
+    float *a, *b, *state; /* this worker's memory */
 } gemm_block;
 
 static int64_t divide_up(int64_t a, int64_t b)
@@ -51,14 +49,6 @@ static int64_t min64(int64_t a, int64_t b)
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------------------------------------------------- */
-
-static const float *b_panel(const gemm_job *job, int64_t panel)
-{
-    int64_t panel_floats = job->plan.steps * TPI_GEMM_COLS;
-    if (job->args->b_packed != NULL)
-        return (const float *)job->args->b_packed->data + (job->first_panel + panel) * panel_floats;
-    return (const float *)tpi_cpu_workspace(job->ctx, (int)(panel % job->workers)) + job->shared_at + panel / job->workers * panel_floats;
-}
 
 /* The tile of C that the chain starts from, zeros where C ends. */
 static void load_tile(const tpi_gemm_args *args, int64_t row, int64_t col, int rows, int cols, float *tile)
@@ -78,11 +68,11 @@ static void prefetch_c(const tpi_gemm_args *args, int64_t row, int64_t col)
             __builtin_prefetch(c + r * args->c_stride + i, 1, 3);
 }
 
-static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t col_panel)
+static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t col_panel, const float *b)
 {
     const gemm_job *job = block->job;
     const tpi_gemm_args *args = job->args;
-    const int64_t row = row_panel * TPI_GEMM_ROWS, col = (job->first_panel + col_panel) * TPI_GEMM_COLS;
+    const int64_t row = row_panel * TPI_GEMM_ROWS, col = col_panel * TPI_GEMM_COLS;
     const int rows = (int)min64(args->rows - row, TPI_GEMM_ROWS), cols = (int)min64(args->cols - col, TPI_GEMM_COLS);
     const bool whole = job->direct && rows == TPI_GEMM_ROWS && cols == TPI_GEMM_COLS;
     float levels[TPI_GEMM_LEVELS * TPI_GEMM_TILE] __attribute__((aligned(64)));
@@ -99,7 +89,7 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
                           .blocks = job->plan.blocks,
                           .dot = job->plan.format == TPI_GEMM_BF16_PAIRS,
                           .a = block->a + (row_panel - block->row_begin) * job->panel_stride,
-                          .b = b_panel(job, col_panel) + block->chunk.first_step * TPI_GEMM_COLS,
+                          .b = b,
                           .levels = job->chunked ? state + TPI_GEMM_TILE : levels,
                           .out = block->chunk.last ? c : state,
                           .out_stride = block->chunk.last ? c_stride : TPI_GEMM_COLS};
@@ -140,63 +130,78 @@ static void pack_rows(const gemm_block *block)
                                     .out = block->a,
                                     .panel_stride = job->panel_stride};
     CPU(gemm_pack_panels)(&pack);
-    if (args->row_sums != NULL && job->first_panel + block->col_begin == 0)
+    if (args->row_sums != NULL && block->col_begin == 0)
         CPU(gemm_row_sums)(&pack, args->inner, args->row_sums + first);
+}
+
+/* The chunk's steps of one panel of B. */
+static const float *b_panel(const gemm_block *block, int64_t panel)
+{
+    const gemm_job *job = block->job;
+    const tpi_gemm_args *args = job->args;
+    const int64_t first = panel * TPI_GEMM_COLS;
+    if (args->b_packed != NULL)
+        return (const float *)args->b_packed->data + (panel * job->plan.steps + block->chunk.first_step) * TPI_GEMM_COLS;
+    const tpi_gemm_pack_job pack = {.plan = &job->plan,
+                                    .operand = &args->b,
+                                    .first = first,
+                                    .count = min64(args->cols - first, TPI_GEMM_COLS),
+                                    .width = TPI_GEMM_COLS,
+                                    .first_step = block->chunk.first_step,
+                                    .steps = block->chunk.steps,
+                                    .out = block->b};
+    CPU(gemm_pack_panels)(&pack);
+    return block->b;
+}
+
+static void multiply_block(const gemm_block *block)
+{
+    pack_rows(block);
+    for (int64_t c = block->col_begin; c < block->col_end; c++) {
+        const float *b = b_panel(block, c);
+        for (int64_t r = block->row_begin; r < block->row_end; r++)
+            multiply_tile(block, r, c, b);
+    }
 }
 
 static void multiply_part(void *arg, int64_t part, int worker)
 {
     const gemm_job *job = arg;
     const int64_t row_part = part / job->col_parts, col_part = part % job->col_parts;
-    const int64_t col_end = job->panels * (col_part + 1) / job->col_parts;
-    int64_t col = job->panels * col_part / job->col_parts;
+    const int64_t col_end = job->col_panels * (col_part + 1) / job->col_parts;
     float *memory = tpi_cpu_workspace(job->ctx, worker);
     gemm_block block = {.job = job,
                         .row_begin = job->row_panels * row_part / job->row_parts,
                         .row_end = job->row_panels * (row_part + 1) / job->row_parts,
                         .a = memory,
+                        .b = memory + job->b_at,
                         .state = memory + job->state_at};
-    for (; col < col_end; col = block.col_end) {
+    for (int64_t col = job->col_panels * col_part / job->col_parts; col < col_end; col = block.col_end) {
         block.col_begin = col;
         block.col_end = job->chunked ? min64(col + WINDOW_PANELS, col_end) : col_end;
         for (int64_t step = 0; step < job->plan.steps; step += job->chunk_steps) {
             CPU(gemm_chunk_make)(&job->plan, step, job->chunk_steps, &block.chunk);
-            pack_rows(&block);
-            for (int64_t c = block.col_begin; c < block.col_end; c++)
-                for (int64_t r = block.row_begin; r < block.row_end; r++)
-                    multiply_tile(&block, r, c);
+            multiply_block(&block);
         }
     }
 }
 
-/* Packs one panel of B. */
-static void pack_part(void *arg, int64_t part, int worker)
-{
-    const gemm_job *job = arg;
-    const int64_t first = (job->first_panel + part) * TPI_GEMM_COLS;
-    (void)worker;
-    const tpi_gemm_pack_job pack = {.plan = &job->plan,
-                                    .operand = &job->args->b,
-                                    .first = first,
-                                    .count = min64(job->args->cols - first, TPI_GEMM_COLS),
-                                    .width = TPI_GEMM_COLS,
-                                    .steps = job->plan.steps,
-                                    .out = (float *)b_panel(job, part)};
-    CPU(gemm_pack_panels)(&pack);
-}
-
 /* ---- the call --------------------------------------------------------------------------------------------------------------------------- */
 
-/* Cuts rows and columns into parts such that the workers finish together. Costs in eighths of a tile: packing A takes about one a panel, and
- * fetching a panel of B two. */
-static void choose_parts(gemm_job *job, int64_t col_panels)
+/* Cuts rows and columns into parts such that the workers finish together. Costs in eighths of a tile: packing a panel of A takes about one,
+ * packing one of B 24, and fetching a packed one 4. */
+static void choose_parts(gemm_job *job)
 {
-    const int64_t fewest = divide_up(job->row_panels, BLOCK_PANELS);
+    const int workers = tpi_cpu_workers(job->ctx);
+    const int64_t panel_bytes = job->panel_stride * (int64_t)sizeof(float);
+    const bool packing = job->args->b_packed == NULL;
+    const int64_t fewest = divide_up(job->row_panels * panel_bytes, packing ? BLOCK_BYTES_PACKING : BLOCK_BYTES);
+    const int64_t b_cost = packing ? 24 : 4;
     int64_t best = INT64_MAX;
-    for (int64_t row_parts = fewest; row_parts < fewest + job->workers && row_parts <= job->row_panels; row_parts++) {
-        for (int64_t col_parts = 1; col_parts <= job->workers && col_parts <= col_panels; col_parts++) {
-            int64_t rows = divide_up(job->row_panels, row_parts), cols = divide_up(col_panels, col_parts);
-            int64_t cost = divide_up(row_parts * col_parts, job->workers) * (8 * rows * cols + rows + 2 * cols);
+    for (int64_t row_parts = fewest; row_parts < fewest + workers && row_parts <= job->row_panels; row_parts++) {
+        for (int64_t col_parts = 1; col_parts <= workers && col_parts <= job->col_panels; col_parts++) {
+            int64_t rows = divide_up(job->row_panels, row_parts), cols = divide_up(job->col_panels, col_parts);
+            int64_t cost = divide_up(row_parts * col_parts, workers) * (8 * rows * cols + rows + b_cost * cols);
             if (cost >= best)
                 continue;
             best = cost;
@@ -206,33 +211,19 @@ static void choose_parts(gemm_job *job, int64_t col_panels)
     }
 }
 
-/* Lays out the workers' memory: packed A, unfinished tiles, shares of packed B. */
-static tp_status reserve(gemm_job *job, int64_t batch_panels)
+/* Lays out the workers' memory: packed A, a panel of B, unfinished tiles. */
+static tp_status reserve(gemm_job *job)
 {
     const int64_t block_panels = divide_up(job->row_panels, job->row_parts);
-    /* Panels start on different lines of L1 whatever their length. */
-    job->panel_stride = divide_up(job->chunk_steps * TPI_GEMM_ROWS, 16) * 16 + 16;
-    job->state_at = block_panels * job->panel_stride;
-    job->state_tiles = job->plan.blocks > 1 ? 1 + TPI_GEMM_LEVELS : 1;
-    job->shared_at = job->state_at;
-    if (job->chunked)
-        job->shared_at += block_panels * WINDOW_PANELS * job->state_tiles * TPI_GEMM_TILE;
-    int64_t floats = job->shared_at;
+    int64_t floats = block_panels * job->panel_stride;
+    job->b_at = floats;
     if (job->args->b_packed == NULL)
-        floats += divide_up(batch_panels, job->workers) * job->plan.steps * TPI_GEMM_COLS;
+        floats += job->chunk_steps * TPI_GEMM_COLS;
+    job->state_at = floats;
+    job->state_tiles = job->plan.blocks > 1 ? 1 + TPI_GEMM_LEVELS : 1;
+    if (job->chunked)
+        floats += block_panels * WINDOW_PANELS * job->state_tiles * TPI_GEMM_TILE;
     return tpi_cpu_reserve(job->ctx, (size_t)floats * sizeof(float));
-}
-
-/* Columns packed at once, in panels. */
-static int64_t batch_of(const gemm_job *job, int64_t col_panels)
-{
-    if (job->args->b_packed != NULL)
-        return col_panels;
-    int64_t panels = BATCH_BYTES / (job->plan.steps * TPI_GEMM_COLS * (int64_t)sizeof(float));
-    if (panels < BATCH_COLUMNS / TPI_GEMM_COLS)
-        panels = BATCH_COLUMNS / TPI_GEMM_COLS;
-    int64_t batches = divide_up(col_panels, panels);
-    return divide_up(col_panels, batches);
 }
 
 tp_status CPU(gemm)(tp_ctx *ctx, const void *task)
@@ -244,22 +235,16 @@ tp_status CPU(gemm)(tp_ctx *ctx, const void *task)
                     .args = args,
                     .direct = CPU(gemm_epilogue_empty)(args),
                     .row_panels = divide_up(args->rows, TPI_GEMM_ROWS),
-                    .workers = tpi_cpu_workers(ctx)};
+                    .col_panels = divide_up(args->cols, TPI_GEMM_COLS)};
     CPU(gemm_plan_make)(&job.plan, args->a.dtype, args->inner, args->order);
-    int64_t chunks = divide_up(job.plan.steps, CHUNK_STEPS);
+    const int64_t chunks = divide_up(job.plan.steps, CHUNK_STEPS);
     job.chunk_steps = divide_up(job.plan.steps, chunks);
     job.chunked = chunks > 1;
-
-    const int64_t col_panels = divide_up(args->cols, TPI_GEMM_COLS);
-    const int64_t batch = batch_of(&job, col_panels);
-    choose_parts(&job, batch);
-    TPI_TRY(reserve(&job, batch));
-    for (job.first_panel = 0; job.first_panel < col_panels; job.first_panel += batch) {
-        job.panels = min64(batch, col_panels - job.first_panel);
-        if (args->b_packed == NULL)
-            tpi_cpu_parallel(ctx, job.panels, pack_part, &job);
-        tpi_cpu_parallel(ctx, job.row_parts * job.col_parts, multiply_part, &job);
-    }
+    /* Panels start on different lines of L1 whatever their length. */
+    job.panel_stride = divide_up(job.chunk_steps * TPI_GEMM_ROWS, 16) * 16 + 16;
+    choose_parts(&job);
+    TPI_TRY(reserve(&job));
+    tpi_cpu_parallel(ctx, job.row_parts * job.col_parts, multiply_part, &job);
     return TP_OK;
 }
 
