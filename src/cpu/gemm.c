@@ -1,16 +1,20 @@
 /* GEMM on the CPU: blocking, threads and the walk over tiles.
  *
- * A part is a block of rows and columns that one worker does alone: it packs its rows of A and walks the tiles, columns outermost, so that
- * one panel of B stays in L2 while the panels of A pass by. A panel of B that was not packed beforehand is packed just before it is used. A
- * tile runs the whole inner dimension at once; only very long ones are cut into chunks, between which the unfinished chain and tree of a tile
- * wait in memory. No cut changes a bit. */
+ * A part is a range of rows and columns that one worker does alone. It packs a block of its rows of A and walks the tiles, columns outermost,
+ * so that one panel of B stays in L2 while the panels of A pass by. A panel of B that was not packed beforehand is packed just before it is
+ * used first; if B is the smaller operand its panels are kept for further blocks of rows, else there is one large block. A tile runs the
+ * whole inner dimension at once; only very long ones are cut into chunks, between which the unfinished chain and tree of a tile wait in
+ * memory. No cut changes a bit. */
 #include "cpu/gemm.h"
 
 #include <string.h>
 
-/* Packed A of one part: within L3, but many rows, because each part reads or, what is dearer, packs its columns of B again. */
-#define BLOCK_BYTES ((int64_t)4 << 20)
-#define BLOCK_BYTES_PACKING ((int64_t)12 << 20)
+/* Packed rows of A: a block when B is packed or kept, and the whole part when panels of B are packed once, used and forgotten. */
+#define BLOCK_BYTES ((int64_t)1 << 20)
+#define BLOCK_LEAST_PANELS (144 / TPI_GEMM_ROWS)
+#define PART_BYTES ((int64_t)12 << 20)
+/* Most of B that is kept packed. */
+#define KEPT_BYTES ((int64_t)12 << 20)
 /* Longest chunk of the inner dimension: a panel of B must leave room in L2. */
 #define CHUNK_STEPS 4096
 /* Columns whose unfinished tiles wait between chunks. */
@@ -21,17 +25,21 @@ typedef struct gemm_job {
     const tpi_gemm_args *args;
     tpi_gemm_plan plan;
     int64_t chunk_steps;
-    bool chunked, direct; /* direct: whole tiles go straight to C */
-    int64_t row_panels, row_parts;
+    bool chunked;
+    bool direct;  /* whole tiles go straight to C */
+    bool packing; /* B is packed here */
+    bool keeping; /* and all of a part's panels are kept */
+    int64_t row_panels, row_parts, block_panels;
     int64_t col_panels, col_parts;
     int64_t panel_stride;     /* of packed A */
     int64_t b_at, state_at;   /* where a worker's memory holds a panel of B and unfinished tiles, in floats */
     int state_tiles;          /* tiles of memory that one unfinished tile takes */
 } gemm_job;
 
-/* One part, over one window of columns and one chunk; in panels. */
+/* A block of rows of one part, over one window of columns and one chunk; in panels. */
 typedef struct gemm_block {
     const gemm_job *job;
+    bool first; /* of its part */
     int64_t row_begin, row_end;
     int64_t col_begin, col_end;
     tpi_gemm_chunk chunk;
@@ -140,8 +148,9 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
     const gemm_job *job = block->job;
     const tpi_gemm_args *args = job->args;
     const int64_t first = panel * TPI_GEMM_COLS;
-    if (args->b_packed != NULL)
+    if (!job->packing)
         return (const float *)args->b_packed->data + (panel * job->plan.steps + block->chunk.first_step) * TPI_GEMM_COLS;
+    float *out = block->b + (job->keeping ? (panel - block->col_begin) * job->chunk_steps * TPI_GEMM_COLS : 0);
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->b,
                                     .first = first,
@@ -149,9 +158,10 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
                                     .width = TPI_GEMM_COLS,
                                     .first_step = block->chunk.first_step,
                                     .steps = block->chunk.steps,
-                                    .out = block->b};
-    CPU(gemm_pack_panels)(&pack);
-    return block->b;
+                                    .out = out};
+    if (block->first || !job->keeping)
+        CPU(gemm_pack_panels)(&pack);
+    return out;
 }
 
 static void multiply_block(const gemm_block *block)
@@ -164,39 +174,61 @@ static void multiply_block(const gemm_block *block)
     }
 }
 
+/* The part's columns in windows, whose unfinished tiles fit in memory. */
+static void multiply_in_chunks(gemm_block *block)
+{
+    const gemm_job *job = block->job;
+    const int64_t col_end = block->col_end;
+    for (; block->col_begin < col_end; block->col_begin = block->col_end) {
+        block->col_end = min64(block->col_begin + WINDOW_PANELS, col_end);
+        for (int64_t step = 0; step < job->plan.steps; step += job->chunk_steps) {
+            CPU(gemm_chunk_make)(&job->plan, step, job->chunk_steps, &block->chunk);
+            multiply_block(block);
+        }
+    }
+}
+
+static void multiply_in_blocks(gemm_block *block)
+{
+    const gemm_job *job = block->job;
+    const int64_t begin = block->row_begin, panels = block->row_end - begin;
+    const int64_t blocks = divide_up(panels, job->block_panels);
+    CPU(gemm_chunk_make)(&job->plan, 0, job->chunk_steps, &block->chunk);
+    for (int64_t i = 0; i < blocks; i++) {
+        block->first = i == 0;
+        block->row_begin = begin + panels * i / blocks;
+        block->row_end = begin + panels * (i + 1) / blocks;
+        multiply_block(block);
+    }
+}
+
 static void multiply_part(void *arg, int64_t part, int worker)
 {
     const gemm_job *job = arg;
     const int64_t row_part = part / job->col_parts, col_part = part % job->col_parts;
-    const int64_t col_end = job->col_panels * (col_part + 1) / job->col_parts;
     float *memory = tpi_cpu_workspace(job->ctx, worker);
     gemm_block block = {.job = job,
                         .row_begin = job->row_panels * row_part / job->row_parts,
                         .row_end = job->row_panels * (row_part + 1) / job->row_parts,
+                        .col_begin = job->col_panels * col_part / job->col_parts,
+                        .col_end = job->col_panels * (col_part + 1) / job->col_parts,
                         .a = memory,
                         .b = memory + job->b_at,
                         .state = memory + job->state_at};
-    for (int64_t col = job->col_panels * col_part / job->col_parts; col < col_end; col = block.col_end) {
-        block.col_begin = col;
-        block.col_end = job->chunked ? min64(col + WINDOW_PANELS, col_end) : col_end;
-        for (int64_t step = 0; step < job->plan.steps; step += job->chunk_steps) {
-            CPU(gemm_chunk_make)(&job->plan, step, job->chunk_steps, &block.chunk);
-            multiply_block(&block);
-        }
-    }
+    if (job->chunked)
+        multiply_in_chunks(&block);
+    else
+        multiply_in_blocks(&block);
 }
 
 /* ---- the call --------------------------------------------------------------------------------------------------------------------------- */
 
 /* Cuts rows and columns into parts such that the workers finish together. Costs in eighths of a tile: packing a panel of A takes about one,
  * packing one of B 24, and fetching a packed one 4. */
-static void choose_parts(gemm_job *job)
+static void choose_parts(gemm_job *job, int64_t fewest)
 {
     const int workers = tpi_cpu_workers(job->ctx);
-    const int64_t panel_bytes = job->panel_stride * (int64_t)sizeof(float);
-    const bool packing = job->args->b_packed == NULL;
-    const int64_t fewest = divide_up(job->row_panels * panel_bytes, packing ? BLOCK_BYTES_PACKING : BLOCK_BYTES);
-    const int64_t b_cost = packing ? 24 : 4;
+    const int64_t b_cost = job->packing ? 24 : 4;
     int64_t best = INT64_MAX;
     for (int64_t row_parts = fewest; row_parts < fewest + workers && row_parts <= job->row_panels; row_parts++) {
         for (int64_t col_parts = 1; col_parts <= workers && col_parts <= job->col_panels; col_parts++) {
@@ -211,18 +243,40 @@ static void choose_parts(gemm_job *job)
     }
 }
 
-/* Lays out the workers' memory: packed A, a panel of B, unfinished tiles. */
+/* Decides what is packed when, and the sizes of parts and blocks. */
+static void choose_blocks(gemm_job *job)
+{
+    const int64_t chunks = divide_up(job->plan.steps, CHUNK_STEPS);
+    job->chunk_steps = divide_up(job->plan.steps, chunks);
+    job->chunked = chunks > 1;
+    /* Panels start on different lines of L1 whatever their length. */
+    job->panel_stride = divide_up(job->chunk_steps * TPI_GEMM_ROWS, 16) * 16 + 16;
+    const int64_t panel_bytes = job->panel_stride * (int64_t)sizeof(float), a_bytes = job->row_panels * panel_bytes;
+    const int64_t b_bytes = job->col_panels * job->chunk_steps * TPI_GEMM_COLS * (int64_t)sizeof(float);
+    job->packing = job->args->b_packed == NULL;
+    job->keeping = job->packing && !job->chunked && b_bytes < a_bytes && b_bytes <= KEPT_BYTES;
+    if (job->chunked || (job->packing && !job->keeping)) {
+        choose_parts(job, divide_up(a_bytes, PART_BYTES));
+        job->block_panels = divide_up(job->row_panels, job->row_parts);
+    } else {
+        choose_parts(job, 1);
+        int64_t panels = BLOCK_BYTES / panel_bytes;
+        panels = panels < BLOCK_LEAST_PANELS ? BLOCK_LEAST_PANELS : panels;
+        job->block_panels = min64(panels, divide_up(job->row_panels, job->row_parts));
+    }
+}
+
+/* Lays out the workers' memory: packed A, packed B, unfinished tiles. */
 static tp_status reserve(gemm_job *job)
 {
-    const int64_t block_panels = divide_up(job->row_panels, job->row_parts);
-    int64_t floats = block_panels * job->panel_stride;
+    int64_t floats = job->block_panels * job->panel_stride;
     job->b_at = floats;
-    if (job->args->b_packed == NULL)
-        floats += job->chunk_steps * TPI_GEMM_COLS;
+    if (job->packing)
+        floats += (job->keeping ? divide_up(job->col_panels, job->col_parts) : 1) * job->chunk_steps * TPI_GEMM_COLS;
     job->state_at = floats;
     job->state_tiles = job->plan.blocks > 1 ? 1 + TPI_GEMM_LEVELS : 1;
     if (job->chunked)
-        floats += block_panels * WINDOW_PANELS * job->state_tiles * TPI_GEMM_TILE;
+        floats += job->block_panels * WINDOW_PANELS * job->state_tiles * TPI_GEMM_TILE;
     return tpi_cpu_reserve(job->ctx, (size_t)floats * sizeof(float));
 }
 
@@ -237,12 +291,7 @@ tp_status CPU(gemm)(tp_ctx *ctx, const void *task)
                     .row_panels = divide_up(args->rows, TPI_GEMM_ROWS),
                     .col_panels = divide_up(args->cols, TPI_GEMM_COLS)};
     CPU(gemm_plan_make)(&job.plan, args->a.dtype, args->inner, args->order);
-    const int64_t chunks = divide_up(job.plan.steps, CHUNK_STEPS);
-    job.chunk_steps = divide_up(job.plan.steps, chunks);
-    job.chunked = chunks > 1;
-    /* Panels start on different lines of L1 whatever their length. */
-    job.panel_stride = divide_up(job.chunk_steps * TPI_GEMM_ROWS, 16) * 16 + 16;
-    choose_parts(&job);
+    choose_blocks(&job);
     TPI_TRY(reserve(&job));
     tpi_cpu_parallel(ctx, job.row_parts * job.col_parts, multiply_part, &job);
     return TP_OK;
