@@ -1,15 +1,16 @@
 /* GEMM on the CPU: blocking, threads and the walk over tiles.
  *
- * A part is a range of rows and columns that one worker does alone. It packs a block of its rows of A and walks the tiles, columns outermost,
- * so that one panel of B stays in L2 while the panels of A pass by. A panel of B that was not packed beforehand is packed just before it is
- * used first; if B is the smaller operand its panels are kept for further blocks of rows, else there is one large block. A tile runs the
- * whole inner dimension at once; only very long ones are cut into chunks, between which the unfinished chain and tree of a tile wait in
- * memory. No cut changes a bit. */
+ * A part is a range of rows and columns that one worker does alone. It packs a block of its rows of A and walks the
+ * tiles, columns outermost, so that one panel of B stays in L2 while the panels of A pass by. A panel of B that was not
+ * packed beforehand is packed just before it is used first; if B is the smaller operand its panels are kept for further
+ * blocks of rows, else there is one large block. A tile runs the whole inner dimension at once; only very long ones are
+ * cut into chunks, between which the unfinished chain and tree of a tile wait in memory. No cut changes a bit. */
 #include "cpu/gemm.h"
 
 #include <string.h>
 
-/* Packed rows of A: a block when B is packed or kept, and the whole part when panels of B are packed once, used and forgotten. */
+/* Packed rows of A: a block when B is packed or kept, and the whole part when panels of B are packed once, used and
+ * forgotten. */
 #define BLOCK_BYTES ((int64_t)1 << 20)
 #define BLOCK_LEAST_PANELS (144 / TPI_GEMM_ROWS)
 #define PART_BYTES ((int64_t)12 << 20)
@@ -31,9 +32,9 @@ typedef struct gemm_job {
     bool keeping; /* and all of a part's panels are kept */
     int64_t row_panels, row_parts, block_panels;
     int64_t col_panels, col_parts;
-    int64_t panel_stride;     /* of packed A */
-    int64_t b_at, state_at;   /* where a worker's memory holds a panel of B and unfinished tiles, in floats */
-    int state_tiles;          /* tiles of memory that one unfinished tile takes */
+    int64_t panel_stride;   /* of packed A */
+    int64_t b_at, state_at; /* where a worker's memory holds a panel of B and unfinished tiles, in floats */
+    int state_tiles;        /* tiles of memory that one unfinished tile takes */
 } gemm_job;
 
 /* A block of rows of one part, over one window of columns and one chunk; in panels. */
@@ -56,7 +57,9 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- tiles ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- tiles
+ * -----------------------------------------------------------------------------------------------------------------------------
+ */
 
 /* The tile of C that the chain starts from, zeros where C ends. */
 static void load_tile(const tpi_gemm_args *args, int64_t row, int64_t col, int rows, int cols, float *tile)
@@ -89,7 +92,8 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
     const int64_t c_stride = whole ? args->c_stride : TPI_GEMM_COLS;
     float *state = NULL;
     if (job->chunked) {
-        int64_t index = (col_panel - block->col_begin) * (block->row_end - block->row_begin) + row_panel - block->row_begin;
+        int64_t index =
+            (col_panel - block->col_begin) * (block->row_end - block->row_begin) + row_panel - block->row_begin;
         state = block->state + index * job->state_tiles * TPI_GEMM_TILE;
     }
 
@@ -121,7 +125,9 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
         CPU(gemm_epilogue)(args, root, row, col, rows, cols);
 }
 
-/* ---- parts --------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- parts
+ * ---------------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void pack_rows(const gemm_block *block)
 {
@@ -149,7 +155,8 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
     const tpi_gemm_args *args = job->args;
     const int64_t first = panel * TPI_GEMM_COLS;
     if (!job->packing)
-        return (const float *)args->b_packed->data + (panel * job->plan.steps + block->chunk.first_step) * TPI_GEMM_COLS;
+        return (const float *)args->b_packed->data +
+               (panel * job->plan.steps + block->chunk.first_step) * TPI_GEMM_COLS;
     float *out = block->b + (job->keeping ? (panel - block->col_begin) * job->chunk_steps * TPI_GEMM_COLS : 0);
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->b,
@@ -221,10 +228,12 @@ static void multiply_part(void *arg, int64_t part, int worker)
         multiply_in_blocks(&block);
 }
 
-/* ---- the call --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the call
+ * ---------------------------------------------------------------------------------------------------------------------------
+ */
 
-/* Cuts rows and columns into parts such that the workers finish together. Costs in eighths of a tile: packing a panel of A takes about one,
- * packing one of B 24, and fetching a packed one 4. */
+/* Cuts rows and columns into parts such that the workers finish together. Costs in eighths of a tile: packing a panel
+ * of A takes about one, packing one of B 24, and fetching a packed one 4. */
 static void choose_parts(gemm_job *job, int64_t fewest)
 {
     const int workers = tpi_cpu_workers(job->ctx);

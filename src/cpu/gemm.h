@@ -1,13 +1,14 @@
-/* Inside the CPU GEMM: packed formats, the plan of the inner sum, and the pieces that are compiled once an instruction set.
+/* Inside the CPU GEMM: packed formats, the plan of the inner sum, and the pieces that are compiled once an instruction
+ * set.
  *
- * Both operands are packed into panels of steps. A step is what one kernel instruction consumes of the inner dimension: one f32 value, or
- * a pair of bf16 values for vdpbf16ps, the earlier one in the high half, because that instruction adds the high product first. A panel holds
- * TPI_GEMM_ROWS rows of A or TPI_GEMM_COLS columns of B, step by step, and ends of matrices are filled with zeros, so that edge tiles run
- * the same code as full ones.
+ * Both operands are packed into panels of steps. A step is what one kernel instruction consumes of the inner dimension:
+ * one f32 value, or a pair of bf16 values for vdpbf16ps, the earlier one in the high half, because that instruction
+ * adds the high product first. A panel holds TPI_GEMM_ROWS rows of A or TPI_GEMM_COLS columns of B, step by step, and
+ * ends of matrices are filled with zeros, so that edge tiles run the same code as full ones.
  *
- * bf16 arithmetic is the one of vdpbf16ps on every set: a chain of FMAs with subnormal operands and results flushed to zero, in pairs (a
- * block of odd length is padded with a zero product). Sets without the instruction widen while packing and run the f32 kernel with the
- * processor's flush modes on. The tree's additions are never flushed. */
+ * bf16 arithmetic is the one of vdpbf16ps on every set: a chain of FMAs with subnormal operands and results flushed to
+ * zero, in pairs (a block of odd length is padded with a zero product). Sets without the instruction widen while
+ * packing and run the f32 kernel with the processor's flush modes on. The tree's additions are never flushed. */
 #ifndef TPI_GEMM_H
 #define TPI_GEMM_H
 
@@ -87,22 +88,24 @@ void CPU(gemm_row_sums)(const tpi_gemm_pack_job *job, int64_t inner, float *sums
 typedef struct tpi_gemm_tile {
     const tpi_gemm_chunk *chunk;
     int blocks;
-    bool dot;             /* steps are bf16 pairs */
-    const float *a, *b;   /* panels at the chunk's first step */
-    const float *in;      /* the unfinished chain; NULL: +0 */
+    bool dot;           /* steps are bf16 pairs */
+    const float *a, *b; /* panels at the chunk's first step */
+    const float *in;    /* the unfinished chain; NULL: +0 */
     int64_t in_stride;
-    float *levels;        /* [TPI_GEMM_LEVELS][TPI_GEMM_TILE] */
-    float *out;           /* the unfinished chain or, after the last chunk, the root */
+    float *levels; /* [TPI_GEMM_LEVELS][TPI_GEMM_TILE] */
+    float *out;    /* the unfinished chain or, after the last chunk, the root */
     int64_t out_stride;
 } tpi_gemm_tile;
 
-/* Computes the first `rows` rows, perhaps more: out has room for TPI_GEMM_ROWS, except that exactly TPI_GEMM_ROWS are written when asked for. */
+/* Computes the first `rows` rows, perhaps more: out has room for TPI_GEMM_ROWS, except that exactly TPI_GEMM_ROWS are
+ * written when asked for. */
 void CPU(gemm_kernel)(const tpi_gemm_tile *tile, int rows);
 
 /* The same with subnormals flushed in the chains. */
 void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows);
 
-/* Finishes and stores `rows` x `cols` of C at (row, col) from the root in `tile`, whose rows are TPI_GEMM_COLS apart. */
+/* Finishes and stores `rows` x `cols` of C at (row, col) from the root in `tile`, whose rows are TPI_GEMM_COLS apart.
+ */
 void CPU(gemm_epilogue)(const tpi_gemm_args *args, const float *tile, int64_t row, int64_t col, int rows, int cols);
 
 /* Whether storing the root is all there is to do. */

@@ -5,8 +5,8 @@
 
 bool CPU(gemm_epilogue_empty)(const tpi_gemm_args *args)
 {
-    return args->c_dtype == TP_DTYPE_F32 && args->bias == NULL && args->activation == TPI_ACT_NONE && args->pre == NULL &&
-           args->act_input == NULL && args->residual == NULL && args->dropout == 0;
+    return args->c_dtype == TP_DTYPE_F32 && args->bias == NULL && args->activation == TPI_ACT_NONE &&
+           args->pre == NULL && args->act_input == NULL && args->residual == NULL && args->dropout == 0;
 }
 
 /* Up to 16 elements at (row, col). */
@@ -17,7 +17,8 @@ static inline vf finish(const tpi_gemm_args *args, tpi_dropout *dropout, vf x, i
     if (args->pre != NULL)
         vf_store_any(tpi_element_of(args->pre, args->c_dtype, row * args->pre_stride + col), args->c_dtype, x, n);
     if (args->act_input != NULL) {
-        vf input = vf_load_any(tpi_element(args->act_input, args->c_dtype, row * args->act_input_stride + col), args->c_dtype, n);
+        vf input = vf_load_any(tpi_element(args->act_input, args->c_dtype, row * args->act_input_stride + col),
+                               args->c_dtype, n);
         x = vf_mul(x, tpi_activation_slope(args->activation, input));
     } else if (args->activation != TPI_ACT_NONE) {
         x = tpi_activation_value(args->activation, x);
@@ -25,7 +26,8 @@ static inline vf finish(const tpi_gemm_args *args, tpi_dropout *dropout, vf x, i
     if (args->dropout > 0)
         x = tpi_dropout_apply(dropout, x, (uint64_t)((args->first_row + row) * args->cols + col));
     if (args->residual != NULL)
-        x = vf_add(x, vf_load_any(tpi_element(args->residual, args->c_dtype, row * args->residual_stride + col), args->c_dtype, n));
+        x = vf_add(x, vf_load_any(tpi_element(args->residual, args->c_dtype, row * args->residual_stride + col),
+                                  args->c_dtype, n));
     return x;
 }
 
@@ -38,7 +40,8 @@ void CPU(gemm_epilogue)(const tpi_gemm_args *args, const float *tile, int64_t ro
             int n = tpi_lanes_of(cols - c);
             vf x = vf_load(tile + r * TPI_GEMM_COLS + c);
             x = finish(args, &dropout, x, row + r, col + c, n);
-            vf_store_any(tpi_element_of(args->c, args->c_dtype, (row + r) * args->c_stride + col + c), args->c_dtype, x, n);
+            vf_store_any(tpi_element_of(args->c, args->c_dtype, (row + r) * args->c_stride + col + c), args->c_dtype, x,
+                         n);
         }
     }
 }

@@ -1,4 +1,5 @@
-/* The micro-kernel: a tile of C stays in registers while the inner dimension runs, and goes up the tree of blocks as it does. */
+/* The micro-kernel: a tile of C stays in registers while the inner dimension runs, and goes up the tree of blocks as it
+ * does. */
 #include "cpu/gemm_vector.h"
 
 #include <string.h>
@@ -10,13 +11,13 @@
 
 #define VECTORS (TPI_GEMM_COLS / GEMM_LANES)
 #define PREFETCH_STEPS 8
-#define UNROLL _Pragma("GCC unroll 8")
 
 typedef gemm_vector accumulators[TPI_GEMM_ROWS][VECTORS];
 
 TPI_INLINE void prefetch_step(const float *b)
 {
-    UNROLL for (int i = 0; i < TPI_GEMM_COLS; i += 16)
+#pragma GCC unroll 8
+    for (int i = 0; i < TPI_GEMM_COLS; i += 16)
         __builtin_prefetch(b + PREFETCH_STEPS * TPI_GEMM_COLS + i, 0, 3);
 }
 
@@ -24,12 +25,15 @@ TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_
 {
     for (int64_t k = 0; k < steps; k++) {
         gemm_vector right[VECTORS];
-        UNROLL for (int j = 0; j < VECTORS; j++)
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; j++)
             right[j] = gemm_load(b + j * GEMM_LANES);
         prefetch_step(b);
-        UNROLL for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++) {
             gemm_vector left = gemm_broadcast(a + i);
-            UNROLL for (int j = 0; j < VECTORS; j++)
+#pragma GCC unroll 8
+            for (int j = 0; j < VECTORS; j++)
                 x[i][j] = gemm_step(left, right[j], x[i][j], dot);
         }
         a += TPI_GEMM_ROWS;
@@ -37,21 +41,25 @@ TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_
     }
 }
 
-/* Between two blocks: row by row, the finished sums take `adds` waiting left neighbours and wait themselves, and the next block's first step
- * is issued at once, so that the multipliers don't idle. */
-TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, const int adds, const tpi_gemm_tile *tile, const float *a,
-                             const float *b)
+/* Between two blocks: row by row, the finished sums take `adds` waiting left neighbours and wait themselves, and the
+ * next block's first step is issued at once, so that the multipliers don't idle. */
+TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, const int adds, const tpi_gemm_tile *tile,
+                             const float *a, const float *b)
 {
     float *wait = tile->levels + adds * TPI_GEMM_TILE;
     gemm_vector right[VECTORS];
-    UNROLL for (int j = 0; j < VECTORS; j++)
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; j++)
         right[j] = gemm_load(b + j * GEMM_LANES);
-    UNROLL for (int i = 0; i < rows; i++) {
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++) {
         gemm_vector left = gemm_broadcast(a + i);
-        UNROLL for (int j = 0; j < VECTORS; j++) {
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; j++) {
             int at = i * TPI_GEMM_COLS + j * GEMM_LANES;
             gemm_vector sum = x[i][j];
-            UNROLL for (int level = 0; level < adds; level++)
+#pragma GCC unroll 8
+            for (int level = 0; level < adds; level++)
                 sum = gemm_add(gemm_load(tile->levels + level * TPI_GEMM_TILE + at), sum);
             gemm_store(wait + at, sum);
             x[i][j] = gemm_step(left, right[j], gemm_zero(), dot);
@@ -66,8 +74,10 @@ TPI_INLINE void close_tree(accumulators x, const int rows, const tpi_gemm_tile *
         if (!((tile->blocks - 1) >> level & 1))
             continue;
         const float *wait = tile->levels + level * TPI_GEMM_TILE;
-        UNROLL for (int i = 0; i < rows; i++)
-            UNROLL for (int j = 0; j < VECTORS; j++)
+#pragma GCC unroll 8
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < VECTORS; j++)
                 x[i][j] = gemm_add(gemm_load(wait + i * TPI_GEMM_COLS + j * GEMM_LANES), x[i][j]);
     }
 }
@@ -77,8 +87,10 @@ TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot
     const tpi_gemm_chunk *chunk = tile->chunk;
     const float *a = tile->a, *b = tile->b;
     accumulators x;
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < VECTORS; j++)
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; j++)
             x[i][j] = tile->in == NULL ? gemm_zero() : gemm_load(tile->in + i * tile->in_stride + j * GEMM_LANES);
 
     int64_t steps = chunk->piece_steps[0];
@@ -102,8 +114,10 @@ TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot
 
     if (chunk->last)
         close_tree(x, rows, tile);
-    UNROLL for (int i = 0; i < rows; i++)
-        UNROLL for (int j = 0; j < VECTORS; j++)
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; j++)
             gemm_store(tile->out + i * tile->out_stride + j * GEMM_LANES, x[i][j]);
 }
 

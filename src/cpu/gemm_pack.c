@@ -1,4 +1,5 @@
-/* Packing of GEMM operands into panels of steps: k-contiguous sources are transposed in registers, others copied step by step. */
+/* Packing of GEMM operands into panels of steps: k-contiguous sources are transposed in registers, others copied step
+ * by step. */
 #include "cpu/gemm.h"
 #include "cpu/simd.h"
 
@@ -6,7 +7,8 @@
 #include "cpu/gemm_transpose.h"
 #endif
 
-/* Inner elements packed at a time when the source is contiguous along the other dimension, so that its lines stay in L1 for all panels. */
+/* Inner elements packed at a time when the source is contiguous along the other dimension, so that its lines stay in L1
+ * for all panels. */
 #define TILE_ELEMENTS 32
 
 /* Elements k, k + 1, ... of outer indices o .. o + outers - 1, the rest of the panel being zeros. */
@@ -18,7 +20,9 @@ typedef struct stretch {
     uint32_t *out; /* step of element k */
 } stretch;
 
-/* ---- one element ------------------------------------------------------------------------------------------------------------------- */
+/* ---- one element
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 /* An element as the kernel wants it: f32 bits, or a bf16 pair's high half. */
 static inline uint32_t element_bits(const void *element, const tpi_gemm_format format)
@@ -27,17 +31,13 @@ static inline uint32_t element_bits(const void *element, const tpi_gemm_format f
     uint32_t bits;
     float wide;
     switch (format) {
-    case TPI_GEMM_F32:
-        memcpy(&bits, element, sizeof bits);
-        return bits;
+    case TPI_GEMM_F32: memcpy(&bits, element, sizeof bits); return bits;
     case TPI_GEMM_F16:
         memcpy(&half, element, sizeof half);
         wide = tp_f32_from_f16(half);
         memcpy(&bits, &wide, sizeof bits);
         return bits;
-    default:
-        memcpy(&half, element, sizeof half);
-        return (uint32_t)half << 16;
+    default: memcpy(&half, element, sizeof half); return (uint32_t)half << 16;
     }
 }
 
@@ -48,20 +48,17 @@ static void pack_second_halves(const stretch *s)
         s->out[i] |= element_bits(s->base + i * s->outer_bytes, TPI_GEMM_BF16_PAIRS) >> 16;
 }
 
-/* ---- contiguous along the outer dimension -------------------------------------------------------------------------------------------- */
+/* ---- contiguous along the outer dimension
+ * -------------------------------------------------------------------------------------------- */
 
 /* Up to 16 outers of one step. second: the pair's other element, or NULL. */
 static inline vi load_outers(const char *first, const char *second, int n, const tpi_gemm_format format)
 {
     switch (format) {
-    case TPI_GEMM_F32:
-        return n >= TPI_LANES ? vi_load(first) : vi_load_n(first, n);
-    case TPI_GEMM_F16:
-        return vf_bits(n >= TPI_LANES ? vf_load_f16(first) : vf_load_f16_n(first, n));
-    case TPI_GEMM_BF16:
-        return vf_bits(n >= TPI_LANES ? vf_load_bf16(first) : vf_load_bf16_n(first, n));
-    default:
-        break;
+    case TPI_GEMM_F32: return n >= TPI_LANES ? vi_load(first) : vi_load_n(first, n);
+    case TPI_GEMM_F16: return vf_bits(n >= TPI_LANES ? vf_load_f16(first) : vf_load_f16_n(first, n));
+    case TPI_GEMM_BF16: return vf_bits(n >= TPI_LANES ? vf_load_bf16(first) : vf_load_bf16_n(first, n));
+    default: break;
     }
     vi high = vf_bits(n >= TPI_LANES ? vf_load_bf16(first) : vf_load_bf16_n(first, n));
     if (second == NULL)
@@ -78,7 +75,8 @@ static inline __attribute__((always_inline)) void pack_outer_contiguous(const st
         const char *first = s->base + k * s->inner_bytes;
         const char *second = k + 1 < s->elements ? first + s->inner_bytes : NULL;
         for (int i = 0; i < s->width; i += TPI_LANES) {
-            vi x = load_outers(first + i * s->outer_bytes, second == NULL ? NULL : second + i * s->outer_bytes, s->outers - i, format);
+            vi x = load_outers(first + i * s->outer_bytes, second == NULL ? NULL : second + i * s->outer_bytes,
+                               s->outers - i, format);
             if (s->width - i >= TPI_LANES)
                 vi_store(out + i, x);
             else
@@ -87,7 +85,8 @@ static inline __attribute__((always_inline)) void pack_outer_contiguous(const st
     }
 }
 
-/* ---- contiguous along the inner dimension ------------------------------------------------------------------------------------------- */
+/* ---- contiguous along the inner dimension
+ * ------------------------------------------------------------------------------------------- */
 
 #if TPI_ISA_LEVEL >= 2
 /* 16 steps of one outer index, zeros after `left` elements. */
@@ -95,14 +94,10 @@ static inline __m512i load_steps(const char *row, int64_t left, const tpi_gemm_f
 {
     __mmask16 mask = left >= 16 ? (__mmask16)0xffff : (__mmask16)((1u << left) - 1);
     switch (format) {
-    case TPI_GEMM_F32:
-        return _mm512_maskz_loadu_epi32(mask, row);
-    case TPI_GEMM_F16:
-        return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row)));
-    case TPI_GEMM_BF16:
-        return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row)), 16);
-    default:
-        break;
+    case TPI_GEMM_F32: return _mm512_maskz_loadu_epi32(mask, row);
+    case TPI_GEMM_F16: return _mm512_castps_si512(_mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, row)));
+    case TPI_GEMM_BF16: return _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, row)), 16);
+    default: break;
     }
     __mmask32 pairs = left >= 32 ? 0xffffffffu : (__mmask32)((1u << left) - 1);
     return _mm512_rol_epi32(_mm512_maskz_loadu_epi16(pairs, row), 16);
@@ -120,8 +115,9 @@ static inline __attribute__((always_inline)) void pack_columns(const stretch *s,
         for (int o = 0; o < s->width; o += 16) {
             __m512i r[16];
             for (int i = 0; i < 16; i++)
-                r[i] = o + i < s->outers ? load_steps(s->base + (o + i) * s->outer_bytes + k * element_bytes, left, format)
-                                         : _mm512_setzero_si512();
+                r[i] = o + i < s->outers
+                           ? load_steps(s->base + (o + i) * s->outer_bytes + k * element_bytes, left, format)
+                           : _mm512_setzero_si512();
             tpi_gemm_transpose16(r);
             if (columns == 16)
                 for (int i = 0; i < 16; i++)
@@ -144,7 +140,8 @@ static inline __attribute__((always_inline)) void pack_rows(const stretch *s, co
         uint32_t *out = s->out + k / per_step * TPI_GEMM_ROWS;
         __m512i r[TPI_GEMM_ROWS], x[TPI_GEMM_ROWS];
         for (int i = 0; i < TPI_GEMM_ROWS; i++)
-            r[i] = i < s->outers ? load_steps(s->base + i * s->outer_bytes + k * element_bytes, left, format) : _mm512_setzero_si512();
+            r[i] = i < s->outers ? load_steps(s->base + i * s->outer_bytes + k * element_bytes, left, format)
+                                 : _mm512_setzero_si512();
         tpi_gemm_transpose6(r, x);
         if (elements == 16 * TPI_GEMM_ROWS)
             for (int i = 0; i < TPI_GEMM_ROWS; i++)
@@ -179,7 +176,8 @@ static inline __attribute__((always_inline)) void pack_inner_contiguous(const st
 }
 #endif
 
-/* ---- whole panels ------------------------------------------------------------------------------------------------------------------ */
+/* ---- whole panels
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void pack_stretch(const stretch *s, tpi_gemm_format format)
 {
@@ -197,13 +195,15 @@ static void pack_stretch(const stretch *s, tpi_gemm_format format)
         return;
     case TPI_GEMM_BF16_PAIRS:
 #if TPI_ISA_LEVEL >= 3
-        inner_contiguous ? pack_inner_contiguous(s, TPI_GEMM_BF16_PAIRS) : pack_outer_contiguous(s, TPI_GEMM_BF16_PAIRS);
+        inner_contiguous ? pack_inner_contiguous(s, TPI_GEMM_BF16_PAIRS)
+                         : pack_outer_contiguous(s, TPI_GEMM_BF16_PAIRS);
 #endif
         return;
     }
 }
 
-/* Positions [from, to) of one run, in every panel. Where the source is contiguous along the outer dimension, a few steps at a time. */
+/* Positions [from, to) of one run, in every panel. Where the source is contiguous along the outer dimension, a few
+ * steps at a time. */
 static void pack_run(const tpi_gemm_pack_job *job, const tpi_gemm_run *run, int64_t from, int64_t to)
 {
     const tpi_gemm_plan *plan = job->plan;
@@ -221,7 +221,8 @@ static void pack_run(const tpi_gemm_pack_job *job, const tpi_gemm_run *run, int6
             int64_t k = run->begin + at - run->position;
             s.outers = job->count - o < job->width ? (int)(job->count - o) : job->width;
             s.base = (const char *)operand->data + (job->first + o) * s.outer_bytes + k * s.inner_bytes;
-            s.out = (uint32_t *)job->out + o / job->width * job->panel_stride + (at - start) / plan->per_step * job->width;
+            s.out =
+                (uint32_t *)job->out + o / job->width * job->panel_stride + (at - start) / plan->per_step * job->width;
             if (second)
                 pack_second_halves(&s);
             else
@@ -258,7 +259,9 @@ void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job)
     }
 }
 
-/* ---- row sums ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- row sums
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 
 /* Panels summed side by side: each is one chain of dependent additions. */
 #define SUM_PANELS 4

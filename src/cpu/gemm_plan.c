@@ -56,16 +56,15 @@ void CPU(gemm_plan_make)(tpi_gemm_plan *plan, tp_dtype dtype, int64_t inner, con
 void CPU(gemm_chunk_make)(const tpi_gemm_plan *plan, int64_t first_step, int64_t max_steps, tpi_gemm_chunk *chunk)
 {
     int64_t end = plan->steps - first_step <= max_steps ? plan->steps : first_step + max_steps;
-    *chunk = (tpi_gemm_chunk){.first_step = first_step,
-                              .steps = end - first_step,
-                              .first = first_step == 0,
-                              .last = end == plan->steps};
+    *chunk = (tpi_gemm_chunk){
+        .first_step = first_step, .steps = end - first_step, .first = first_step == 0, .last = end == plan->steps};
     int64_t block_begin = 0;
     for (int block = 0; block < plan->blocks; block++) {
         int64_t block_end = block_begin + plan->block_steps[block];
         int64_t from = block_begin > first_step ? block_begin : first_step;
         int64_t to = block_end < end ? block_end : end;
-        /* A block that ends just where the chunk begins is its first piece, without steps: it still has to be put into the tree. */
+        /* A block that ends just where the chunk begins is its first piece, without steps: it still has to be put into
+         * the tree. */
         bool resumed = first_step > 0 && block_end == first_step;
         if (to > from || resumed) {
             if (chunk->pieces == 0)

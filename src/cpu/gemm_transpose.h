@@ -1,4 +1,5 @@
-/* Transposes of 32-bit elements in AVX-512 registers, for packing rows that are contiguous along the inner dimension. */
+/* Transposes of 32-bit elements in AVX-512 registers, for packing rows that are contiguous along the inner dimension.
+ */
 #ifndef TPI_GEMM_TRANSPOSE_H
 #define TPI_GEMM_TRANSPOSE_H
 
@@ -43,7 +44,8 @@ static inline void tpi_gemm_interleave3(__m512i a, __m512i b, __m512i c, __m512i
     out[2] = _mm512_permutex2var_epi64(out[2], _mm512_setr_epi64(0, 13, 2, 3, 14, 5, 6, 15), c);
 }
 
-/* 6 rows of 16 become 16 columns of 6, one after the other in 6 registers: pairs of rows first, then the three pairs. */
+/* 6 rows of 16 become 16 columns of 6, one after the other in 6 registers: pairs of rows first, then the three pairs.
+ */
 static inline void tpi_gemm_transpose6(const __m512i r[6], __m512i out[6])
 {
     const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);

@@ -10,22 +10,58 @@
 #include <immintrin.h>
 #define GEMM_LANES 16
 typedef __m512 gemm_vector;
-TPI_INLINE gemm_vector gemm_zero(void) { return _mm512_setzero_ps(); }
-TPI_INLINE gemm_vector gemm_load(const float *p) { return _mm512_loadu_ps(p); }
-TPI_INLINE void gemm_store(float *p, gemm_vector x) { _mm512_storeu_ps(p, x); }
-TPI_INLINE gemm_vector gemm_broadcast(const float *p) { return _mm512_set1_ps(*p); }
-TPI_INLINE gemm_vector gemm_add(gemm_vector x, gemm_vector y) { return _mm512_add_ps(x, y); }
-TPI_INLINE gemm_vector gemm_fma(gemm_vector a, gemm_vector b, gemm_vector x) { return _mm512_fmadd_ps(a, b, x); }
+TPI_INLINE gemm_vector gemm_zero(void)
+{
+    return _mm512_setzero_ps();
+}
+TPI_INLINE gemm_vector gemm_load(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+TPI_INLINE void gemm_store(float *p, gemm_vector x)
+{
+    _mm512_storeu_ps(p, x);
+}
+TPI_INLINE gemm_vector gemm_broadcast(const float *p)
+{
+    return _mm512_set1_ps(*p);
+}
+TPI_INLINE gemm_vector gemm_add(gemm_vector x, gemm_vector y)
+{
+    return _mm512_add_ps(x, y);
+}
+TPI_INLINE gemm_vector gemm_fma(gemm_vector a, gemm_vector b, gemm_vector x)
+{
+    return _mm512_fmadd_ps(a, b, x);
+}
 #elif TPI_ISA_LEVEL == 1
 #include <immintrin.h>
 #define GEMM_LANES 8
 typedef __m256 gemm_vector;
-TPI_INLINE gemm_vector gemm_zero(void) { return _mm256_setzero_ps(); }
-TPI_INLINE gemm_vector gemm_load(const float *p) { return _mm256_loadu_ps(p); }
-TPI_INLINE void gemm_store(float *p, gemm_vector x) { _mm256_storeu_ps(p, x); }
-TPI_INLINE gemm_vector gemm_broadcast(const float *p) { return _mm256_broadcast_ss(p); }
-TPI_INLINE gemm_vector gemm_add(gemm_vector x, gemm_vector y) { return _mm256_add_ps(x, y); }
-TPI_INLINE gemm_vector gemm_fma(gemm_vector a, gemm_vector b, gemm_vector x) { return _mm256_fmadd_ps(a, b, x); }
+TPI_INLINE gemm_vector gemm_zero(void)
+{
+    return _mm256_setzero_ps();
+}
+TPI_INLINE gemm_vector gemm_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+TPI_INLINE void gemm_store(float *p, gemm_vector x)
+{
+    _mm256_storeu_ps(p, x);
+}
+TPI_INLINE gemm_vector gemm_broadcast(const float *p)
+{
+    return _mm256_broadcast_ss(p);
+}
+TPI_INLINE gemm_vector gemm_add(gemm_vector x, gemm_vector y)
+{
+    return _mm256_add_ps(x, y);
+}
+TPI_INLINE gemm_vector gemm_fma(gemm_vector a, gemm_vector b, gemm_vector x)
+{
+    return _mm256_fmadd_ps(a, b, x);
+}
 #else
 #include <math.h>
 #include <string.h>
@@ -33,14 +69,20 @@ TPI_INLINE gemm_vector gemm_fma(gemm_vector a, gemm_vector b, gemm_vector x) { r
 typedef struct gemm_vector {
     float lane[GEMM_LANES];
 } gemm_vector;
-TPI_INLINE gemm_vector gemm_zero(void) { return (gemm_vector){{0}}; }
+TPI_INLINE gemm_vector gemm_zero(void)
+{
+    return (gemm_vector){{0}};
+}
 TPI_INLINE gemm_vector gemm_load(const float *p)
 {
     gemm_vector x;
     memcpy(&x, p, sizeof x);
     return x;
 }
-TPI_INLINE void gemm_store(float *p, gemm_vector x) { memcpy(p, &x, sizeof x); }
+TPI_INLINE void gemm_store(float *p, gemm_vector x)
+{
+    memcpy(p, &x, sizeof x);
+}
 TPI_INLINE gemm_vector gemm_broadcast(const float *p)
 {
     gemm_vector x;

@@ -1,4 +1,5 @@
-/* What the GEMM tests share: contexts of every instruction set, operands in both layouts, and the sum as the definition has it, in scalar code. */
+/* What the GEMM tests share: contexts of every instruction set, operands in both layouts, and the sum as the definition
+ * has it, in scalar code. */
 #ifndef TPT_GEMM_CASE_H
 #define TPT_GEMM_CASE_H
 
@@ -68,7 +69,8 @@ static inline tpi_operand gemm_operand(const gemm_matrix *x, bool columns)
     return (tpi_operand){.data = x->rows, .dtype = x->dtype, .outer_stride = x->inner, .inner_stride = 1};
 }
 
-/* ---- the definition ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the definition
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static inline tpi_inner gemm_one_chain(int64_t inner)
 {
@@ -90,7 +92,8 @@ static inline tpi_inner gemm_eight_blocks(int64_t inner)
 }
 
 /* One block's chain. bf16 is summed as vdpbf16ps does: subnormals are flushed, and an odd block gets a zero product. */
-static __attribute__((noinline)) float gemm_chain(float start, const float *a, const float *b, const tpi_inner *order, int block, bool bf16)
+static __attribute__((noinline)) float gemm_chain(float start, const float *a, const float *b, const tpi_inner *order,
+                                                  int block, bool bf16)
 {
 #if defined(__SSE__)
     unsigned mode = _mm_getcsr();
@@ -124,21 +127,24 @@ static inline void gemm_tree(float *node, int nodes, int64_t stride, int64_t cou
 }
 
 /* c = sum by the definition; start (may be NULL): what one chain starts from. */
-static inline void gemm_reference(const gemm_matrix *a, const gemm_matrix *b, const tpi_inner *order, const float *start, float *c)
+static inline void gemm_reference(const gemm_matrix *a, const gemm_matrix *b, const tpi_inner *order,
+                                  const float *start, float *c)
 {
     for (int64_t i = 0; i < a->outer; i++) {
         for (int64_t j = 0; j < b->outer; j++) {
             float block[8] = {0};
             for (int v = 0; v < order->blocks; v++)
-                block[v] = gemm_chain(start ? start[i * b->outer + j] : 0, a->value + i * a->inner, b->value + j * b->inner, order, v,
-                                      a->dtype == TP_DTYPE_BF16);
+                block[v] = gemm_chain(start ? start[i * b->outer + j] : 0, a->value + i * a->inner,
+                                      b->value + j * b->inner, order, v, a->dtype == TP_DTYPE_BF16);
             gemm_tree(block, order->blocks, 1, 1);
             c[i * b->outer + j] = block[0];
         }
     }
 }
 
-/* ---- the call ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the call
+ * ------------------------------------------------------------------------------------------------------------------------
+ */
 
 static inline tp_status gemm_call(tp_ctx *ctx, const tpi_gemm_args *args)
 {
@@ -150,7 +156,8 @@ static inline tp_status gemm_call(tp_ctx *ctx, const tpi_gemm_args *args)
 static inline tp_status gemm_call_packed(tp_ctx *ctx, const tpi_gemm_args *args)
 {
     tpi_gemm_args packed = *args;
-    tpi_packed copy = {.bytes = ctx->backend->gemm_packed_bytes(ctx, args->b.dtype, args->cols, args->inner, args->order)};
+    tpi_packed copy = {.bytes =
+                           ctx->backend->gemm_packed_bytes(ctx, args->b.dtype, args->cols, args->inner, args->order)};
     copy.data = tpt_allocate(copy.bytes);
     packed.b_packed = &copy;
     packed.b.data = NULL;

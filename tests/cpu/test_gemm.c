@@ -1,4 +1,5 @@
-/* GEMM: the same bits as scalar code that follows the definition, on every instruction set, for any threads, layout, packing and split. */
+/* GEMM: the same bits as scalar code that follows the definition, on every instruction set, for any threads, layout,
+ * packing and split. */
 #include "gemm_case.h"
 
 typedef enum sum_kind { SUM_CHAIN, SUM_ACCUMULATE, SUM_TREE, SUM_KINDS } sum_kind;
@@ -71,9 +72,10 @@ static void check_shape(tp_ctx **ctx, int contexts, tp_dtype dtype, int index, s
             if (slow && layout != index % 4)
                 continue;
             for (int packed = 0; packed < 2; packed++)
-                cr_assert(result_is_right(ctx[i], &p, layout, packed), "%s, %s, %d threads, %lld x %lld x %lld, sum %d, layout %d, packed %d",
-                          tp_isa_name(tp_ctx_isa(ctx[i])), tp_dtype_name(dtype), tp_ctx_threads(ctx[i]), (long long)s.rows,
-                          (long long)s.cols, (long long)s.inner, (int)kind, layout, packed);
+                cr_assert(result_is_right(ctx[i], &p, layout, packed),
+                          "%s, %s, %d threads, %lld x %lld x %lld, sum %d, layout %d, packed %d",
+                          tp_isa_name(tp_ctx_isa(ctx[i])), tp_dtype_name(dtype), tp_ctx_threads(ctx[i]),
+                          (long long)s.rows, (long long)s.cols, (long long)s.inner, (int)kind, layout, packed);
         }
     }
     gemm_matrix_free(&p.a);
@@ -115,19 +117,28 @@ Test(gemm, bits_avx512_bf16)
     check_isa(TP_ISA_AVX512_BF16);
 }
 
-/* Two threads, and more rows and columns than one block and one batch of packed columns: against one thread and against packed. */
+/* Two threads, and more rows and columns than one block and one batch of packed columns: against one thread and against
+ * packed. */
 Test(gemm, large_shapes_do_not_depend_on_threads)
 {
     const int64_t rows = 310, cols = 1100, inner = 4500;
     const tpi_inner tree = gemm_eight_blocks(inner);
     for (int d = 0; d < 2; d++) {
-        gemm_matrix a = gemm_matrix_new(gemm_dtypes[d], rows, inner, 1, 1), b = gemm_matrix_new(gemm_dtypes[d], cols, inner, 2, 1);
+        gemm_matrix a = gemm_matrix_new(gemm_dtypes[d], rows, inner, 1, 1),
+                    b = gemm_matrix_new(gemm_dtypes[d], cols, inner, 2, 1);
         float *c[4];
         for (int i = 0; i < 4; i++) {
             tp_ctx *ctx = gemm_context(TP_ISA_AUTO, 1 + i % 3);
             c[i] = tpt_array(TP_DTYPE_F32, rows * cols);
-            const tpi_gemm_args args = {.rows = rows, .cols = cols, .inner = inner, .a = gemm_operand(&a, false), .b = gemm_operand(&b, false),
-                                        .order = &tree, .c = c[i], .c_dtype = TP_DTYPE_F32, .c_stride = cols};
+            const tpi_gemm_args args = {.rows = rows,
+                                        .cols = cols,
+                                        .inner = inner,
+                                        .a = gemm_operand(&a, false),
+                                        .b = gemm_operand(&b, false),
+                                        .order = &tree,
+                                        .c = c[i],
+                                        .c_dtype = TP_DTYPE_F32,
+                                        .c_stride = cols};
             cr_assert_eq(i == 3 ? gemm_call_packed(ctx, &args) : gemm_call(ctx, &args), TP_OK);
             cr_assert(tpt_same_bits("C", c[i], c[0], TP_DTYPE_F32, rows * cols), "variant %d", i);
             tp_ctx_destroy(ctx);
@@ -146,15 +157,17 @@ Test(gemm, large_shapes_do_not_depend_on_threads)
     }
 }
 
-/* ---- orders with several segments, skipped indices and empty blocks ---------------------------------------------------------------- */
+/* ---- orders with several segments, skipped indices and empty blocks
+ * ---------------------------------------------------------------- */
 
 static int64_t cut(int64_t total, int v)
 {
     return total * v / 8;
 }
 
-/* What virtual ranks [first, end) hold of three parts [q; k; v], one after the other; the odd virtual ranks' k and v are held but do not
- * take part, as when kv heads are shared. to_global: global index of each held one. Returns how many are held. */
+/* What virtual ranks [first, end) hold of three parts [q; k; v], one after the other; the odd virtual ranks' k and v
+ * are held but do not take part, as when kv heads are shared. to_global: global index of each held one. Returns how
+ * many are held. */
 static int64_t shard_order(const int64_t part[3], int first, int end, tpi_inner *order, int64_t *to_global)
 {
     int64_t local_begin[3], held = 0, total = 0;
@@ -190,7 +203,8 @@ static gemm_matrix gather_columns(const gemm_matrix *x, const int64_t *to_global
 }
 
 /* C as `ranks` ranks compute it, each with its shard, finished by the tree; or added in rank order, which is wrong. */
-static void split_gemm(tp_ctx *ctx, const gemm_matrix *a, const gemm_matrix *b, const int64_t part[3], int ranks, bool in_rank_order, float *c)
+static void split_gemm(tp_ctx *ctx, const gemm_matrix *a, const gemm_matrix *b, const int64_t part[3], int ranks,
+                       bool in_rank_order, float *c)
 {
     const int64_t count = a->outer * b->outer;
     int64_t *to_global = tpt_array(TP_DTYPE_I64, a->inner);
@@ -199,9 +213,15 @@ static void split_gemm(tp_ctx *ctx, const gemm_matrix *a, const gemm_matrix *b, 
         tpi_inner order;
         int64_t held = shard_order(part, 8 * r / ranks, 8 * (r + 1) / ranks, &order, to_global);
         gemm_matrix a_shard = gather_columns(a, to_global, held), b_shard = gather_columns(b, to_global, held);
-        const tpi_gemm_args args = {.rows = a->outer, .cols = b->outer, .inner = held, .a = gemm_operand(&a_shard, r & 1),
-                                    .b = gemm_operand(&b_shard, r & 2), .order = &order, .c = partial + r * count,
-                                    .c_dtype = TP_DTYPE_F32, .c_stride = b->outer};
+        const tpi_gemm_args args = {.rows = a->outer,
+                                    .cols = b->outer,
+                                    .inner = held,
+                                    .a = gemm_operand(&a_shard, r & 1),
+                                    .b = gemm_operand(&b_shard, r & 2),
+                                    .order = &order,
+                                    .c = partial + r * count,
+                                    .c_dtype = TP_DTYPE_F32,
+                                    .c_stride = b->outer};
         cr_assert_eq(r & 1 ? gemm_call_packed(ctx, &args) : gemm_call(ctx, &args), TP_OK);
         gemm_matrix_free(&a_shard);
         gemm_matrix_free(&b_shard);
@@ -229,7 +249,8 @@ static void check_splits(tp_ctx *ctx, tp_dtype dtype, const int64_t part[3])
     for (int ranks = 1; ranks <= 8; ranks *= 2) {
         split_gemm(ctx, &a, &b, part, ranks, false, got);
         cr_assert(tpt_same_bits("split", got, want, TP_DTYPE_F32, count), "%s, %s, %d ranks, parts %lld %lld %lld",
-                  tp_isa_name(tp_ctx_isa(ctx)), tp_dtype_name(dtype), ranks, (long long)part[0], (long long)part[1], (long long)part[2]);
+                  tp_isa_name(tp_ctx_isa(ctx)), tp_dtype_name(dtype), ranks, (long long)part[0], (long long)part[1],
+                  (long long)part[2]);
     }
     if (part[0] >= 768) { /* the test can fail: another order gives other bits */
         for (int ranks = 4; ranks <= 8; ranks *= 2) {
@@ -246,7 +267,8 @@ static void check_splits(tp_ctx *ctx, tp_dtype dtype, const int64_t part[3])
 
 Test(gemm, tensor_parallel_splits_give_the_same_bits)
 {
-    static const int64_t parts[][3] = {{768, 0, 0}, {768, 256, 256}, {13, 0, 0}, {5, 0, 0}, {331, 77, 77}, {12, 4, 4}, {3, 5, 2}, {4600, 33, 0}};
+    static const int64_t parts[][3] = {{768, 0, 0},   {768, 256, 256}, {13, 0, 0}, {5, 0, 0},
+                                       {331, 77, 77}, {12, 4, 4},      {3, 5, 2},  {4600, 33, 0}};
     for (int isa = TP_ISA_PORTABLE; isa < TP_ISA_COUNT; isa++) {
         if (!tp_isa_available((tp_isa)isa))
             continue;
@@ -268,7 +290,8 @@ Test(gemm, uneven_trees)
         tp_ctx *ctx = gemm_context((tp_isa)isa, 1);
         for (int blocks = 1; blocks <= 8; blocks++) {
             const tp_dtype dtype = gemm_dtypes[blocks % 2];
-            problem p = {.a = gemm_matrix_new(dtype, rows, inner, 7, 1), .b = gemm_matrix_new(dtype, cols, inner, 8, 1),
+            problem p = {.a = gemm_matrix_new(dtype, rows, inner, 7, 1),
+                         .b = gemm_matrix_new(dtype, cols, inner, 8, 1),
                          .want = tpt_array(TP_DTYPE_F32, rows * cols)};
             tpi_inner order = {.blocks = blocks, .segments = blocks};
             for (int v = 0; v < blocks; v++) {
@@ -287,7 +310,9 @@ Test(gemm, uneven_trees)
     }
 }
 
-/* ---- values ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- values
+ * ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 Test(gemm, close_to_double_precision)
 {
@@ -310,10 +335,18 @@ Test(gemm, close_to_double_precision)
             tolerance[i] = tpt_tolerance(dtype, inner, magnitude);
         }
         for (int ordered = 0; ordered < 2; ordered++) {
-            const tpi_gemm_args args = {.rows = rows, .cols = cols, .inner = inner, .a = gemm_operand(&a, false), .b = gemm_operand(&b, true),
-                                        .order = ordered ? &tree : NULL, .c = c, .c_dtype = dtype, .c_stride = cols};
+            const tpi_gemm_args args = {.rows = rows,
+                                        .cols = cols,
+                                        .inner = inner,
+                                        .a = gemm_operand(&a, false),
+                                        .b = gemm_operand(&b, true),
+                                        .order = ordered ? &tree : NULL,
+                                        .c = c,
+                                        .c_dtype = dtype,
+                                        .c_stride = cols};
             cr_assert_eq(gemm_call(ctx, &args), TP_OK);
-            cr_assert(tpt_close_each("C", c, dtype, want, tolerance, count), "%s, ordered %d", tp_dtype_name(dtype), ordered);
+            cr_assert(tpt_close_each("C", c, dtype, want, tolerance, count), "%s, ordered %d", tp_dtype_name(dtype),
+                      ordered);
         }
         free(c);
         gemm_matrix_free(&a);
@@ -328,10 +361,19 @@ Test(gemm, empty_shapes)
 {
     tp_ctx *ctx = gemm_context(TP_ISA_AUTO, 2);
     float a[8] = {1, 2, 3, 4, 5, 6, 7, 8}, c[4] = {-0.0f, 5, 6, 7}, sums[2] = {-0.0f, 3};
-    tpi_gemm_args args = {.rows = 2, .cols = 2, .inner = 0, .a = {a, TP_DTYPE_F32, 4, 1}, .b = {a, TP_DTYPE_F32, 4, 1}, .c = c,
-                          .c_dtype = TP_DTYPE_F32, .c_stride = 2, .accumulate = true, .row_sums = sums};
+    tpi_gemm_args args = {.rows = 2,
+                          .cols = 2,
+                          .inner = 0,
+                          .a = {a, TP_DTYPE_F32, 4, 1},
+                          .b = {a, TP_DTYPE_F32, 4, 1},
+                          .c = c,
+                          .c_dtype = TP_DTYPE_F32,
+                          .c_stride = 2,
+                          .accumulate = true,
+                          .row_sums = sums};
     cr_assert_eq(gemm_call(ctx, &args), TP_OK);
-    cr_assert(signbit(c[0]) && c[1] == 5 && signbit(sums[0]) && sums[1] == 3, "nothing accumulated leaves what is there");
+    cr_assert(signbit(c[0]) && c[1] == 5 && signbit(sums[0]) && sums[1] == 3,
+              "nothing accumulated leaves what is there");
     args.rows = 0;
     args.inner = 4;
     cr_assert_eq(gemm_call(ctx, &args), TP_OK);
@@ -358,16 +400,25 @@ Test(gemm, not_finite_values_stay_where_they_are)
             continue;
         tp_ctx *ctx = gemm_context((tp_isa)isa, 1);
         for (int d = 0; d < 3; d++) {
-            gemm_matrix a = gemm_matrix_new(gemm_dtypes[d], rows, inner, 1, 1), b = gemm_matrix_new(gemm_dtypes[d], cols, inner, 2, 1);
+            gemm_matrix a = gemm_matrix_new(gemm_dtypes[d], rows, inner, 1, 1),
+                        b = gemm_matrix_new(gemm_dtypes[d], cols, inner, 2, 1);
             float *c = tpt_array(TP_DTYPE_F32, rows * cols);
             tpt_set(a.rows, gemm_dtypes[d], 7 * inner + 32, NAN);
             tpt_set(b.rows, gemm_dtypes[d], 69 * inner + 3, INFINITY);
-            const tpi_gemm_args args = {.rows = rows, .cols = cols, .inner = inner, .a = gemm_operand(&a, false),
-                                        .b = gemm_operand(&b, false), .c = c, .c_dtype = TP_DTYPE_F32, .c_stride = cols};
+            const tpi_gemm_args args = {.rows = rows,
+                                        .cols = cols,
+                                        .inner = inner,
+                                        .a = gemm_operand(&a, false),
+                                        .b = gemm_operand(&b, false),
+                                        .c = c,
+                                        .c_dtype = TP_DTYPE_F32,
+                                        .c_stride = cols};
             cr_assert_eq(gemm_call(ctx, &args), TP_OK);
             for (int64_t i = 0; i < rows * cols; i++)
-                cr_assert(i / cols == 7 ? isnan(c[i]) : i % cols == 69 ? isinf(c[i]) : isfinite(c[i]), "element %lld is %g", (long long)i,
-                          (double)c[i]);
+                cr_assert(i / cols == 7    ? isnan(c[i])
+                          : i % cols == 69 ? isinf(c[i])
+                                           : isfinite(c[i]),
+                          "element %lld is %g", (long long)i, (double)c[i]);
             free(c);
             gemm_matrix_free(&a);
             gemm_matrix_free(&b);
@@ -398,11 +449,19 @@ Test(gemm, row_sums)
                 for (int64_t k = 0; k < inner; k++)
                     want[i] = want[i] + a.value[i * inner + k];
             }
-            const tpi_gemm_args args = {.rows = rows, .cols = cols, .inner = inner, .a = gemm_operand(&a, n / 15), .b = gemm_operand(&b, true),
-                                        .c = c, .c_dtype = TP_DTYPE_F32, .c_stride = cols, .accumulate = true, .row_sums = sums};
+            const tpi_gemm_args args = {.rows = rows,
+                                        .cols = cols,
+                                        .inner = inner,
+                                        .a = gemm_operand(&a, n / 15),
+                                        .b = gemm_operand(&b, true),
+                                        .c = c,
+                                        .c_dtype = TP_DTYPE_F32,
+                                        .c_stride = cols,
+                                        .accumulate = true,
+                                        .row_sums = sums};
             cr_assert_eq(gemm_call(ctx, &args), TP_OK);
-            cr_assert(tpt_same_bits("row sums", sums, want, TP_DTYPE_F32, rows), "%s, %s, inner %lld", tp_isa_name((tp_isa)isa),
-                      tp_dtype_name(dtype), (long long)inner);
+            cr_assert(tpt_same_bits("row sums", sums, want, TP_DTYPE_F32, rows), "%s, %s, inner %lld",
+                      tp_isa_name((tp_isa)isa), tp_dtype_name(dtype), (long long)inner);
             free(c);
             free(sums);
             free(want);

@@ -7,9 +7,9 @@ enum { ROWS = 23, COLS = 83, INNER = 40, COUNT = ROWS * COLS, STRIDE = COLS + 5 
 
 typedef struct inputs {
     gemm_matrix a, b;
-    tp_dtype dtype; /* of C and all that has its shape */
-    float *root;    /* the sums */
-    float *bias, *residual, *act_input;                  /* values */
+    tp_dtype dtype;                                         /* of C and all that has its shape */
+    float *root;                                            /* the sums */
+    float *bias, *residual, *act_input;                     /* values */
     void *bias_stored, *residual_stored, *act_input_stored; /* the same, with strides */
 } inputs;
 
@@ -44,19 +44,29 @@ static void inputs_free(inputs *in)
 {
     gemm_matrix_free(&in->a);
     gemm_matrix_free(&in->b);
-    void *all[] = {in->root, in->bias, in->residual, in->act_input, in->bias_stored, in->residual_stored, in->act_input_stored};
+    void *all[] = {
+        in->root, in->bias, in->residual, in->act_input, in->bias_stored, in->residual_stored, in->act_input_stored};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]);
 }
 
 static tpi_gemm_args plain(const inputs *in, void *c)
 {
-    return (tpi_gemm_args){.rows = ROWS, .cols = COLS, .inner = INNER, .a = gemm_operand(&in->a, false), .b = gemm_operand(&in->b, true),
-                           .c = c, .c_dtype = in->dtype, .c_stride = STRIDE, .bias_dtype = in->dtype, .first_row = 1000,
+    return (tpi_gemm_args){.rows = ROWS,
+                           .cols = COLS,
+                           .inner = INNER,
+                           .a = gemm_operand(&in->a, false),
+                           .b = gemm_operand(&in->b, true),
+                           .c = c,
+                           .c_dtype = in->dtype,
+                           .c_stride = STRIDE,
+                           .bias_dtype = in->dtype,
+                           .first_row = 1000,
                            .dropout_key = {.seed = 77, .stream = 5}};
 }
 
-/* ---- references, in double ----------------------------------------------------------------------------------------------------------- */
+/* ---- references, in double
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static double normal_cdf(double x)
 {
@@ -100,7 +110,9 @@ static double slope(tpi_activation kind, double x)
     }
 }
 
-/* ---- comparison ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- comparison
+ * ----------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void *new_c(tp_dtype dtype)
 {
@@ -122,7 +134,8 @@ static void assert_exact(const char *what, const void *c, tp_dtype dtype, const 
 
 static void assert_close(const char *what, const void *c, tp_dtype dtype, const double *want)
 {
-    double *padded = tpt_allocate(ROWS * STRIDE * sizeof *padded), *tolerance = tpt_allocate(ROWS * STRIDE * sizeof *tolerance);
+    double *padded = tpt_allocate(ROWS * STRIDE * sizeof *padded),
+           *tolerance = tpt_allocate(ROWS * STRIDE * sizeof *tolerance);
     for (int64_t i = 0; i < ROWS * STRIDE; i++) {
         bool inside = i % STRIDE < COLS;
         padded[i] = inside ? want[i / STRIDE * COLS + i % STRIDE] : -7;
@@ -135,10 +148,13 @@ static void assert_close(const char *what, const void *c, tp_dtype dtype, const 
 
 static bool kept(const tpi_gemm_args *args, int64_t i)
 {
-    return tp_random_u32(args->dropout_key, (uint64_t)(args->first_row * COLS + i)) >= tp_random_threshold(args->dropout);
+    return tp_random_u32(args->dropout_key, (uint64_t)(args->first_row * COLS + i)) >=
+           tp_random_threshold(args->dropout);
 }
 
-/* ---- each alone -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- each alone
+ * --------------------------------------------------------------------------------------------------------------------------
+ */
 
 static void check_linear_steps(tp_ctx *ctx, const inputs *in)
 {
@@ -216,7 +232,8 @@ Test(gemm_epilogue, each_step)
     tp_ctx_destroy(ctx);
 }
 
-/* ---- all together, everywhere ------------------------------------------------------------------------------------------------------------ */
+/* ---- all together, everywhere
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static tpi_gemm_args everything(const inputs *in, void *c, void *pre, tpi_activation kind, bool backward)
 {
@@ -269,12 +286,16 @@ Test(gemm_epilogue, same_bits_on_every_instruction_set)
                 if (!tp_isa_available((tp_isa)isa))
                     continue;
                 tp_ctx *ctx = gemm_context((tp_isa)isa, 1 + isa % 3);
-                void *c = isa == TP_ISA_PORTABLE ? first : new_c(in.dtype), *pre = isa == TP_ISA_PORTABLE ? first_pre : new_c(in.dtype);
-                tpi_gemm_args args = everything(&in, c, pre, (tpi_activation)(kind % TPI_ACT_COUNT), kind >= TPI_ACT_COUNT);
+                void *c = isa == TP_ISA_PORTABLE ? first : new_c(in.dtype),
+                     *pre = isa == TP_ISA_PORTABLE ? first_pre : new_c(in.dtype);
+                tpi_gemm_args args =
+                    everything(&in, c, pre, (tpi_activation)(kind % TPI_ACT_COUNT), kind >= TPI_ACT_COUNT);
                 cr_assert_eq(gemm_call(ctx, &args), TP_OK);
                 tp_ctx_destroy(ctx);
-                cr_assert(tpt_same_bits("C", c, first, in.dtype, ROWS * STRIDE), "%s, activation %d", tp_isa_name((tp_isa)isa), kind);
-                cr_assert(tpt_same_bits("pre", pre, first_pre, in.dtype, ROWS * STRIDE), "%s, activation %d", tp_isa_name((tp_isa)isa), kind);
+                cr_assert(tpt_same_bits("C", c, first, in.dtype, ROWS * STRIDE), "%s, activation %d",
+                          tp_isa_name((tp_isa)isa), kind);
+                cr_assert(tpt_same_bits("pre", pre, first_pre, in.dtype, ROWS * STRIDE), "%s, activation %d",
+                          tp_isa_name((tp_isa)isa), kind);
                 if (c != first) {
                     free(c);
                     free(pre);
@@ -299,8 +320,14 @@ Test(gemm_epilogue, fused_activation_is_the_separate_one)
         args.pre_stride = STRIDE;
         args.activation = (tpi_activation)kind;
         cr_assert_eq(gemm_call(ctx, &args), TP_OK);
-        const tpi_activation_args act = {.activation = (tpi_activation)kind, .rows = ROWS, .cols = COLS, .dtype = TP_DTYPE_F32, .x = pre,
-                                         .x_stride = STRIDE, .y = separate, .y_stride = STRIDE};
+        const tpi_activation_args act = {.activation = (tpi_activation)kind,
+                                         .rows = ROWS,
+                                         .cols = COLS,
+                                         .dtype = TP_DTYPE_F32,
+                                         .x = pre,
+                                         .x_stride = STRIDE,
+                                         .y = separate,
+                                         .y_stride = STRIDE};
         cr_assert_eq(ctx->backend->activation(ctx->compute, &act), TP_OK);
         cr_assert_eq(tp_ctx_synchronize(ctx), TP_OK);
         cr_assert(tpt_same_bits("activation", c, separate, TP_DTYPE_F32, ROWS * STRIDE), "activation %d", kind);
