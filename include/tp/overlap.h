@@ -1,24 +1,72 @@
-/* Algorithms for a collective beside a GEMM: each is a generator of plans (src/plan/overlap/, one a file). */
+/* Algorithms that overlap a collective with GEMMs, and what they may be asked to overlap. Each algorithm is a generator in a file of its own under
+ * src/plan/overlap/; docs/overlap.md tells when each wins. All of them give the same bits: chunks of partial sums go to their owner, who adds them in the
+ * tree's order; where the gathered dimension is the inner one, chunks are consumed in global order whatever arrives first. */
 #ifndef TP_OVERLAP_H
 #define TP_OVERLAP_H
 
 #include <tp/plan.h>
 
-typedef enum tp_overlap { TP_OVERLAP_NONE = 0, TP_OVERLAP_COUNT } tp_overlap;
+typedef enum tp_overlap {
+    TP_OVERLAP_NONE = 0, /* collective and GEMM one after the other */
+    TP_OVERLAP_BULK,     /* backward: a whole collective beside an independent GEMM */
+    TP_OVERLAP_RING,     /* chunks travel point to point, each step's GEMM under the next transfer */
+    TP_OVERLAP_PIPELINE, /* the work is cut into chunks, the collective of chunk i-1 under the GEMM of chunk i */
+    TP_OVERLAP_PULL,     /* a copy lane pulls peers' chunks while the GEMM works on those that are there */
+    TP_OVERLAP_DIRECT,   /* no copies: the GEMM reads peers' inputs, reductions read peers' partial sums */
+    TP_OVERLAP_AUTO,     /* a cost model picks one of the above; never in a plan */
+    TP_OVERLAP_COUNT
+} tp_overlap;
 
-/* What is to be combined. Parts: GEMM 0, COLLECTIVE 0. */
+/* What is combined. r: this rank; p: a piece (owner * chunks + chunk); x: INPUT.
+ * GEMM            y[r] = G0(x[r]): no peers.
+ * GATHER_GEMM     INPUT is this rank's pieces. OUTPUT[r][p] = G0(x[p]) for all p.
+ * GEMM_SCATTER    INPUT is all pieces (this rank's part of the inner dimension). OUTPUT[r][p] = sum over ranks s of G0_s(x_s[p]) for own p.
+ * GEMM_REDUCE     the same for all p: every rank gets every OUTPUT piece.
+ * GATHER_WEIGHT   weight gradient: INPUT is dy, all pieces, local; SECOND is this rank's pieces of x. GRADIENT = chain over p in global order of G0(dy[p], x[p]).
+ * BACKWARD        column-parallel: INPUT dy, all pieces, local. OUTPUT as GEMM_SCATTER by G0 (dgrad); GRADIENT as GATHER_WEIGHT by G1 (wgrad).
+ * BACKWARD_REDUCE the same without sequence parallelism: OUTPUT as GEMM_REDUCE, SECOND is all pieces, local.
+ * CHAIN           column, COMPUTE 0 piece by piece, row: GATHER_GEMM: MIDDLE[p] = G0(x[p]), CORE[p] = K0(MIDDLE[p]), then GEMM_SCATTER of G1(CORE[p]).
+ * CHAIN_REDUCE    the same without sequence parallelism: INPUT is all pieces, local; OUTPUT as GEMM_REDUCE.
+ * CHAIN_CORE      CHAIN whose COMPUTE (attention core) reads all pieces of MIDDLE at once and writes all of CORE, which G1 reads.
+ * CHAIN_CORE_REDUCE. */
+#define TP_PATTERN_LIST(X)                           \
+    X(TP_PATTERN_GEMM, "gemm")                       \
+    X(TP_PATTERN_GATHER_GEMM, "gather-gemm")         \
+    X(TP_PATTERN_GEMM_SCATTER, "gemm-scatter")       \
+    X(TP_PATTERN_GEMM_REDUCE, "gemm-reduce")         \
+    X(TP_PATTERN_GATHER_WEIGHT, "gather-weight")     \
+    X(TP_PATTERN_BACKWARD, "backward")               \
+    X(TP_PATTERN_BACKWARD_REDUCE, "backward-reduce") \
+    X(TP_PATTERN_CHAIN, "chain")                     \
+    X(TP_PATTERN_CHAIN_REDUCE, "chain-reduce")       \
+    X(TP_PATTERN_CHAIN_CORE, "chain-core")           \
+    X(TP_PATTERN_CHAIN_CORE_REDUCE, "chain-core-reduce")
+
 typedef enum tp_pattern {
-    TP_PATTERN_GEMM = 0,       /* no collective */
-    TP_PATTERN_GATHER_GEMM,    /* all-gather of an operand, then the GEMM */
-    TP_PATTERN_GEMM_REDUCE,    /* GEMM of partial sums, then reduce-scatter or all-reduce */
+#define TP_PATTERN_ENUM(name, word) name,
+    TP_PATTERN_LIST(TP_PATTERN_ENUM)
+#undef TP_PATTERN_ENUM
     TP_PATTERN_COUNT
 } tp_pattern;
 
+typedef struct tp_plan_desc {
+    tp_overlap algorithm;
+    tp_pattern pattern;
+    int ranks;
+    int chunks; /* pieces of one owner's rows; 0: the algorithm's default */
+} tp_plan_desc;
+
 TP_BEGIN_DECLS
 
-/* The plan of `rank`: a pure function. TP_ERR_ARGUMENT for ranks, rank or pieces out of range. */
-TP_API tp_status tp_overlap_plan(tp_overlap algorithm, tp_pattern pattern, int ranks, int rank, int pieces, tp_plan *out);
+/* A pure function: the plan of all ranks. An algorithm that has nothing to gain on a pattern gives the plan of `none`, relabelled.
+ * Errors: TP_ERR_ARGUMENT (ranks 1 to 64, chunks 0 to 16, AUTO), TP_ERR_MEMORY. */
+TP_API tp_status tp_plan_create(const tp_plan_desc *desc, tp_plan **out);
+
 TP_API const char *tp_overlap_name(tp_overlap algorithm);
+TP_API const char *tp_pattern_name(tp_pattern pattern);
+/* By name; -1 if there is none. */
+TP_API int tp_overlap_from_name(const char *name);
+TP_API int tp_pattern_from_name(const char *name);
 
 TP_END_DECLS
 #endif

@@ -1,56 +1,144 @@
-/* A plan is, for each rank, an ordered list of ops on lanes, with what each must wait for. Generators make plans, one executor runs them. List order is
- * issue order. A plan depends on ranks, chunks and algorithm, never on token counts: pieces become ranges when it runs. */
+/* A plan says, for each rank, which ops run on which lane, in which order they are issued, and what each must wait for. Plans are data: a generator
+ * (a pure function) makes one, tp_plan_verify proves it, tp_plan_simulate prices it, tp_plan_render_* draw it, and the layers' executor runs it. A plan
+ * depends on ranks, chunks and algorithm, never on token counts: pieces become ranges when it runs. */
 #ifndef TP_PLAN_H
 #define TP_PLAN_H
 
-#include <tp/context.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tp/status.h>
+
+#define TP_PLAN_MAX_RANKS 64
+#define TP_PLAN_MAX_CHUNKS 16
+
+/* X(name, letter in the text form, word in messages and pictures) */
+#define TP_OP_LIST(X)                                                                                        \
+    X(TP_OP_ENTER, 'E', "enter")     /* this rank's inputs are there: peers may read them */                 \
+    X(TP_OP_LEAVE, 'L', "leave")     /* no peer reads or writes this rank's buffers any more */              \
+    X(TP_OP_GEMM, 'G', "gemm")                                                                               \
+    X(TP_OP_COMPUTE, 'K', "compute") /* attention core, activation */                                        \
+    X(TP_OP_COPY, 'Y', "copy")       /* within this rank */                                                  \
+    X(TP_OP_PULL, 'P', "pull")       /* peer's memory -> own */                                              \
+    X(TP_OP_PUSH, 'U', "push")       /* own memory -> peer's */                                              \
+    X(TP_OP_REDUCE, 'R', "reduce")   /* adds its reads in the tree's order of their ranks, finishes, writes */ \
+    X(TP_OP_SEND, 'S', "send")       /* meets a RECV of the peer; both complete together (rendezvous) */     \
+    X(TP_OP_RECV, 'V', "recv")                                                                               \
+    X(TP_OP_COLLECTIVE, 'C', "collective") /* all ranks together */                                          \
+    X(TP_OP_FORWARD, 'F', "forward")                                                                         \
+    X(TP_OP_BACKWARD_INPUT, 'B', "backward_input")                                                           \
+    X(TP_OP_BACKWARD_WEIGHT, 'W', "backward_weight")                                                         \
+    X(TP_OP_RECOMPUTE, 'T', "recompute")                                                                     \
+    X(TP_OP_OPTIMIZER, 'O', "optimizer")
 
 typedef enum tp_op_kind {
-    TP_OP_GEMM = 0,
-    TP_OP_COMPUTE, /* attention core, activation */
-    TP_OP_COPY,
-    TP_OP_PULL,
-    TP_OP_PUSH,
-    TP_OP_REDUCE,
-    TP_OP_SEND,
-    TP_OP_RECV,
-    TP_OP_COLLECTIVE,
-    TP_OP_FORWARD,
-    TP_OP_BACKWARD_INPUT,
-    TP_OP_BACKWARD_WEIGHT,
-    TP_OP_RECOMPUTE,
-    TP_OP_OPTIMIZER,
+#define TP_OP_ENUM(name, letter, word) name,
+    TP_OP_LIST(TP_OP_ENUM)
+#undef TP_OP_ENUM
     TP_OP_KINDS
 } tp_op_kind;
 
+/* COMPUTE may be inline: an op on it can block everything issued after it. COMM and COPY are FIFOs beside it. */
 typedef enum tp_lane { TP_LANE_COMPUTE = 0, TP_LANE_COMM, TP_LANE_COPY, TP_LANES } tp_lane;
 
-#define TP_PLAN_MAX_WAITS 4
-#define TP_PLAN_MAX_OPS 64
+/* What a COLLECTIVE does. */
+typedef enum tp_collective { TP_COLLECTIVE_NONE = 0, TP_COLLECTIVE_ALL_GATHER, TP_COLLECTIVE_REDUCE_SCATTER, TP_COLLECTIVE_ALL_REDUCE } tp_collective;
+
+/* Buffers of a plan. Which exist, and what a piece of them is, the pattern says (tp/overlap.h). */
+#define TP_BUFFER_LIST(X)                                                                           \
+    X(TP_BUFFER_INPUT, "input")       /* what the caller gives: this rank's shard, or all of it */  \
+    X(TP_BUFFER_GATHERED, "gathered") /* pieces of the input that came from peers */                \
+    X(TP_BUFFER_MIDDLE, "middle")     /* between the two GEMMs of a chain */                        \
+    X(TP_BUFFER_CORE, "core")         /* after the attention core */                                \
+    X(TP_BUFFER_PARTIAL, "partial")   /* f32 partial sums */                                        \
+    X(TP_BUFFER_INBOX, "inbox")       /* peers' partial sums here; slot: whose */                   \
+    X(TP_BUFFER_OUTPUT, "output")                                                                   \
+    X(TP_BUFFER_SECOND, "second")     /* second input: the activations of a weight gradient */      \
+    X(TP_BUFFER_GRADIENT, "gradient") /* the weight gradient: one piece, accumulated into */
+
+typedef enum tp_buffer {
+#define TP_BUFFER_ENUM(name, word) name,
+    TP_BUFFER_LIST(TP_BUFFER_ENUM)
+#undef TP_BUFFER_ENUM
+    TP_BUFFERS
+} tp_buffer;
+
+/* Pieces piece, piece + step, ... (`pieces` of them) of a buffer in rank `rank`'s memory. piece = owner * chunks + chunk: the owner is the rank whose
+ * rows they are. */
+typedef struct tp_region {
+    tp_buffer buffer;
+    int rank;
+    int slot; /* INBOX: the rank whose partial sums; else 0 */
+    int piece, pieces, step;
+} tp_region;
+
+/* Op `op` of rank `rank` must be finished. A remote one is a flag in memory that both see. */
+typedef struct tp_wait {
+    int rank, op;
+} tp_wait;
 
 typedef struct tp_plan_op {
     tp_op_kind kind;
     tp_lane lane;
-    int part;  /* which of the caller's ops of that kind (pipeline: model chunk) */
-    int piece; /* which chunk (pipeline: microbatch) */
-    int peer;  /* SEND, RECV, PULL, PUSH: the other rank; -1 otherwise */
-    int waits; /* ops of this rank, on other lanes, that must be finished before */
-    int wait[TP_PLAN_MAX_WAITS];
+    int part;  /* which of the caller's ops of that kind (chain: GEMM 0, GEMM 1; pipeline schedule: model chunk) */
+    int piece, pieces, step; /* what it works on, as in tp_region (pipeline schedule: the microbatch) */
+    int peer;  /* SEND, RECV, PULL, PUSH: the other rank; else -1 */
+    tp_collective collective;
+    int waits, reads, writes;
+    tp_wait *wait;     /* not those that lane order gives already */
+    tp_region *read;   /* REDUCE: in rank order of whose partial sums they are */
+    tp_region *write;
 } tp_plan_op;
 
-/* One rank's list. */
-typedef struct tp_plan {
-    int ranks, rank;
-    int pieces;
+/* One rank's ops in the order they are issued. */
+typedef struct tp_plan_rank {
     int count;
-    tp_plan_op op[TP_PLAN_MAX_OPS];
+    tp_plan_op *op;
+} tp_plan_rank;
+
+typedef struct tp_plan {
+    int algorithm; /* tp_overlap */
+    int pattern;   /* tp_pattern */
+    int ranks, chunks;
+    tp_plan_rank rank[TP_PLAN_MAX_RANKS];
+    void *memory; /* everything above points into it */
 } tp_plan;
+
+typedef struct tp_proof {
+    bool proven;
+    int rank, op;       /* where it fails; -1: the plan as a whole */
+    char message[192];  /* what fails, "" if proven */
+    int ops, waits, edges; /* size of what was proven */
+    int peak_pieces;    /* most pieces of GATHERED, PARTIAL and INBOX alive at once on one rank */
+} tp_proof;
 
 TP_BEGIN_DECLS
 
-/* One line: "G0.0 C0.0@comm<0 ..." : kind letter, part.piece, @lane when not compute, <waits. Writes at most `bytes` with the final 0 and returns the length it
- * needs. */
+TP_API const char *tp_op_name(tp_op_kind kind);
+TP_API const char *tp_buffer_name(tp_buffer buffer);
+TP_API const char *tp_lane_name(tp_lane lane);
+
+TP_API void tp_plan_destroy(tp_plan *plan);
+
+/* Text form: a header line "plan <algorithm> <pattern> ranks N chunks C", then one line a rank, ops separated by "; ". Readable, diffable,
+ * and read back by tp_plan_parse to an equal plan. Writes at most `bytes` with the final 0; returns the length it needs. */
 TP_API size_t tp_plan_print(const tp_plan *plan, char *text, size_t bytes);
+
+/* Errors: TP_ERR_FORMAT with line, column and what was expected; TP_ERR_MEMORY. */
+TP_API tp_status tp_plan_parse(const char *text, tp_plan **out);
+
+/* Proves, or names the op and rank that break it, by happens-before over lanes, waits and messages:
+ *   no deadlock     every wait points to an op that is there and happens; every SEND meets its RECV; collectives meet in the same order on all ranks; no
+ *                   cycle, with rendezvous sends, and with ops on the compute lane blocking what is issued after them;
+ *   no race         two accesses to a piece, one of them a write, are ordered; no read before what it reads was written; no buffer is written
+ *                   while a peer may still read it;
+ *   right result    what each op reads is what the pattern says it must read; every output piece is produced exactly once, or reduced exactly once
+ *                   from each rank, in the tree's order.
+ * Returns TP_OK with proof->proven false when the plan is wrong; errors only for bad arguments and memory. */
+TP_API tp_status tp_plan_verify(const tp_plan *plan, tp_proof *proof);
+
+/* Draws the failing plan as a rank x step grid with the offending op marked, into text. */
+TP_API size_t tp_plan_explain(const tp_plan *plan, const tp_proof *proof, char *text, size_t bytes);
 
 TP_END_DECLS
 #endif

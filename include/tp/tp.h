@@ -25,6 +25,7 @@
 #include <tp/plan.h>
 #include <tp/random.h>
 #include <tp/shard.h>
+#include <tp/simulate.h>
 #include <tp/status.h>
 #include <tp/tensor.h>
 #include <tp/trainer.h>

@@ -99,16 +99,20 @@ static tp_status create_params(tp_ctx *ctx, tp_linear *layer)
     return tpi_param_create(ctx, &param, &layer->bias);
 }
 
+static tp_status make_plan(const tp_linear *layer, tp_pattern pattern, tp_plan **out)
+{
+    return tp_plan_create(&(tp_plan_desc){.algorithm = TP_OVERLAP_NONE, .pattern = pattern, .ranks = layer->ranks}, out);
+}
+
 static tp_status make_plans(tp_linear *layer)
 {
-    int rank = tp_comm_rank(layer->group);
-    bool column = layer->desc.kind == TP_LINEAR_COLUMN, row = layer->desc.kind == TP_LINEAR_ROW, many = layer->ranks > 1;
-    tp_pattern forward = layer->gather_input ? TP_PATTERN_GATHER_GEMM : row && many ? TP_PATTERN_GEMM_REDUCE : TP_PATTERN_GEMM;
-    tp_pattern input = layer->gather_gradient ? TP_PATTERN_GATHER_GEMM : column && many ? TP_PATTERN_GEMM_REDUCE : TP_PATTERN_GEMM;
-    tp_pattern weight = layer->gather_input ? TP_PATTERN_GATHER_GEMM : TP_PATTERN_GEMM;
-    TPI_TRY(tp_overlap_plan(TP_OVERLAP_NONE, forward, layer->ranks, rank, 1, &layer->forward));
-    TPI_TRY(tp_overlap_plan(TP_OVERLAP_NONE, input, layer->ranks, rank, 1, &layer->input));
-    return tp_overlap_plan(TP_OVERLAP_NONE, weight, layer->ranks, rank, 1, &layer->weight_plan);
+    bool many = layer->ranks > 1, split = layer->gather_input || layer->gather_gradient;
+    tp_pattern reduction = split ? TP_PATTERN_GEMM_SCATTER : TP_PATTERN_GEMM_REDUCE;
+    tp_pattern forward = layer->desc.kind == TP_LINEAR_ROW && many ? reduction : TP_PATTERN_GEMM;
+    tp_pattern input = layer->desc.kind == TP_LINEAR_COLUMN && many ? reduction : TP_PATTERN_GEMM;
+    TPI_TRY(make_plan(layer, layer->gather_input ? TP_PATTERN_GATHER_GEMM : forward, &layer->forward));
+    TPI_TRY(make_plan(layer, layer->gather_gradient ? TP_PATTERN_GATHER_GEMM : input, &layer->input));
+    return make_plan(layer, layer->gather_input ? TP_PATTERN_GATHER_WEIGHT : TP_PATTERN_GEMM, &layer->weight_plan);
 }
 
 static tp_status fill(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear *layer)
@@ -160,6 +164,9 @@ void tp_linear_destroy(tp_linear *layer)
     if (layer->desc.weight == NULL)
         tpi_param_destroy(layer->ctx, layer->weight);
     tpi_param_destroy(layer->ctx, layer->bias);
+    tp_plan_destroy(layer->forward);
+    tp_plan_destroy(layer->input);
+    tp_plan_destroy(layer->weight_plan);
     tpi_host_release(layer->ctx, layer, sizeof *layer);
 }
 

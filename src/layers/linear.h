@@ -18,7 +18,7 @@ struct tp_linear {
     int64_t in_local, out_local; /* features of this rank */
     bool gather_input;           /* COLUMN under sequence parallelism: tokens of x are sharded */
     bool gather_gradient;        /* ROW under sequence parallelism: tokens of dy are */
-    tp_plan forward, input, weight_plan;
+    tp_plan *forward, *input, *weight_plan;
 };
 
 /* One call: what the callbacks of the plan read and write. Tensors are views. */

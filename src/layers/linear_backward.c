@@ -122,7 +122,7 @@ static tp_status run_input(tpi_linear_call *call, const tp_io *io)
 {
     const tp_linear *layer = call->layer;
     if (tp_tensor_is_none(io->out))
-        return layer->gather_gradient ? tpi_linear_gather(call, call->ctx->compute, &layer->input.op[0]) : TP_OK;
+        return layer->gather_gradient ? tpi_linear_gather(call, call->ctx->compute, NULL) : TP_OK;
     bool reduces = layer->desc.kind == TP_LINEAR_COLUMN && layer->ranks > 1;
     call->finish = !reduces;
     call->result = io->out;
@@ -130,7 +130,7 @@ static tp_status run_input(tpi_linear_call *call, const tp_io *io)
         call->local = io->out;
         TPI_TRY(tpi_scratch_tensor(call->ctx, TP_DTYPE_F32, call->pass.tokens, layer->in_local, &call->result));
     }
-    return tpi_linear_run(call, &layer->input, reduces ? &input_reduce_table : &input_gather_table);
+    return tpi_linear_run(call, layer->input, reduces ? &input_reduce_table : &input_gather_table);
 }
 
 static tp_status input_in_scratch(tpi_linear_call *call, const tp_io *io, void *memory, tp_tensor *full)
@@ -182,7 +182,7 @@ static tp_status weight_in_scratch(tpi_linear_call *call)
     call->operand = call->saved->x;
     if (layer->gather_input)
         TPI_TRY(tpi_scratch_tensor(call->ctx, layer->desc.dtype, call->pass.tokens, layer->in_local, &call->operand));
-    return tpi_linear_run(call, &layer->weight_plan, &weight_table);
+    return tpi_linear_run(call, layer->weight_plan, &weight_table);
 }
 
 tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved,

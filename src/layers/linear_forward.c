@@ -111,7 +111,7 @@ static tp_status forward_in_scratch(tpi_linear_call *call, const tp_io *io)
         call->local = io->out;
         TPI_TRY(tpi_scratch_tensor(call->ctx, TP_DTYPE_F32, call->pass.tokens, layer->out_local, &call->result));
     }
-    return tpi_linear_run(call, &layer->forward, reduces ? &reduce_table : &gather_table);
+    return tpi_linear_run(call, layer->forward, reduces ? &reduce_table : &gather_table);
 }
 
 tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,

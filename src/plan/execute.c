@@ -1,13 +1,14 @@
 #include "plan/execute.h"
 
+/* Ops of one plan that other lanes wait for, at most. */
+#define EVENTS 1024
+
 /* Lanes and events of one context, made by its first plan that leaves the compute lane. */
 struct tpi_executor {
     tpi_stream *lane[TP_LANES]; /* COMPUTE: the context's */
-    tpi_event *done[TP_PLAN_MAX_OPS];
+    tpi_event *done[EVENTS];
     tpi_event *fork, *join[TP_LANES];
 };
-
-static const char *const lane_name[TP_LANES] = {"compute", "comm", "copy"};
 
 static void executor_free(tp_ctx *ctx)
 {
@@ -19,7 +20,7 @@ static void executor_free(tp_ctx *ctx)
         if (executor->join[lane] != NULL)
             backend->event_destroy(executor->join[lane]);
     }
-    for (int i = 0; i < TP_PLAN_MAX_OPS; i++)
+    for (int i = 0; i < EVENTS; i++)
         if (executor->done[i] != NULL)
             backend->event_destroy(executor->done[i]);
     if (executor->fork != NULL)
@@ -34,10 +35,10 @@ static tp_status executor_fill(tp_ctx *ctx, struct tpi_executor *executor)
     const tpi_backend *backend = ctx->backend;
     executor->lane[TP_LANE_COMPUTE] = ctx->compute;
     for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++) {
-        TPI_TRY(backend->stream_create(ctx, lane_name[lane], false, &executor->lane[lane]));
+        TPI_TRY(backend->stream_create(ctx, tp_lane_name((tp_lane)lane), false, &executor->lane[lane]));
         TPI_TRY(backend->event_create(ctx, &executor->join[lane]));
     }
-    for (int i = 0; i < TP_PLAN_MAX_OPS; i++)
+    for (int i = 0; i < EVENTS; i++)
         TPI_TRY(backend->event_create(ctx, &executor->done[i]));
     return backend->event_create(ctx, &executor->fork);
 }
@@ -60,7 +61,7 @@ static tp_status executor_get(tp_ctx *ctx, struct tpi_executor **out)
     return TP_OK;
 }
 
-static bool one_lane(const tp_plan *plan)
+static bool one_lane(const tp_plan_rank *plan)
 {
     for (int i = 0; i < plan->count; i++)
         if (plan->op[i].lane != TP_LANE_COMPUTE)
@@ -68,30 +69,31 @@ static bool one_lane(const tp_plan *plan)
     return true;
 }
 
-static tp_status execute_inline(tp_ctx *ctx, const tp_plan *plan, const tpi_plan_table *table, void *user)
+static tp_status execute_inline(tp_ctx *ctx, const tp_plan_rank *plan, const tpi_plan_table *table, void *user)
 {
     for (int i = 0; i < plan->count; i++)
-        TPI_TRY(table->issue[plan->op[i].kind](user, ctx->compute, &plan->op[i]));
+        if (table->issue[plan->op[i].kind] != NULL)
+            TPI_TRY(table->issue[plan->op[i].kind](user, ctx->compute, &plan->op[i]));
     return TP_OK;
 }
 
-static bool waited_for(const tp_plan *plan, int index)
+static bool waited_for(const tp_plan_rank *plan, int index)
 {
     for (int i = index + 1; i < plan->count; i++)
         for (int w = 0; w < plan->op[i].waits; w++)
-            if (plan->op[i].wait[w] == index && plan->op[i].lane != plan->op[index].lane)
+            if (plan->op[i].wait[w].op == index && plan->op[i].lane != plan->op[index].lane)
                 return true;
     return false;
 }
 
-static tp_status issue_op(tp_ctx *ctx, struct tpi_executor *executor, const tp_plan *plan, int index, const tpi_plan_table *table, void *user)
+static tp_status issue_op(tp_ctx *ctx, struct tpi_executor *executor, const tp_plan_rank *plan, int index, const tpi_plan_table *table, void *user)
 {
     const tp_plan_op *op = &plan->op[index];
     tpi_stream *stream = executor->lane[op->lane];
     for (int w = 0; w < op->waits; w++)
-        if (plan->op[op->wait[w]].lane != op->lane)
-            TPI_TRY(ctx->backend->event_wait(executor->done[op->wait[w]], stream));
-    TPI_TRY(table->issue[op->kind](user, stream, op));
+        TPI_TRY(ctx->backend->event_wait(executor->done[op->wait[w].op], stream));
+    if (table->issue[op->kind] != NULL)
+        TPI_TRY(table->issue[op->kind](user, stream, op));
     return waited_for(plan, index) ? ctx->backend->event_record(executor->done[index], stream) : TP_OK;
 }
 
@@ -104,8 +106,9 @@ static tp_status join_lanes(tp_ctx *ctx, struct tpi_executor *executor)
     return TP_OK;
 }
 
-tp_status tpi_plan_execute(tp_ctx *ctx, const tp_plan *plan, const tpi_plan_table *table, void *user)
+tp_status tpi_plan_execute(tp_ctx *ctx, const tp_plan *whole, const tpi_plan_table *table, void *user)
 {
+    const tp_plan_rank *plan = &whole->rank[tp_comm_rank(tp_ctx_group(ctx, TP_AXIS_TP))];
     if (one_lane(plan))
         return execute_inline(ctx, plan, table, user);
     struct tpi_executor *executor = NULL;

@@ -2,14 +2,14 @@
 #ifndef TPI_EXECUTE_H
 #define TPI_EXECUTE_H
 
-#include <tp/plan.h>
+#include <tp/overlap.h>
 
 #include "core/context.h"
 
 /* Issues one op on its lane's stream. */
 typedef tp_status (*tpi_plan_issue)(void *user, tpi_stream *stream, const tp_plan_op *op);
 
-/* What to call for each kind; a kind without an entry must not be in the plan. */
+/* What to call for each kind; kinds without an entry do nothing themselves (ENTER, LEAVE). */
 typedef struct tpi_plan_table {
     tpi_plan_issue issue[TP_OP_KINDS];
 } tpi_plan_table;

@@ -1,42 +1,85 @@
 /* The table of overlap algorithms. */
 #include <tp/overlap.h>
 
+#include <string.h>
+
 #include "core/context.h"
-#include "plan/generator.h"
+#include "plan/overlap/algorithms.h"
 
 typedef struct tpi_overlap_entry {
     const char *name;
-    void (*generate)(tp_pattern pattern, int pieces, tp_plan *plan);
-    int ops_a_piece; /* most */
+    void (*generate)(tpi_builder *builder);
+    int default_chunks;
 } tpi_overlap_entry;
 
-static const tpi_overlap_entry table[TP_OVERLAP_COUNT] = {
-    [TP_OVERLAP_NONE] = {"none", tpi_overlap_none, 2},
+static const tpi_overlap_entry algorithms[TP_OVERLAP_COUNT] = {
+    [TP_OVERLAP_NONE] = {"none", tpi_generate_none, 1},
+    [TP_OVERLAP_BULK] = {"bulk", tpi_generate_bulk, 1},
+    [TP_OVERLAP_RING] = {"ring", tpi_generate_ring, 4},
+    [TP_OVERLAP_PIPELINE] = {"pipeline", tpi_generate_pipeline, 4},
+    [TP_OVERLAP_PULL] = {"pull", tpi_generate_pull, 4},
+    [TP_OVERLAP_DIRECT] = {"direct", tpi_generate_direct, 1},
+    [TP_OVERLAP_AUTO] = {"auto", NULL, 0},
 };
 
-int tpi_plan_add(tp_plan *plan, tp_plan_op op)
-{
-    plan->op[plan->count] = op;
-    return plan->count++;
-}
+static const char *const patterns[TP_PATTERN_COUNT] = {
+#define PATTERN_WORD(name, word) [name] = word,
+    TP_PATTERN_LIST(PATTERN_WORD)
+#undef PATTERN_WORD
+};
 
 const char *tp_overlap_name(tp_overlap algorithm)
 {
-    return algorithm >= 0 && algorithm < TP_OVERLAP_COUNT ? table[algorithm].name : "?";
+    return (int)algorithm >= 0 && algorithm < TP_OVERLAP_COUNT ? algorithms[algorithm].name : "?";
 }
 
-tp_status tp_overlap_plan(tp_overlap algorithm, tp_pattern pattern, int ranks, int rank, int pieces, tp_plan *out)
+const char *tp_pattern_name(tp_pattern pattern)
 {
-    if ((int)algorithm < 0 || algorithm >= TP_OVERLAP_COUNT)
-        return tpi_message(TP_ERR_ARGUMENT, "overlap algorithm %d: %d are known", (int)algorithm, TP_OVERLAP_COUNT);
-    if ((int)pattern < 0 || pattern >= TP_PATTERN_COUNT)
-        return tpi_message(TP_ERR_ARGUMENT, "overlap pattern %d: %d are known", (int)pattern, TP_PATTERN_COUNT);
-    if (ranks < 1 || rank < 0 || rank >= ranks)
-        return tpi_message(TP_ERR_ARGUMENT, "plan for rank %d of %d ranks", rank, ranks);
-    int most = TP_PLAN_MAX_OPS / table[algorithm].ops_a_piece;
-    if (pieces < 1 || pieces > most)
-        return tpi_message(TP_ERR_ARGUMENT, "plan of %d pieces: 1 to %d with algorithm '%s'", pieces, most, table[algorithm].name);
-    *out = (tp_plan){.ranks = ranks, .rank = rank, .pieces = pieces};
-    table[algorithm].generate(pattern, pieces, out);
+    return (int)pattern >= 0 && pattern < TP_PATTERN_COUNT ? patterns[pattern] : "?";
+}
+
+int tp_overlap_from_name(const char *name)
+{
+    for (int i = 0; i < TP_OVERLAP_COUNT; i++)
+        if (strcmp(name, algorithms[i].name) == 0)
+            return i;
+    return -1;
+}
+
+int tp_pattern_from_name(const char *name)
+{
+    for (int i = 0; i < TP_PATTERN_COUNT; i++)
+        if (strcmp(name, patterns[i]) == 0)
+            return i;
+    return -1;
+}
+
+static tp_status check_desc(const tp_plan_desc *desc)
+{
+    if ((int)desc->algorithm < 0 || desc->algorithm >= TP_OVERLAP_COUNT || algorithms[desc->algorithm].generate == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "plan: algorithm %d is not one of 0 to %d", (int)desc->algorithm, TP_OVERLAP_AUTO - 1);
+    if ((int)desc->pattern < 0 || desc->pattern >= TP_PATTERN_COUNT)
+        return tpi_message(TP_ERR_ARGUMENT, "plan: pattern %d is not one of 0 to %d", (int)desc->pattern, TP_PATTERN_COUNT - 1);
+    if (desc->ranks < 1 || desc->ranks > TP_PLAN_MAX_RANKS)
+        return tpi_message(TP_ERR_ARGUMENT, "plan: ranks %d, must be 1 to %d", desc->ranks, TP_PLAN_MAX_RANKS);
+    if (desc->chunks < 0 || desc->chunks > TP_PLAN_MAX_CHUNKS)
+        return tpi_message(TP_ERR_ARGUMENT, "plan: chunks %d, must be 0 to %d", desc->chunks, TP_PLAN_MAX_CHUNKS);
     return TP_OK;
+}
+
+tp_status tp_plan_create(const tp_plan_desc *desc, tp_plan **out)
+{
+    if (desc == NULL || out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_plan_create: %s is NULL", desc == NULL ? "desc" : "out");
+    *out = NULL;
+    TPI_TRY(check_desc(desc));
+    tp_plan_desc resolved = *desc;
+    if (resolved.chunks == 0)
+        resolved.chunks = algorithms[desc->algorithm].default_chunks;
+    tpi_builder *builder;
+    TPI_TRY(tpi_builder_create(&resolved, &builder));
+    algorithms[desc->algorithm].generate(builder);
+    tp_status status = tpi_builder_finish(builder, out);
+    tpi_builder_destroy(builder);
+    return status;
 }

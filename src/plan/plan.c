@@ -1,51 +1,31 @@
+/* Names of a plan's parts. */
 #include <tp/plan.h>
 
-#include <stdio.h>
-
-static const char kind_letter[TP_OP_KINDS] = {
-    [TP_OP_GEMM] = 'G', [TP_OP_COMPUTE] = 'K',        [TP_OP_COPY] = 'Y',           [TP_OP_PULL] = 'P',      [TP_OP_PUSH] = 'Q',
-    [TP_OP_REDUCE] = '+', [TP_OP_SEND] = 'S',         [TP_OP_RECV] = 'R',           [TP_OP_COLLECTIVE] = 'C', [TP_OP_FORWARD] = 'F',
-    [TP_OP_BACKWARD_INPUT] = 'B', [TP_OP_BACKWARD_WEIGHT] = 'W', [TP_OP_RECOMPUTE] = 'r', [TP_OP_OPTIMIZER] = 'O',
+static const char *const op_names[TP_OP_KINDS] = {
+#define OP_WORD(name, letter, word) [name] = word,
+    TP_OP_LIST(OP_WORD)
+#undef OP_WORD
 };
 
-static const char *const lane_name[TP_LANES] = {[TP_LANE_COMPUTE] = "", [TP_LANE_COMM] = "@comm", [TP_LANE_COPY] = "@copy"};
+static const char *const buffer_names[TP_BUFFERS] = {
+#define BUFFER_WORD(name, word) [name] = word,
+    TP_BUFFER_LIST(BUFFER_WORD)
+#undef BUFFER_WORD
+};
 
-typedef struct tpi_writer {
-    char *text;
-    size_t bytes, length;
-} tpi_writer;
+static const char *const lane_names[TP_LANES] = {[TP_LANE_COMPUTE] = "compute", [TP_LANE_COMM] = "comm", [TP_LANE_COPY] = "copy"};
 
-static void put(tpi_writer *writer, const char *piece)
+const char *tp_op_name(tp_op_kind kind)
 {
-    for (; *piece != '\0'; piece++, writer->length++)
-        if (writer->length + 1 < writer->bytes)
-            writer->text[writer->length] = *piece;
+    return (int)kind >= 0 && kind < TP_OP_KINDS ? op_names[kind] : "?";
 }
 
-static void put_op(tpi_writer *writer, const tp_plan_op *op)
+const char *tp_buffer_name(tp_buffer buffer)
 {
-    char piece[48];
-    snprintf(piece, sizeof piece, "%c%d.%d%s", kind_letter[op->kind], op->part, op->piece, lane_name[op->lane]);
-    put(writer, piece);
-    if (op->peer >= 0) {
-        snprintf(piece, sizeof piece, "~%d", op->peer);
-        put(writer, piece);
-    }
-    for (int w = 0; w < op->waits; w++) {
-        snprintf(piece, sizeof piece, "%c%d", w == 0 ? '<' : ',', op->wait[w]);
-        put(writer, piece);
-    }
+    return (int)buffer >= 0 && buffer < TP_BUFFERS ? buffer_names[buffer] : "?";
 }
 
-size_t tp_plan_print(const tp_plan *plan, char *text, size_t bytes)
+const char *tp_lane_name(tp_lane lane)
 {
-    tpi_writer writer = {text, bytes, 0};
-    for (int i = 0; i < plan->count; i++) {
-        if (i > 0)
-            put(&writer, " ");
-        put_op(&writer, &plan->op[i]);
-    }
-    if (bytes > 0)
-        text[writer.length < bytes ? writer.length : bytes - 1] = '\0';
-    return writer.length;
+    return (int)lane >= 0 && lane < TP_LANES ? lane_names[lane] : "?";
 }

@@ -1,13 +1,33 @@
-/* No overlap: the collective and the GEMM one after the other, on the compute lane. */
-#include "plan/generator.h"
+/* none: the collective and the GEMM one after the other, on the compute lane. */
+#include "plan/overlap/algorithms.h"
+#include "plan/overlap/stages.h"
 
-void tpi_overlap_none(tp_pattern pattern, int pieces, tp_plan *plan)
+static void gather(const tpi_stages *s, tp_buffer buffer)
 {
-    for (int piece = 0; piece < pieces; piece++) {
-        if (pattern == TP_PATTERN_GATHER_GEMM)
-            tpi_plan_add(plan, (tp_plan_op){.kind = TP_OP_COLLECTIVE, .piece = piece, .peer = -1});
-        tpi_plan_add(plan, (tp_plan_op){.kind = TP_OP_GEMM, .piece = piece, .peer = -1});
-        if (pattern == TP_PATTERN_GEMM_REDUCE)
-            tpi_plan_add(plan, (tp_plan_op){.kind = TP_OP_COLLECTIVE, .piece = piece, .peer = -1});
-    }
+    tpi_emit_gather(s, TP_LANE_COMPUTE, buffer, tpi_all(s), 0);
+}
+
+/* The reduction follows its GEMM at once, before an independent weight gradient. */
+static void scatter(const tpi_stages *s, int k)
+{
+    (void)k;
+    tpi_emit_reduction(s, TP_LANE_COMPUTE, tpi_all(s));
+}
+
+static void finish(const tpi_stages *s)
+{
+    (void)s;
+}
+
+void tpi_generate_none(tpi_builder *builder)
+{
+    static const tpi_algorithm none = {.units = tpi_one_unit,
+                                       .unit = tpi_whole_unit,
+                                       .gather = gather,
+                                       .source = tpi_gathered_source,
+                                       .weight_units = tpi_one_unit,
+                                       .weight_unit = tpi_whole_unit,
+                                       .scatter = scatter,
+                                       .finish = finish};
+    tpi_stages_run(builder, &none);
 }

@@ -1,0 +1,60 @@
+/* pipeline: collectives stay collectives, but on chunks: the collective of chunk i runs under the GEMM of chunk i + 1 (gathers: i - 1). A chunk of a gather
+ * or scatter is one piece of every owner; where the result goes to all ranks, and in weight gradients, it is a run of consecutive rows. */
+#include "plan/overlap/algorithms.h"
+#include "plan/overlap/stages.h"
+
+static tp_region run_of(const tpi_stages *s, int chunk)
+{
+    return (tp_region){.piece = chunk * s->ranks, .pieces = s->ranks, .step = 1};
+}
+
+static tp_region stripe_of(const tpi_stages *s, int chunk)
+{
+    return (tp_region){.piece = chunk, .pieces = s->ranks, .step = s->chunks};
+}
+
+static int units(const tpi_stages *s)
+{
+    return s->chunks;
+}
+
+static tp_region unit(const tpi_stages *s, int rank, int k)
+{
+    (void)rank;
+    return s->reduces ? run_of(s, k) : stripe_of(s, k);
+}
+
+static tp_region weight_unit(const tpi_stages *s, int rank, int k)
+{
+    (void)rank;
+    return run_of(s, k);
+}
+
+static void gather(const tpi_stages *s, tp_buffer buffer)
+{
+    for (int chunk = 0; chunk < s->chunks; chunk++)
+        tpi_emit_gather(s, TP_LANE_COMM, buffer, buffer == TP_BUFFER_SECOND ? run_of(s, chunk) : stripe_of(s, chunk), 0);
+}
+
+static void scatter(const tpi_stages *s, int k)
+{
+    tpi_emit_reduction(s, TP_LANE_COMM, unit(s, 0, k));
+}
+
+static void finish(const tpi_stages *s)
+{
+    (void)s;
+}
+
+void tpi_generate_pipeline(tpi_builder *builder)
+{
+    static const tpi_algorithm pipeline = {.units = units,
+                                           .unit = unit,
+                                           .gather = gather,
+                                           .source = tpi_gathered_source,
+                                           .weight_units = units,
+                                           .weight_unit = weight_unit,
+                                           .scatter = scatter,
+                                           .finish = finish};
+    tpi_stages_run(builder, &pipeline);
+}
