@@ -35,7 +35,12 @@ const tpi_post *tpi_call_peer(const tpi_call *call, int rank)
 
 char *tpi_call_staging(const tpi_call *call, int rank)
 {
-    return call->group->staging + ((size_t)rank * 2 + (call->seat->posts & 1)) * TPI_STAGING_BYTES;
+    return call->group->staging + ((size_t)rank * 2 + (call->seat->posts & 1)) * TPI_STAGING_STRIDE;
+}
+
+bool tpi_call_stages(const tpi_call *call, size_t bytes)
+{
+    return bytes <= call->group->world->staged_bytes;
 }
 
 int64_t tpi_call_timeout_ms(const tpi_call *call)
@@ -135,7 +140,7 @@ tp_status tpi_call_gate(tpi_call *call)
         return TP_OK;
     }
     int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;
-    if (!tpi_word_wait(&group->gate, seen, &call->own->spins, group->world->spin_limit, timeout))
+    if (!tpi_word_wait(&group->gate, seen, &call->own->spin, timeout))
         return gate_timed_out(call);
     unsigned now = atomic_load_explicit(&group->gate.value, memory_order_acquire);
     return ((now ^ seen) & ~1u) != 0 ? TP_OK : tpi_call_peer_failed(call);

@@ -65,7 +65,7 @@ tpi_group *tpi_group_create(tp_world *world, const int *world_ranks, int size)
     group->seats = allocate_lines(ranks * sizeof *group->seats);
     group->channels = allocate_lines(ranks * ranks * sizeof *group->channels);
     /* Not cleared: pages that are never used stay untouched. */
-    group->staging = aligned_alloc(TPI_CACHE_LINE, ranks * 2 * TPI_STAGING_BYTES);
+    group->staging = aligned_alloc(TPI_CACHE_LINE, ranks * 2 * TPI_STAGING_STRIDE);
     if (!group->seats || !group->channels || !group->staging) {
         tpi_group_free(group);
         return NULL;

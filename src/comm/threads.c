@@ -118,7 +118,7 @@ tpi_thread_comm *tpi_threads_handle(tp_ctx *ctx, int rank, int size)
 void tpi_threads_handle_join(tpi_thread_comm *own, tpi_group *group)
 {
     own->group = group;
-    own->spins = group->world->spin_limit;
+    own->spin = (tpi_spin){.limit = group->world->spin_limit, .turns = group->world->spin_limit};
     atomic_store(&group->seats[own->comm.rank].left, 0);
 }
 

@@ -15,8 +15,10 @@
 #include "comm/collective.h"
 
 #define TPI_CACHE_LINE 64
-/* Bytes of one staging buffer; all_reduce switches from one-shot to two-shot above it, and small operations save their second gate. */
+/* Bytes of one staging buffer. */
 #define TPI_STAGING_BYTES ((size_t)16384)
+/* From one staging buffer to the next: not a multiple of a page, so that a rank's stores don't look like stores to what it loads next. */
+#define TPI_STAGING_STRIDE (TPI_STAGING_BYTES + 17 * TPI_CACHE_LINE)
 /* Messages a channel holds before its sender has to wait for the receiver. */
 #define TPI_CHANNEL_DEPTH 2
 
@@ -25,6 +27,12 @@ typedef struct tpi_word {
     atomic_uint value;
     atomic_uint sleepers;
 } tpi_word;
+
+/* How long a rank spins before it sleeps: learnt from wait to wait. */
+typedef struct tpi_spin {
+    int limit, turns;
+    unsigned waits;
+} tpi_spin;
 
 /* What a rank tells its peers at a post. */
 typedef struct tpi_post {
@@ -70,7 +78,7 @@ typedef struct tpi_group {
     atomic_int holders;
     tpi_seat *seats;
     tpi_channel *channels; /* [from][to] */
-    char *staging;         /* [rank][2][TPI_STAGING_BYTES] */
+    char *staging;         /* [rank][2][TPI_STAGING_STRIDE] */
     alignas(TPI_CACHE_LINE) atomic_uint waiting; /* ranks at the gate */
     alignas(TPI_CACHE_LINE) tpi_word gate;
 } tpi_group;
@@ -83,6 +91,7 @@ typedef struct tpi_link_state {
 struct tp_world {
     tp_world_desc desc;
     int spin_limit;
+    size_t staged_bytes; /* up to here an operation goes through staging and saves its second gate; all_reduce is one-shot */
     pthread_mutex_t lock; /* groups, failure text, taken */
     tpi_group *groups;
     tpi_group *all;
@@ -99,7 +108,7 @@ typedef struct tpi_thread_comm {
     tp_comm comm;
     tpi_group *group;
     bool owns_rank; /* of the world's own communicator: gives the rank back */
-    int spins;
+    tpi_spin spin;
     int64_t link_done; /* when the link model completes this communicator's last operation */
 } tpi_thread_comm;
 
@@ -118,7 +127,7 @@ typedef struct tpi_call {
 void tpi_word_advance(tpi_word *word);
 void tpi_word_fail(tpi_word *word);
 /* Waits until the word differs from `seen`; false if `timeout` nanoseconds passed before. */
-bool tpi_word_wait(tpi_word *word, unsigned seen, int *spins, int spin_limit, int64_t timeout);
+bool tpi_word_wait(tpi_word *word, unsigned seen, tpi_spin *spinning, int64_t timeout);
 int64_t tpi_nanoseconds(void);
 void tpi_sleep_until(int64_t nanoseconds);
 
@@ -135,6 +144,8 @@ tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);
 /* Where the argument pointers of rank p are after a post. */
 const tpi_post *tpi_call_peer(const tpi_call *call, int rank);
 char *tpi_call_staging(const tpi_call *call, int rank);
+/* Whether a buffer of so many bytes goes through staging: the same answer on all ranks. */
+bool tpi_call_stages(const tpi_call *call, size_t bytes);
 /* Turns to the other post, and its staging, which nobody reads any more. Then tpi_call_post publishes it and passes the gate. */
 void tpi_call_next(tpi_call *call);
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post);

@@ -24,11 +24,11 @@ static size_t range_bytes(const tpi_collective_args *args, tp_range rows)
     return tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype);
 }
 
-/* Whether every rank's rows fit into a staging buffer: the same answer on all ranks. */
+/* Whether every rank's rows go through staging. */
 static bool gather_is_staged(const tpi_call *call, const tpi_collective_args *args)
 {
     for (int rank = 0; rank < call->size; rank++)
-        if (range_bytes(args, tpi_comm_range(args->counts, args->rows, call->size, rank)) > TPI_STAGING_BYTES)
+        if (!tpi_call_stages(call, range_bytes(args, tpi_comm_range(args->counts, args->rows, call->size, rank))))
             return false;
     return true;
 }
@@ -73,7 +73,7 @@ tp_status tpi_threads_broadcast(tpi_call *call, const tpi_collective_args *args)
     tpi_post post = post_of(args);
     post.root = args->root;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
-    bool staged = bytes <= TPI_STAGING_BYTES, is_root = call->rank == args->root;
+    bool staged = tpi_call_stages(call, bytes), is_root = call->rank == args->root;
     tpi_call_next(call);
     if (staged && is_root)
         tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, bytes);

@@ -135,7 +135,7 @@ static tp_status progress(batch *b)
         if (finished(b))
             return TP_OK;
         int64_t timeout = tpi_call_timeout_ms(call) * 1000000;
-        if (!moved && !tpi_word_wait(bell, seen, &call->own->spins, call->group->world->spin_limit, timeout))
+        if (!moved && !tpi_word_wait(bell, seen, &call->own->spin, timeout))
             return timed_out(b);
     }
 }

@@ -165,7 +165,7 @@ tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args
     tp_all_reduce_algorithm algorithm = args->reduce.algorithm;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
     if (algorithm == TP_ALL_REDUCE_AUTO)
-        algorithm = bytes <= TPI_STAGING_BYTES ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT;
+        algorithm = tpi_call_stages(call, bytes) ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT;
     if (algorithm == TP_ALL_REDUCE_ONE_SHOT)
         return one_shot(call, args);
     if (algorithm == TP_ALL_REDUCE_TWO_SHOT)
@@ -190,7 +190,7 @@ tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *
     const tpi_post post = post_of(args);
     tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, call->rank);
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
-    bool staged = bytes <= TPI_STAGING_BYTES;
+    bool staged = tpi_call_stages(call, bytes);
     tpi_call_next(call);
     if (staged)
         tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, bytes);

@@ -8,6 +8,9 @@
 #include "comm/threads.h"
 
 #define FEWEST_SPINS 8
+/* Every so many waits spin for the whole limit, whatever was learnt: ranks that sleep at every gate, each because the others wake up late from the
+ * last one, find back to spinning. */
+#define TRIAL_PERIOD 32
 
 int64_t tpi_nanoseconds(void)
 {
@@ -57,23 +60,24 @@ void tpi_word_fail(tpi_word *word)
     wake_all(word);
 }
 
-static bool spin(tpi_word *word, unsigned seen, int *spins, int spin_limit)
+static bool spin(tpi_word *word, unsigned seen, tpi_spin *state)
 {
-    for (int i = 0; i < *spins; i++) {
+    int turns = ++state->waits % TRIAL_PERIOD == 0 ? state->limit : state->turns;
+    for (int i = 0; i < turns; i++) {
         if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) {
-            *spins = *spins * 2 < spin_limit ? *spins * 2 : spin_limit;
+            state->turns = i > state->turns || state->turns * 2 > state->limit ? state->limit : state->turns * 2;
             return true;
         }
         pause_briefly();
     }
     /* It didn't pay: spin less the next time. */
-    *spins = *spins / 2 > FEWEST_SPINS ? *spins / 2 : FEWEST_SPINS;
+    state->turns = state->turns / 4 > FEWEST_SPINS ? state->turns / 4 : FEWEST_SPINS;
     return false;
 }
 
-bool tpi_word_wait(tpi_word *word, unsigned seen, int *spins, int spin_limit, int64_t timeout)
+bool tpi_word_wait(tpi_word *word, unsigned seen, tpi_spin *spinning, int64_t timeout)
 {
-    if (spin(word, seen, spins, spin_limit))
+    if (spin(word, seen, spinning))
         return true;
     struct timespec until = timespec_of(tpi_nanoseconds() + timeout);
     atomic_fetch_add(&word->sleepers, 1);

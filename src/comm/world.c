@@ -6,9 +6,11 @@
 #include "comm/threads.h"
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)600000)
-/* Spins before the first sleep, with a core for every rank (about 50 microseconds), and with fewer cores than ranks. */
-#define MOST_SPINS 2000
+/* Spins before a sleep, with a core for every rank (some ten microseconds), and with fewer cores than ranks. */
+#define MOST_SPINS 4000
 #define CROWDED_SPINS 16
+/* With a core for every rank a gate costs less than copying this much twice; with fewer a gate is several sleeps. */
+#define STAGED_BYTES ((size_t)1024)
 
 static tp_status check_desc(const tp_world_desc *desc)
 {
@@ -37,7 +39,9 @@ tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **out)
     world->desc = *desc;
     if (world->desc.timeout_ms == 0)
         world->desc.timeout_ms = DEFAULT_TIMEOUT_MS;
-    world->spin_limit = desc->ranks <= tpi_usable_cores() ? MOST_SPINS : CROWDED_SPINS;
+    bool crowded = desc->ranks > tpi_usable_cores();
+    world->spin_limit = crowded ? CROWDED_SPINS : MOST_SPINS;
+    world->staged_bytes = crowded ? TPI_STAGING_BYTES : STAGED_BYTES;
     atomic_init(&world->failed, TP_OK);
     pthread_mutex_init(&world->lock, NULL);
     pthread_mutex_init(&world->link_lock, NULL);
