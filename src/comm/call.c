@@ -109,8 +109,8 @@ tp_status tpi_call_op_failed(const tpi_call *call, tp_status status)
 
 tp_status tpi_call_timed_out(const tpi_call *call, const char *detail)
 {
-    return tpi_call_fail(call, TP_ERR_TIMEOUT, "%s on a group of %d ranks: rank %d waited %" PRId64 " ms, %s", call->name, call->size,
-                         call->seat->world_rank, tpi_call_timeout_ms(call), detail);
+    return tpi_call_fail(call, TP_ERR_TIMEOUT, "%s on a group of %d ranks: rank %d waited %" PRId64 " ms, %s",
+                         call->name, call->size, call->seat->world_rank, tpi_call_timeout_ms(call), detail);
 }
 
 static tp_status gate_timed_out(const tpi_call *call)

@@ -15,7 +15,8 @@ static tp_status check_tensor(tp_ctx *ctx, const char *call, const char *name, t
     if (tp_dtype_size(tensor.dtype) == 0)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s has no valid dtype (%d)", call, name, (int)tensor.dtype);
     if (tensor.dims < 1 || tensor.dims > TP_MAX_DIMS)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %d dimensions, must have 1 to %d", call, name, tensor.dims, TP_MAX_DIMS);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %d dimensions, must have 1 to %d", call, name, tensor.dims,
+                          TP_MAX_DIMS);
     if (tp_tensor_elements(tensor) < 0 || tp_tensor_bytes(tensor) > (size_t)PTRDIFF_MAX)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s is too large, or a size of it is negative", call, name);
     if (!tp_tensor_is_dense(tensor))
@@ -39,28 +40,29 @@ static tp_status check_matrix(tp_ctx *ctx, const char *call, const char *name, t
 static tp_status check_same_cols(tp_ctx *ctx, const char *call, const matrix *a, const matrix *b)
 {
     if (a->cols != b->cols)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: a row of %s has %" PRId64 " elements, a row of %s %" PRId64, call, a->name, a->cols,
-                          b->name, b->cols);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: a row of %s has %" PRId64 " elements, a row of %s %" PRId64, call,
+                          a->name, a->cols, b->name, b->cols);
     return TP_OK;
 }
 
 static tp_status check_rows(tp_ctx *ctx, const char *call, const matrix *m, int64_t rows, int rank)
 {
     if (m->rows != rows)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %" PRId64 " rows, those of rank %d are %" PRId64, call, m->name, m->rows, rank,
-                          rows);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %" PRId64 " rows, those of rank %d are %" PRId64, call,
+                          m->name, m->rows, rank, rows);
     return TP_OK;
 }
 
 static tp_status check_same_dtype(tp_ctx *ctx, const char *call, const matrix *a, const matrix *b)
 {
     if (a->tensor.dtype != b->tensor.dtype)
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s is %s, %s is %s", call, a->name, tp_dtype_name(a->tensor.dtype), b->name,
-                          tp_dtype_name(b->tensor.dtype));
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s is %s, %s is %s", call, a->name, tp_dtype_name(a->tensor.dtype),
+                          b->name, tp_dtype_name(b->tensor.dtype));
     return TP_OK;
 }
 
-static tp_status check_counts(tp_ctx *ctx, const char *call, const char *name, const int64_t *counts, int size, int64_t rows)
+static tp_status check_counts(tp_ctx *ctx, const char *call, const char *name, const int64_t *counts, int size,
+                              int64_t rows)
 {
     int64_t sum = 0;
     for (int rank = 0; counts && rank < size; rank++) {
@@ -70,7 +72,8 @@ static tp_status check_counts(tp_ctx *ctx, const char *call, const char *name, c
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: the sum of %s is too large", call, name);
     }
     if (counts && sum != rows)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s add up to %" PRId64 " rows, the tensor has %" PRId64, call, name, sum, rows);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s add up to %" PRId64 " rows, the tensor has %" PRId64, call, name,
+                          sum, rows);
     return TP_OK;
 }
 
@@ -81,9 +84,11 @@ static tp_status check_overlap(tp_ctx *ctx, const char *call, const matrix *part
     uintptr_t a = (uintptr_t)part->tensor.data, b = (uintptr_t)whole->tensor.data;
     if (part_bytes == 0 || whole_bytes == 0 || a >= b + whole_bytes || b >= a + part_bytes)
         return TP_OK;
-    if (offset >= 0 && part->tensor.dtype == whole->tensor.dtype && a == b + tpi_comm_bytes(offset, whole->tensor.dtype))
+    if (offset >= 0 && part->tensor.dtype == whole->tensor.dtype &&
+        a == b + tpi_comm_bytes(offset, whole->tensor.dtype))
         return TP_OK;
-    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s and %s overlap in a way that is not allowed", call, part->name, whole->name);
+    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s and %s overlap in a way that is not allowed", call, part->name,
+                      whole->name);
 }
 
 static bool is_float(tp_dtype dtype)
@@ -115,20 +120,24 @@ static tp_status check_epilogue(tp_ctx *ctx, const char *call, const tp_reduce_d
         TPI_TRY(check_matrix(ctx, call, "residual", desc->residual, &m));
         TPI_TRY(check_same_dtype(ctx, call, &m, out));
         if (m.rows != out->rows || m.cols != out->cols)
-            return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: residual is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call, m.rows,
+            return tpi_refuse(ctx, TP_ERR_SHAPE,
+                              "%s: residual is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call, m.rows,
                               m.cols, out->rows, out->cols);
     }
     return TP_OK;
 }
 
-static tp_status check_reduce(tp_ctx *ctx, const char *call, const tp_reduce_desc *desc, const matrix *in, const matrix *out)
+static tp_status check_reduce(tp_ctx *ctx, const char *call, const tp_reduce_desc *desc, const matrix *in,
+                              const matrix *out)
 {
     if ((int)desc->op < TP_REDUCE_SUM || (int)desc->op > TP_REDUCE_MIN)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: op is %d, must be 0 to %d", call, (int)desc->op, TP_REDUCE_MIN);
     if ((int)desc->algorithm < TP_ALL_REDUCE_AUTO || (int)desc->algorithm > TP_ALL_REDUCE_RING)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: algorithm is %d, must be 0 to %d", call, (int)desc->algorithm, TP_ALL_REDUCE_RING);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: algorithm is %d, must be 0 to %d", call, (int)desc->algorithm,
+                          TP_ALL_REDUCE_RING);
     if (desc->algorithm == TP_ALL_REDUCE_RING && ctx->desc.sum_order != TP_SUM_FAST)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: algorithm is TP_ALL_REDUCE_RING (%d), which needs sum_order TP_SUM_FAST (%d), not %d",
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "%s: algorithm is TP_ALL_REDUCE_RING (%d), which needs sum_order TP_SUM_FAST (%d), not %d",
                           call, TP_ALL_REDUCE_RING, TP_SUM_FAST, (int)ctx->desc.sum_order);
     if (in->tensor.dtype != out->tensor.dtype && !(in->tensor.dtype == TP_DTYPE_F32 && is_float(out->tensor.dtype)))
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: in is %s, out is %s", call, tp_dtype_name(in->tensor.dtype),
@@ -158,8 +167,8 @@ tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tens
     TPI_TRY(check_matrix(ctx, call, "in", in, &from));
     TPI_TRY(check_matrix(ctx, call, "out", out, &to));
     if (from.rows != to.rows || from.cols != to.cols)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: in is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call, from.rows, from.cols,
-                          to.rows, to.cols);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: in is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call,
+                          from.rows, from.cols, to.rows, to.cols);
     TPI_TRY(check_reduce(ctx, call, desc ? desc : &plain, &from, &to));
     TPI_TRY(check_overlap(ctx, call, &from, &to, 0));
     *args = args_of(comm, &from, &to, &to);
@@ -187,7 +196,8 @@ tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_
     return TP_OK;
 }
 
-tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts, tpi_collective_args *args)
+tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+                               tpi_collective_args *args)
 {
     const char *call = "all_gather";
     matrix from, to;
@@ -234,8 +244,8 @@ tp_status tpi_check_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const i
     tp_range own_sent = tpi_comm_range(send_counts, from.rows, comm->size, comm->rank);
     tp_range own_expected = tpi_comm_range(recv_counts, to.rows, comm->size, comm->rank);
     if (own_sent.end - own_sent.begin != own_expected.end - own_expected.begin)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: rank %d sends itself %" PRId64 " rows and expects %" PRId64, call, comm->rank,
-                          own_sent.end - own_sent.begin, own_expected.end - own_expected.begin);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: rank %d sends itself %" PRId64 " rows and expects %" PRId64, call,
+                          comm->rank, own_sent.end - own_sent.begin, own_expected.end - own_expected.begin);
     return TP_OK;
 }
 
@@ -249,16 +259,19 @@ static tp_status check_own_messages(tp_ctx *ctx, const tp_comm *comm, const tp_p
         while (receive < count && (ops[receive].send || ops[receive].peer != comm->rank))
             receive++;
         if (receive == count)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: ops[%d] sends to rank %d itself, which receives fewer", send, comm->rank);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: ops[%d] sends to rank %d itself, which receives fewer",
+                              send, comm->rank);
         size_t sent = tp_tensor_bytes(ops[send].tensor), expected = tp_tensor_bytes(ops[receive].tensor);
         if (sent != expected)
-            return tpi_refuse(ctx, TP_ERR_SHAPE, "p2p_batch: ops[%d] sends %zu bytes to rank %d itself, ops[%d] receives %zu", send, sent,
+            return tpi_refuse(ctx, TP_ERR_SHAPE,
+                              "p2p_batch: ops[%d] sends %zu bytes to rank %d itself, ops[%d] receives %zu", send, sent,
                               comm->rank, receive, expected);
         receive++;
     }
     for (; receive < count; receive++)
         if (!ops[receive].send && ops[receive].peer == comm->rank)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: ops[%d] receives from rank %d itself, which sends fewer", receive,
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                              "p2p_batch: ops[%d] receives from rank %d itself, which sends fewer", receive,
                               comm->rank);
     return TP_OK;
 }
@@ -272,7 +285,8 @@ tp_status tpi_check_p2p(tp_ctx *ctx, tp_comm *comm, const tp_p2p *ops, int count
     for (int i = 0; i < count; i++) {
         TPI_TRY(check_tensor(ctx, "p2p_batch", "tensor", ops[i].tensor));
         if (ops[i].peer < 0 || ops[i].peer >= comm->size)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: ops[%d].peer is %d, must be 0 to %d", i, ops[i].peer, comm->size - 1);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: ops[%d].peer is %d, must be 0 to %d", i, ops[i].peer,
+                              comm->size - 1);
     }
     return check_own_messages(ctx, comm, ops, count);
 }

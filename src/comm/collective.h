@@ -1,4 +1,5 @@
-/* What transports share: ranges of ranks, copies and sums on the executing thread, and the account of communication time. */
+/* What transports share: ranges of ranks, copies and sums on the executing thread, and the account of communication
+ * time. */
 #ifndef TPI_COLLECTIVE_H
 #define TPI_COLLECTIVE_H
 
@@ -10,8 +11,8 @@
 /* Rows [begin, end) of a rank under counts, or balanced where counts is NULL. */
 tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank);
 
-/* Elements [begin, end) of a [.., cols] result, begin and end counted from its first element. in[] and out[] already point to
- * element `begin`; bias, residual and dropout of `reduce` are found from the element numbers. */
+/* Elements [begin, end) of a [.., cols] result, begin and end counted from its first element. in[] and out[] already
+ * point to element `begin`; bias, residual and dropout of `reduce` are found from the element numbers. */
 typedef struct tpi_span {
     const void *const *in;
     int inputs;
@@ -25,7 +26,8 @@ typedef struct tpi_span {
 
 tp_status tpi_comm_reduce_span(tp_ctx *ctx, const tpi_span *span);
 
-/* The one place where a communication task calls a backend op: the task already runs on the stream's executing thread. */
+/* The one place where a communication task calls a backend op: the task already runs on the stream's executing thread.
+ */
 tp_status tpi_comm_local_reduce(tp_ctx *ctx, const tpi_reduce_args *args);
 tp_status tpi_comm_local_map(tp_ctx *ctx, const tpi_map_args *args);
 

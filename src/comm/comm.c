@@ -13,7 +13,8 @@ tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm)
     return TP_OK;
 }
 
-/* The caller's arrays are free again when a public function returns; on the inline stream the work is done by then anyway. */
+/* The caller's arrays are free again when a public function returns; on the inline stream the work is done by then
+ * anyway. */
 static tp_status settle(tp_ctx *ctx, bool borrows)
 {
     return borrows ? ctx->backend->stream_synchronize(ctx->compute) : TP_OK;
@@ -34,7 +35,8 @@ const char *tp_comm_transport(const tp_comm *comm)
     return comm->table->name;
 }
 
-tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc)
+tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
+                              const tp_reduce_desc *desc)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, in, out, desc, &args));
@@ -55,7 +57,8 @@ tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor i
     return comm->table->reduce_scatter(stream, &args);
 }
 
-tp_status tp_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts, const tp_reduce_desc *desc)
+tp_status tp_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+                            const tp_reduce_desc *desc)
 {
     TPI_TRY(tpi_comm_usable(ctx, comm));
     TPI_TRY(tpi_comm_reduce_scatter(ctx->compute, comm, in, out, counts, desc));
@@ -89,15 +92,16 @@ tp_status tp_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int root)
     return tpi_comm_broadcast(ctx->compute, comm, tensor, root);
 }
 
-tp_status tpi_comm_all_to_all(tpi_stream *stream, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
-                              const int64_t *recv_counts)
+tp_status tpi_comm_all_to_all(tpi_stream *stream, tp_comm *comm, tp_tensor in, const int64_t *send_counts,
+                              tp_tensor out, const int64_t *recv_counts)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_all_to_all(comm->ctx, comm, in, send_counts, out, recv_counts, &args));
     return comm->table->all_to_all(stream, &args);
 }
 
-tp_status tp_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out, const int64_t *recv_counts)
+tp_status tp_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
+                        const int64_t *recv_counts)
 {
     TPI_TRY(tpi_comm_usable(ctx, comm));
     TPI_TRY(tpi_comm_all_to_all(ctx->compute, comm, in, send_counts, out, recv_counts));

@@ -1,6 +1,7 @@
-/* The modelled link. Every rank has an outgoing and an incoming link; a transfer begins when it was posted and both ends are free, holds them
- * for bytes / bandwidth and arrives a latency later. Time runs from the posters' stamps and the links' own schedule, never from the moment a
- * thread woke up, so a late wake-up does not push later transfers back. */
+/* The modelled link. Every rank has an outgoing and an incoming link; a transfer begins when it was posted and both
+ * ends are free, holds them for bytes / bandwidth and arrives a latency later. Time runs from the posters' stamps and
+ * the links' own schedule, never from the moment a thread woke up, so a late wake-up does not push later transfers
+ * back. */
 #include "comm/threads.h"
 
 /* Eleven days: additions can't overflow. */

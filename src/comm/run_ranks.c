@@ -65,7 +65,8 @@ static tp_status verdict(const rank_job *jobs, int ranks)
     for (int rank = 0; rank < ranks; rank++)
         if (jobs[rank].status != TP_OK) {
             const tp_world *world = jobs->world;
-            return tpi_message((tp_status)atomic_load(&world->failed), "rank %d: %s", world->failed_rank, world->message);
+            return tpi_message((tp_status)atomic_load(&world->failed), "rank %d: %s", world->failed_rank,
+                               world->message);
         }
     return TP_OK;
 }

@@ -1,4 +1,5 @@
-/* The transport of one rank: the template of a transport. Nothing travels, but reductions are finished and results copied. */
+/* The transport of one rank: the template of a transport. Nothing travels, but reductions are finished and results
+ * copied. */
 #include "comm/collective.h"
 
 typedef tp_status (*self_body)(tp_ctx *ctx, const tpi_collective_args *args);
@@ -77,7 +78,8 @@ static tp_status run_p2p(tp_ctx *ctx, const void *pointer)
             continue;
         while (args->ops[receive].send)
             receive++;
-        tpi_comm_copy(args->ops[receive].tensor.data, args->ops[send].tensor.data, tp_tensor_bytes(args->ops[send].tensor));
+        tpi_comm_copy(args->ops[receive].tensor.data, args->ops[send].tensor.data,
+                      tp_tensor_bytes(args->ops[send].tensor));
         receive++;
     }
     return TP_OK;

@@ -1,17 +1,19 @@
-/* THE comm table: what a transport must do. Shapes and dtypes were checked by comm.c; calls run in stream order. Every slot is non-NULL. */
+/* THE comm table: what a transport must do. Shapes and dtypes were checked by comm.c; calls run in stream order. Every
+ * slot is non-NULL. */
 #ifndef TPI_COMM_TABLE_H
 #define TPI_COMM_TABLE_H
 
 #include "core/context.h"
 
-/* A dense [rows, cols] buffer pair. Counts are rows a rank, [size]; NULL: balanced (tpi_comm_range). They must stay until the op ran. */
+/* A dense [rows, cols] buffer pair. Counts are rows a rank, [size]; NULL: balanced (tpi_comm_range). They must stay
+ * until the op ran. */
 typedef struct tpi_collective_args {
     tp_comm *comm;
     const void *in;
     void *out;
     tp_dtype in_dtype, out_dtype;
-    int64_t rows, cols; /* rows: global; all_to_all: of in */
-    int64_t out_rows;   /* all_to_all only */
+    int64_t rows, cols;         /* rows: global; all_to_all: of in */
+    int64_t out_rows;           /* all_to_all only */
     const int64_t *counts;      /* all_gather, reduce_scatter: rows a rank; all_to_all: rows sent to each */
     const int64_t *recv_counts; /* all_to_all */
     int root;
@@ -35,12 +37,13 @@ typedef struct tpi_comm_table {
     tp_status (*barrier)(tpi_stream *stream, tp_comm *comm);
     /* Host-side, collective. */
     tp_status (*split)(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out);
-    tp_status (*exchange)(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes); /* all-gather of small host data */
+    tp_status (*exchange)(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all,
+                          size_t bytes); /* all-gather of small host data */
     void (*destroy)(tp_ctx *ctx, tp_comm *comm);
     /* rank: of this communicator. Never waits. */
     void (*abort)(tp_comm *comm, int rank, tp_status status, const char *message);
-    /* After a failure: waits, within the bound of waits and ten seconds, until all peers have come here too or destroyed their communicator, so
-     * that symmetric memory may be freed. */
+    /* After a failure: waits, within the bound of waits and ten seconds, until all peers have come here too or
+     * destroyed their communicator, so that symmetric memory may be freed. */
     void (*leave)(tp_comm *comm);
 } tpi_comm_table;
 
@@ -54,24 +57,26 @@ struct tp_comm {
 extern const tpi_comm_table tpi_comm_self;
 extern const tpi_comm_table tpi_comm_threads;
 
-/* Communicator of a world for one rank (threads), and the group of one (self). The caller may use a communicator on one lane at a time, in the
- * same order on all ranks; operations of several lanes go over communicators of their own (split). */
+/* Communicator of a world for one rank (threads), and the group of one (self). The caller may use a communicator on one
+ * lane at a time, in the same order on all ranks; operations of several lanes go over communicators of their own
+ * (split). */
 tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
 
-/* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on this rank). Only the
- * first abort of a world counts. */
+/* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on
+ * this rank). Only the first abort of a world counts. */
 int tpi_world_ranks(const tp_world *world);
 void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
 
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */
-tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);
+tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
+                              const tp_reduce_desc *desc);
 tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                                   const tp_reduce_desc *desc);
 tp_status tpi_comm_all_gather(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts);
 tp_status tpi_comm_broadcast(tpi_stream *stream, tp_comm *comm, tp_tensor tensor, int root);
-tp_status tpi_comm_all_to_all(tpi_stream *stream, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
-                              const int64_t *recv_counts);
+tp_status tpi_comm_all_to_all(tpi_stream *stream, tp_comm *comm, tp_tensor in, const int64_t *send_counts,
+                              tp_tensor out, const int64_t *recv_counts);
 tp_status tpi_comm_p2p(tpi_stream *stream, tp_comm *comm, const tp_p2p *ops, int count);
 tp_status tpi_comm_barrier(tpi_stream *stream, tp_comm *comm);
 

@@ -43,7 +43,8 @@ static tp_status run_task(tp_ctx *ctx, const void *pointer)
 static tp_status issue(tpi_stream *stream, const char *name, thread_body body, const tpi_collective_args *args)
 {
     tp_ctx *ctx = args->comm->ctx;
-    thread_task task = {.name = name, .body = body, .args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
+    thread_task task = {
+        .name = name, .body = body, .args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
     return ctx->backend->run(stream, run_task, &task, sizeof task);
 }
 

@@ -1,12 +1,13 @@
 /* Inside the thread transport: the world, groups of ranks, and how ranks wait for each other.
  *
- * An operation is a sequence of posts and gates. A post publishes this rank's arguments in its seat and passes the group's gate; after it
- * every rank may read every seat. Seats hold two posts, used in turn: a rank overwrites the older one only when it has passed a later post's
- * gate, that is when all ranks have finished reading it. An operation that reads or writes peers' own buffers ends with a second gate.
+ * An operation is a sequence of posts and gates. A post publishes this rank's arguments in its seat and passes the
+ * group's gate; after it every rank may read every seat. Seats hold two posts, used in turn: a rank overwrites the
+ * older one only when it has passed a later post's gate, that is when all ranks have finished reading it. An operation
+ * that reads or writes peers' own buffers ends with a second gate.
  *
- * Failure: the first one is recorded in the world, and every waiting word gets its lowest bit, which wakes all. A rank leaving with an error first
- * waits until no peer is inside a stretch that touches other ranks' buffers (tpi_touch_begin / tpi_touch_end; such stretches never wait), so the
- * caller may free its buffers. */
+ * Failure: the first one is recorded in the world, and every waiting word gets its lowest bit, which wakes all. A rank
+ * leaving with an error first waits until no peer is inside a stretch that touches other ranks' buffers
+ * (tpi_touch_begin / tpi_touch_end; such stretches never wait), so the caller may free its buffers. */
 #ifndef TPI_COMM_THREADS_H
 #define TPI_COMM_THREADS_H
 
@@ -17,7 +18,8 @@
 #define TPI_CACHE_LINE 64
 /* Bytes of one staging buffer. */
 #define TPI_STAGING_BYTES ((size_t)16384)
-/* From one staging buffer to the next: not a multiple of a page, so that a rank's stores don't look like stores to what it loads next. */
+/* From one staging buffer to the next: not a multiple of a page, so that a rank's stores don't look like stores to what
+ * it loads next. */
 #define TPI_STAGING_STRIDE (TPI_STAGING_BYTES + 17 * TPI_CACHE_LINE)
 /* Messages a channel holds before its sender has to wait for the receiver. */
 #define TPI_CHANNEL_DEPTH 2
@@ -49,12 +51,13 @@ typedef struct tpi_post {
 /* One rank's part of a group. */
 typedef struct tpi_seat {
     alignas(TPI_CACHE_LINE) tpi_post post[2];
-    unsigned posts; /* this rank's own count; its lowest bit picks the post */
+    unsigned posts;                               /* this rank's own count; its lowest bit picks the post */
     alignas(TPI_CACHE_LINE) atomic_uint touching; /* inside a stretch that touches other ranks' buffers */
     atomic_uint arrived;                          /* gates reached, for the message of a time-out */
     alignas(TPI_CACHE_LINE) tpi_word bell;        /* rung when a channel of this rank changed */
     int world_rank;
-    atomic_int left; /* after a failure, or with the communicator destroyed: touches no peer's symmetric memory any more */
+    atomic_int
+        left; /* after a failure, or with the communicator destroyed: touches no peer's symmetric memory any more */
 } tpi_seat;
 
 typedef struct tpi_parcel {
@@ -77,8 +80,8 @@ typedef struct tpi_group {
     int size;
     atomic_int holders;
     tpi_seat *seats;
-    tpi_channel *channels; /* [from][to] */
-    char *staging;         /* [rank][2][TPI_STAGING_STRIDE] */
+    tpi_channel *channels;                       /* [from][to] */
+    char *staging;                               /* [rank][2][TPI_STAGING_STRIDE] */
     alignas(TPI_CACHE_LINE) atomic_uint waiting; /* ranks at the gate */
     alignas(TPI_CACHE_LINE) tpi_word gate;
 } tpi_group;
@@ -91,11 +94,12 @@ typedef struct tpi_link_state {
 struct tp_world {
     tp_world_desc desc;
     int spin_limit;
-    size_t staged_bytes; /* up to here an operation goes through staging and saves its second gate; all_reduce is one-shot */
+    size_t staged_bytes;  /* up to here an operation goes through staging and saves its second gate; all_reduce is
+                             one-shot */
     pthread_mutex_t lock; /* groups, failure text, taken */
     tpi_group *groups;
     tpi_group *all;
-    bool *taken; /* [ranks]: a context has this rank */
+    bool *taken;       /* [ranks]: a context has this rank */
     atomic_int failed; /* tp_status of the first failure */
     int failed_rank;
     char message[TPI_MESSAGE_BYTES];
@@ -146,7 +150,8 @@ const tpi_post *tpi_call_peer(const tpi_call *call, int rank);
 char *tpi_call_staging(const tpi_call *call, int rank);
 /* Whether a buffer of so many bytes goes through staging: the same answer on all ranks. */
 bool tpi_call_stages(const tpi_call *call, size_t bytes);
-/* Turns to the other post, and its staging, which nobody reads any more. Then tpi_call_post publishes it and passes the gate. */
+/* Turns to the other post, and its staging, which nobody reads any more. Then tpi_call_post publishes it and passes the
+ * gate. */
 void tpi_call_next(tpi_call *call);
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post);
 tp_status tpi_call_gate(tpi_call *call);
@@ -155,7 +160,8 @@ void tpi_touch_end(const tpi_call *call);
 /* What a rank returns once the world has failed. */
 tp_status tpi_call_peer_failed(const tpi_call *call);
 /* A failure of this rank: recorded, peers woken, own buffers no longer touched by anyone afterwards. */
-tp_status tpi_call_fail(const tpi_call *call, tp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
+tp_status tpi_call_fail(const tpi_call *call, tp_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
 /* A backend op inside this call failed. */
 tp_status tpi_call_op_failed(const tpi_call *call, tp_status status);
 int64_t tpi_call_timeout_ms(const tpi_call *call);
@@ -166,7 +172,8 @@ tp_status tpi_call_timed_out(const tpi_call *call, const char *detail);
 tp_status tpi_check_posts(tpi_call *call);
 
 /* link.c: nothing without a modelled link. */
-/* Completes a collective in which this rank sends and receives so many bytes in so many dependent steps: sleeps until the link would have. */
+/* Completes a collective in which this rank sends and receives so many bytes in so many dependent steps: sleeps until
+ * the link would have. */
 void tpi_link_collective(tpi_call *call, size_t sent, size_t received, int steps);
 /* Enters a message of world ranks into both links' schedules; when it has arrived, in nanoseconds. */
 int64_t tpi_link_message(tp_world *world, int from, int to, size_t bytes, int64_t stamp);

@@ -23,8 +23,8 @@ static void describe(const tpi_post *post, char text[DESCRIPTION_BYTES])
     if (post->in_dtype == TP_DTYPE_INVALID)
         snprintf(text, DESCRIPTION_BYTES, "%s()", post->call);
     else
-        snprintf(text, DESCRIPTION_BYTES, "%s(%s%s, %" PRId64 " x %" PRId64 "%s)", post->call, reduce, dtype, post->rows, post->cols,
-                 root);
+        snprintf(text, DESCRIPTION_BYTES, "%s(%s%s, %" PRId64 " x %" PRId64 "%s)", post->call, reduce, dtype,
+                 post->rows, post->cols, root);
 }
 
 static tp_status differ(const tpi_call *call, int a, int b, const char *what)
@@ -34,7 +34,8 @@ static tp_status differ(const tpi_call *call, int a, int b, const char *what)
     describe(tpi_call_peer(call, b), second);
     tpi_touch_end(call);
     return tpi_call_fail(call, TP_ERR_MISMATCH, "rank %d called %s, rank %d called %s on the same group of %d ranks%s",
-                         call->group->seats[a].world_rank, first, call->group->seats[b].world_rank, second, call->size, what);
+                         call->group->seats[a].world_rank, first, call->group->seats[b].world_rank, second, call->size,
+                         what);
 }
 
 static bool is_exchange(const tpi_post *post)
@@ -44,15 +45,16 @@ static bool is_exchange(const tpi_post *post)
 
 static bool same(const tpi_post *a, const tpi_post *b)
 {
-    return strcmp(a->call, b->call) == 0 && a->in_dtype == b->in_dtype && a->out_dtype == b->out_dtype && a->op == b->op &&
-           a->root == b->root && a->cols == b->cols && (a->rows == b->rows || is_exchange(a));
+    return strcmp(a->call, b->call) == 0 && a->in_dtype == b->in_dtype && a->out_dtype == b->out_dtype &&
+           a->op == b->op && a->root == b->root && a->cols == b->cols && (a->rows == b->rows || is_exchange(a));
 }
 
 /* Rows a rank, where all ranks must give the same. */
 static bool same_counts(const tpi_call *call, const tpi_post *a, const tpi_post *b)
 {
     for (int rank = 0; rank < call->size; rank++) {
-        tp_range x = tpi_comm_range(a->counts, a->rows, call->size, rank), y = tpi_comm_range(b->counts, b->rows, call->size, rank);
+        tp_range x = tpi_comm_range(a->counts, a->rows, call->size, rank),
+                 y = tpi_comm_range(b->counts, b->rows, call->size, rank);
         if (x.begin != y.begin || x.end != y.end)
             return false;
     }

@@ -1,5 +1,5 @@
-/* all_gather, broadcast and all_to_all over thread ranks: every rank copies what it wants from its peers' buffers, or, where they are small, from
- * their staging, which needs no second gate. */
+/* all_gather, broadcast and all_to_all over thread ranks: every rank copies what it wants from its peers' buffers, or,
+ * where they are small, from their staging, which needs no second gate. */
 #include "comm/threads.h"
 
 static tpi_post post_of(const tpi_collective_args *args)
@@ -40,8 +40,8 @@ static void gather_rows(const tpi_call *call, const tpi_collective_args *args, b
         int from = (call->rank + i) % call->size;
         tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, from);
         const void *in = staged ? tpi_call_staging(call, from) : tpi_call_peer(call, from)->in;
-        tpi_comm_copy(tpi_comm_at_out(args->out, rows.begin * args->cols, args->out_dtype), from == call->rank ? args->in : in,
-                      range_bytes(args, rows));
+        tpi_comm_copy(tpi_comm_at_out(args->out, rows.begin * args->cols, args->out_dtype),
+                      from == call->rank ? args->in : in, range_bytes(args, rows));
     }
 }
 
@@ -134,7 +134,8 @@ tp_status tpi_threads_all_to_all(tpi_call *call, const tpi_collective_args *args
         return tpi_call_peer_failed(call);
     int from = 0;
     tp_status status = copy_from_all(call, args, &from);
-    long long sends = (long long)count_of(sent_rows(call, from, call->rank)), expected = (long long)count_of(received_rows(call, args, from));
+    long long sends = (long long)count_of(sent_rows(call, from, call->rank)),
+              expected = (long long)count_of(received_rows(call, args, from));
     size_t own = range_bytes(args, sent_rows(call, call->rank, call->rank));
     size_t received = 0;
     for (int rank = 0; rank < call->size; rank++)

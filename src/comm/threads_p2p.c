@@ -1,6 +1,6 @@
-/* A batch of sends and receives between thread ranks. Senders put parcels (addresses) into the channel to their peer, receivers copy. A rank does
- * whatever its channels allow, in any order among peers, and sleeps on its bell only when nothing was possible: so no order of the array can
- * deadlock. */
+/* A batch of sends and receives between thread ranks. Senders put parcels (addresses) into the channel to their peer,
+ * receivers copy. A rank does whatever its channels allow, in any order among peers, and sleeps on its bell only when
+ * nothing was possible: so no order of the array can deadlock. */
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -11,7 +11,7 @@ typedef struct batch {
     const tp_p2p *ops;
     int count;
     int send[TPI_MAX_RANKS], receive[TPI_MAX_RANKS]; /* next op of the array for this peer; count: none left */
-    int64_t done; /* when the modelled link has delivered everything */
+    int64_t done;                                    /* when the modelled link has delivered everything */
 } batch;
 
 static int next_op(const batch *b, bool send, int peer, int from)
@@ -57,8 +57,8 @@ static tp_status take_parcel(batch *b, int peer, tpi_parcel *parcel)
     int sender = call->group->seats[peer].world_rank, receiver = call->seat->world_rank;
     size_t bytes = tp_tensor_bytes(*tensor);
     if (parcel->bytes != bytes)
-        return tpi_call_fail(call, TP_ERR_MISMATCH, "p2p_batch: rank %d sends %zu bytes, rank %d receives %zu (op %d)", sender,
-                             parcel->bytes, receiver, bytes, b->receive[peer]);
+        return tpi_call_fail(call, TP_ERR_MISMATCH, "p2p_batch: rank %d sends %zu bytes, rank %d receives %zu (op %d)",
+                             sender, parcel->bytes, receiver, bytes, b->receive[peer]);
     if (!tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
     tpi_comm_copy(tensor->data, parcel->data, bytes);

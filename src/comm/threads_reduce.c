@@ -1,5 +1,5 @@
-/* Sums, maxima and minima over thread ranks. Every element is added by one call of the backend's reduce op over all ranks' values, in the order
- * of the fixed tree, so one-shot, two-shot and reduce_scatter give the same bits. */
+/* Sums, maxima and minima over thread ranks. Every element is added by one call of the backend's reduce op over all
+ * ranks' values, in the order of the fixed tree, so one-shot, two-shot and reduce_scatter give the same bits. */
 #include "comm/threads.h"
 
 /* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
@@ -20,7 +20,8 @@ static tpi_post post_of(const tpi_collective_args *args)
     };
 }
 
-static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, const void *const *in, void *const *out, int outputs)
+static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, const void *const *in, void *const *out,
+                        int outputs)
 {
     return (tpi_span){
         .in = in,
@@ -34,7 +35,8 @@ static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, c
     };
 }
 
-/* Copies a stretch of this rank's input to its staging, and adds everybody's: one gate a stretch, and in place needs no care. */
+/* Copies a stretch of this rank's input to its staging, and adds everybody's: one gate a stretch, and in place needs no
+ * care. */
 static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
 {
     const tpi_post post = post_of(args);
@@ -69,13 +71,14 @@ static tp_range slice_of(const tpi_call *call, int64_t elements)
     int64_t blocks = elements / SLICE_ELEMENTS + (elements % SLICE_ELEMENTS != 0);
     tp_range range = tp_shard_range(blocks, call->size, call->rank);
     bool last = range.end == blocks;
-    return (tp_range){range.begin == blocks ? elements : range.begin * SLICE_ELEMENTS, last ? elements : range.end * SLICE_ELEMENTS};
+    return (tp_range){range.begin == blocks ? elements : range.begin * SLICE_ELEMENTS,
+                      last ? elements : range.end * SLICE_ELEMENTS};
 }
 
 typedef tp_status (*reduce_slice)(tpi_call *call, const tpi_span *span);
 
-/* Every rank adds its slice and writes it to all. A slice of any buffer is read by its owner only, so writing to peers that work in place is
- * safe. */
+/* Every rank adds its slice and writes it to all. A slice of any buffer is read by its owner only, so writing to peers
+ * that work in place is safe. */
 static tp_status sliced(tpi_call *call, const tpi_collective_args *args, reduce_slice reduce, int steps)
 {
     const tpi_post post = post_of(args);
@@ -129,8 +132,8 @@ static tp_status ring_add(tpi_call *call, float *acc, const void *in, tp_dtype d
     return tpi_comm_local_map(call->ctx, &args);
 }
 
-/* The order of a ring: rank r's slice starts at rank r + 1 and ends at r. Memory is shared, so the owner walks the ring itself, with an f32
- * partial in its staging. */
+/* The order of a ring: rank r's slice starts at rank r + 1 and ends at r. Memory is shared, so the owner walks the ring
+ * itself, with an f32 partial in its staging. */
 static tp_status slice_by_ring(tpi_call *call, const tpi_span *span)
 {
     if (span->reduce->op != TP_REDUCE_SUM || !(tp_dtype_epsilon(span->in_dtype) > 0))

@@ -6,7 +6,8 @@
 static tp_status exchange_as(tp_comm *comm, const char *name, const void *mine, void *all, size_t bytes)
 {
     tpi_call call = tpi_call_begin(comm, name, 0);
-    const tpi_post post = {.op = -1, .root = -1, .in_dtype = TP_DTYPE_U8, .out_dtype = TP_DTYPE_U8, .rows = (int64_t)bytes, .cols = 1};
+    const tpi_post post = {
+        .op = -1, .root = -1, .in_dtype = TP_DTYPE_U8, .out_dtype = TP_DTYPE_U8, .rows = (int64_t)bytes, .cols = 1};
     size_t begin = 0;
     do {
         size_t part = bytes - begin < TPI_STAGING_BYTES ? bytes - begin : TPI_STAGING_BYTES;
@@ -67,13 +68,15 @@ static int place_of(const int *members, int count, int rank)
     return place;
 }
 
-/* Everything that may fail was tried before this, and all ranks learn of any failure: they take the new communicators, or none does. */
+/* Everything that may fail was tried before this, and all ranks learn of any failure: they take the new communicators,
+ * or none does. */
 static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, offer *offers)
 {
     TPI_TRY(exchange_as(comm, "split", mine, offers, sizeof *mine));
     for (int rank = 0; rank < comm->size; rank++)
         if (!offers[rank].ready)
-            return tpi_refuse(ctx, TP_ERR_MEMORY, "split: rank %d of %d has no memory for its communicator", rank, comm->size);
+            return tpi_refuse(ctx, TP_ERR_MEMORY, "split: rank %d of %d has no memory for its communicator", rank,
+                              comm->size);
     return TP_OK;
 }
 

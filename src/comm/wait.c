@@ -8,8 +8,8 @@
 #include "comm/threads.h"
 
 #define FEWEST_SPINS 8
-/* Every so many waits spin for the whole limit, whatever was learnt: ranks that sleep at every gate, each because the others wake up late from the
- * last one, find back to spinning. */
+/* Every so many waits spin for the whole limit, whatever was learnt: ranks that sleep at every gate, each because the
+ * others wake up late from the last one, find back to spinning. */
 #define TRIAL_PERIOD 32
 
 int64_t tpi_nanoseconds(void)
@@ -45,8 +45,8 @@ static void wake_all(tpi_word *word)
     syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* Sleepers count themselves before the kernel compares the word, and the word changes before they are counted here: one of the two sees
- * the other, so no wake-up is lost. */
+/* Sleepers count themselves before the kernel compares the word, and the word changes before they are counted here: one
+ * of the two sees the other, so no wake-up is lost. */
 void tpi_word_advance(tpi_word *word)
 {
     atomic_fetch_add(&word->value, 2);
@@ -83,7 +83,8 @@ bool tpi_word_wait(tpi_word *word, unsigned seen, tpi_spin *spinning, int64_t ti
     atomic_fetch_add(&word->sleepers, 1);
     bool in_time = true;
     while (in_time && atomic_load(&word->value) == seen) {
-        long rc = syscall(SYS_futex, &word->value, FUTEX_WAIT_BITSET_PRIVATE, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
+        long rc =
+            syscall(SYS_futex, &word->value, FUTEX_WAIT_BITSET_PRIVATE, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
         in_time = rc == 0 || errno != ETIMEDOUT;
     }
     atomic_fetch_sub(&word->sleepers, 1);

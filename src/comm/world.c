@@ -17,9 +17,11 @@ static tp_status check_desc(const tp_world_desc *desc)
     if (desc->ranks < 1 || desc->ranks > TPI_MAX_RANKS)
         return tpi_message(TP_ERR_ARGUMENT, "ranks is %d, must be 1 to %d", desc->ranks, TPI_MAX_RANKS);
     if (!(desc->link.latency_seconds >= 0) || !(desc->link.latency_seconds < 1e6))
-        return tpi_message(TP_ERR_ARGUMENT, "link.latency_seconds is %g, must be 0 or more", desc->link.latency_seconds);
+        return tpi_message(TP_ERR_ARGUMENT, "link.latency_seconds is %g, must be 0 or more",
+                           desc->link.latency_seconds);
     if (!(desc->link.bytes_per_second >= 0))
-        return tpi_message(TP_ERR_ARGUMENT, "link.bytes_per_second is %g, must be 0 or more", desc->link.bytes_per_second);
+        return tpi_message(TP_ERR_ARGUMENT, "link.bytes_per_second is %g, must be 0 or more",
+                           desc->link.bytes_per_second);
     if (desc->timeout_ms < 0)
         return tpi_message(TP_ERR_ARGUMENT, "timeout_ms is %" PRId64 ", must be 0 or more", desc->timeout_ms);
     return TP_OK;

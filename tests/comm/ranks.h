@@ -10,11 +10,13 @@
 #include "comm/table.h"
 #include "support/data.h"
 
+#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
+
 /* In a rank's function: a false condition returns TP_ERR_INTERNAL with the place. */
-#define CHECK(condition)                                                                     \
-    do {                                                                                     \
-        if (!(condition))                                                                    \
-            return tpi_message(TP_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition); \
+#define CHECK(condition)                                                                                               \
+    do {                                                                                                               \
+        if (!(condition))                                                                                              \
+            return tpi_message(TP_ERR_INTERNAL, "%s:%d: %s", __FILE__, __LINE__, #condition);                          \
     } while (0)
 
 typedef tp_status (*tpt_rank_fn)(tp_ctx *ctx, void *arg);

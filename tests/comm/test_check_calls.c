@@ -1,4 +1,5 @@
-/* A checking world: ranks that call different things are told so, both of them named; and the argument checks of every call. */
+/* A checking world: ranks that call different things are told so, both of them named; and the argument checks of every
+ * call. */
 #include <stdint.h>
 #include <stdio.h>
 
@@ -113,8 +114,10 @@ Test(check_calls, every_rank_is_told_what_differs)
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const pair *p = &pairs[i];
         trial t = {.pair = p};
-        const tp_run_options options = {.ranks = RANKS, .check_calls = true, .ctx = {.threads = 1, .timeout_ms = 60000}};
-        cr_assert_eq(tp_run_ranks(&options, call_different_things, &t), TP_ERR_MISMATCH, "pair %zu: %s", i, tp_last_message());
+        const tp_run_options options = {
+            .ranks = RANKS, .check_calls = true, .ctx = {.threads = 1, .timeout_ms = 60000}};
+        cr_assert_eq(tp_run_ranks(&options, call_different_things, &t), TP_ERR_MISMATCH, "pair %zu: %s", i,
+                     tp_last_message());
         char odd_rank[16];
         snprintf(odd_rank, sizeof odd_rank, "rank %d", p->odd_rank);
         for (int rank = 0; rank < RANKS; rank++) {
@@ -145,8 +148,8 @@ static tp_status equal_calls(tp_ctx *ctx, void *arg)
         sent += sends[peer];
         received += receives[peer];
     }
-    return tp_all_to_all(ctx, tp_ctx_world(ctx), tp_tensor_1d(in, TP_DTYPE_I32, sent), sends, tp_tensor_1d(out, TP_DTYPE_I32, received),
-                         receives);
+    return tp_all_to_all(ctx, tp_ctx_world(ctx), tp_tensor_1d(in, TP_DTYPE_I32, sent), sends,
+                         tp_tensor_1d(out, TP_DTYPE_I32, received), receives);
 }
 
 Test(check_calls, equal_calls_pass)
@@ -162,7 +165,8 @@ static tp_status bad_tensors(tp_ctx *ctx, void *arg)
     float x[64] = {0};
     tp_comm *comm = tp_ctx_world(ctx);
     tp_tensor good = tp_tensor_2d(x, TP_DTYPE_F32, 4, 3), none = tp_tensor_none();
-    tp_tensor gaps = tp_tensor_cols(tp_tensor_2d(x, TP_DTYPE_F32, 4, 6), 0, 3), negative = good, no_data = good, no_dtype = good;
+    tp_tensor gaps = tp_tensor_cols(tp_tensor_2d(x, TP_DTYPE_F32, 4, 6), 0, 3), negative = good, no_data = good,
+              no_dtype = good;
     tp_tensor huge = tp_tensor_2d(x, TP_DTYPE_F32, INT64_C(1) << 40, INT64_C(1) << 40);
     negative.shape[0] = -1;
     no_data.data = NULL;
@@ -176,7 +180,8 @@ static tp_status bad_tensors(tp_ctx *ctx, void *arg)
     CHECK(tp_all_reduce(ctx, comm, good, tp_tensor_2d(x, TP_DTYPE_F32, 3, 4), NULL) == TP_ERR_SHAPE);
     CHECK(strstr(tp_ctx_message(ctx), "4 x 3") && strstr(tp_ctx_message(ctx), "3 x 4"));
     CHECK(tp_all_reduce(ctx, comm, good, tp_tensor_2d(x + 32, TP_DTYPE_I32, 4, 3), NULL) == TP_ERR_DTYPE);
-    CHECK(tp_all_reduce(ctx, comm, tp_tensor_1d(x, TP_DTYPE_BF16, 4), tp_tensor_1d(x + 32, TP_DTYPE_F32, 4), NULL) == TP_ERR_DTYPE);
+    CHECK(tp_all_reduce(ctx, comm, tp_tensor_1d(x, TP_DTYPE_BF16, 4), tp_tensor_1d(x + 32, TP_DTYPE_F32, 4), NULL) ==
+          TP_ERR_DTYPE);
     /* Overlaps other than in == out. */
     CHECK(tp_all_reduce(ctx, comm, good, tp_tensor_2d(x + 1, TP_DTYPE_F32, 4, 3), NULL) == TP_ERR_ARGUMENT);
     CHECK(tp_all_reduce(ctx, comm, good, tp_tensor_2d(x, TP_DTYPE_BF16, 4, 3), NULL) == TP_ERR_ARGUMENT);
@@ -194,17 +199,16 @@ static tp_status bad_reductions(tp_ctx *ctx, void *arg)
     tp_tensor in = tp_tensor_2d(x, TP_DTYPE_F32, 4, 3), out = tp_tensor_2d(x + 12, TP_DTYPE_F32, 4, 3);
     tp_tensor integers = tp_tensor_2d(n, TP_DTYPE_I32, 4, 3), bias = tp_tensor_1d(x + 24, TP_DTYPE_F32, 3);
     const tp_reduce_desc bad[] = {
-        {.op = (tp_reduce_op)7},
-        {.algorithm = (tp_all_reduce_algorithm)9},
-        {.dropout = 1.0f},
-        {.dropout = -0.5f},
-        {.dropout = 0.5f, .first_row = -1},
+        {.op = (tp_reduce_op)7}, {.algorithm = (tp_all_reduce_algorithm)9}, {.dropout = 1.0f},
+        {.dropout = -0.5f},      {.dropout = 0.5f, .first_row = -1},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         CHECK(tp_all_reduce(ctx, comm, in, out, &bad[i]) == TP_ERR_ARGUMENT);
-    CHECK(tp_all_reduce(ctx, comm, in, out, &(tp_reduce_desc){.bias = tp_tensor_1d(x + 24, TP_DTYPE_F32, 4)}) == TP_ERR_SHAPE);
+    CHECK(tp_all_reduce(ctx, comm, in, out, &(tp_reduce_desc){.bias = tp_tensor_1d(x + 24, TP_DTYPE_F32, 4)}) ==
+          TP_ERR_SHAPE);
     CHECK(strstr(tp_ctx_message(ctx), "4") && strstr(tp_ctx_message(ctx), "3"));
-    CHECK(tp_all_reduce(ctx, comm, in, out, &(tp_reduce_desc){.residual = tp_tensor_2d(x + 24, TP_DTYPE_F32, 3, 3)}) == TP_ERR_SHAPE);
+    CHECK(tp_all_reduce(ctx, comm, in, out, &(tp_reduce_desc){.residual = tp_tensor_2d(x + 24, TP_DTYPE_F32, 3, 3)}) ==
+          TP_ERR_SHAPE);
     CHECK(tp_all_reduce(ctx, comm, in, out, &(tp_reduce_desc){.residual = integers}) == TP_ERR_DTYPE);
     CHECK(tp_all_reduce(ctx, comm, in, out, &(tp_reduce_desc){.op = TP_REDUCE_MAX, .bias = bias}) == TP_ERR_DTYPE);
     CHECK(tp_all_reduce(ctx, comm, integers, integers, &(tp_reduce_desc){.dropout = 0.5f}) == TP_ERR_DTYPE);

@@ -1,4 +1,5 @@
-/* all_gather, broadcast, all_to_all, barrier: every element arrives where it belongs, in place and not, with any counts. */
+/* all_gather, broadcast, all_to_all, barrier: every element arrives where it belongs, in place and not, with any
+ * counts. */
 #include "ranks.h"
 
 enum { MAX_RANKS = 16, COLS = 3 };
@@ -6,8 +7,6 @@ enum { MAX_RANKS = 16, COLS = 3 };
 static const int rank_counts[] = {1, 2, 3, 4, 5, 7, 8, 16};
 static const int64_t row_counts[] = {0, 1, 7, 333, 4099, 30011};
 static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16, TP_DTYPE_I32, TP_DTYPE_I64, TP_DTYPE_U8};
-
-#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
 
 /* Bytes of the global rows [first, first + rows), any bits. */
 static void fill(void *data, tp_dtype dtype, int64_t first, int64_t rows, uint32_t salt)
@@ -43,7 +42,8 @@ static tp_status gather(tp_ctx *ctx, tp_dtype dtype, int64_t rows, const int64_t
     char *in = in_place ? out + offset : tpt_array(dtype, own_rows * COLS);
     fill(want, dtype, 0, rows, 1);
     fill(in, dtype, own.begin, own_rows, 1);
-    TPI_TRY(tp_all_gather(ctx, comm, tp_tensor_2d(in, dtype, own_rows, COLS), tp_tensor_2d(out, dtype, rows, COLS), counts));
+    TPI_TRY(tp_all_gather(ctx, comm, tp_tensor_2d(in, dtype, own_rows, COLS), tp_tensor_2d(out, dtype, rows, COLS),
+                          counts));
     CHECK(memcmp(out, want, (size_t)rows * COLS * tp_dtype_size(dtype)) == 0);
     if (!in_place)
         free(in);
@@ -109,15 +109,16 @@ static tp_status exchange(tp_ctx *ctx, tp_dtype dtype, int64_t unit, bool balanc
         received += receives[peer];
     }
     size_t row_bytes = COLS * tp_dtype_size(dtype);
-    char *in = tpt_array(dtype, sent * COLS), *out = tpt_array(dtype, received * COLS), *want = tpt_array(dtype, received * COLS);
+    char *in = tpt_array(dtype, sent * COLS), *out = tpt_array(dtype, received * COLS),
+         *want = tpt_array(dtype, received * COLS);
     int64_t at = 0;
     for (int peer = 0; peer < size; at += sends[peer++])
         fill(in + (size_t)at * row_bytes, dtype, 0, sends[peer], (uint32_t)(rank * 100 + peer));
     at = 0;
     for (int peer = 0; peer < size; at += receives[peer++])
         fill(want + (size_t)at * row_bytes, dtype, 0, receives[peer], (uint32_t)(peer * 100 + rank));
-    TPI_TRY(tp_all_to_all(ctx, comm, tp_tensor_2d(in, dtype, sent, COLS), balanced ? NULL : sends, tp_tensor_2d(out, dtype, received, COLS),
-                          balanced ? NULL : receives));
+    TPI_TRY(tp_all_to_all(ctx, comm, tp_tensor_2d(in, dtype, sent, COLS), balanced ? NULL : sends,
+                          tp_tensor_2d(out, dtype, received, COLS), balanced ? NULL : receives));
     /* With counts the call itself waits, as it borrows them. */
     if (balanced)
         TPI_TRY(tp_ctx_synchronize(ctx));
@@ -147,7 +148,8 @@ Test(copy, all_to_all)
         tpt_run(rank_counts[i], exchange_cases, NULL);
 }
 
-/* A rank that sends other counts than its peer expects can't be served: both numbers are named, on a plain world too. */
+/* A rank that sends other counts than its peer expects can't be served: both numbers are named, on a plain world too.
+ */
 static tp_status wrong_counts(tp_ctx *ctx, void *arg)
 {
     (void)arg;

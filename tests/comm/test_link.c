@@ -1,4 +1,5 @@
-/* The modelled link: nothing completes sooner than it would allow. Only lower bounds: how much later depends on the machine. */
+/* The modelled link: nothing completes sooner than it would allow. Only lower bounds: how much later depends on the
+ * machine. */
 #include "ranks.h"
 
 /* 1 MB/s and 2 ms: times that a test can see. */
@@ -22,13 +23,14 @@ static tp_status all_reduce_one_shot(tp_ctx *ctx, tp_comm *comm, uint8_t *in, ui
 
 static tp_status reduce_scatter(tp_ctx *ctx, tp_comm *comm, uint8_t *in, uint8_t *out)
 {
-    return tp_reduce_scatter(ctx, comm, tp_tensor_1d(in, TP_DTYPE_U8, BYTES), tp_tensor_1d(out, TP_DTYPE_U8, BYTES / tp_comm_size(comm)),
-                             NULL, NULL);
+    return tp_reduce_scatter(ctx, comm, tp_tensor_1d(in, TP_DTYPE_U8, BYTES),
+                             tp_tensor_1d(out, TP_DTYPE_U8, BYTES / tp_comm_size(comm)), NULL, NULL);
 }
 
 static tp_status all_gather(tp_ctx *ctx, tp_comm *comm, uint8_t *in, uint8_t *out)
 {
-    return tp_all_gather(ctx, comm, tp_tensor_1d(in, TP_DTYPE_U8, BYTES / tp_comm_size(comm)), tp_tensor_1d(out, TP_DTYPE_U8, BYTES), NULL);
+    return tp_all_gather(ctx, comm, tp_tensor_1d(in, TP_DTYPE_U8, BYTES / tp_comm_size(comm)),
+                         tp_tensor_1d(out, TP_DTYPE_U8, BYTES), NULL);
 }
 
 static tp_status broadcast(tp_ctx *ctx, tp_comm *comm, uint8_t *in, uint8_t *out)
@@ -39,7 +41,8 @@ static tp_status broadcast(tp_ctx *ctx, tp_comm *comm, uint8_t *in, uint8_t *out
 
 static tp_status all_to_all(tp_ctx *ctx, tp_comm *comm, uint8_t *in, uint8_t *out)
 {
-    return tp_all_to_all(ctx, comm, tp_tensor_1d(in, TP_DTYPE_U8, BYTES), NULL, tp_tensor_1d(out, TP_DTYPE_U8, BYTES), NULL);
+    return tp_all_to_all(ctx, comm, tp_tensor_1d(in, TP_DTYPE_U8, BYTES), NULL, tp_tensor_1d(out, TP_DTYPE_U8, BYTES),
+                         NULL);
 }
 
 static tp_status ring_messages(tp_ctx *ctx, tp_comm *comm, uint8_t *in, uint8_t *out)
@@ -59,7 +62,8 @@ static tp_status barrier(tp_ctx *ctx, tp_comm *comm, uint8_t *in, uint8_t *out)
     return tp_barrier(ctx, comm);
 }
 
-/* Bytes over the busiest link in units of BYTES * (ranks - 1) / ranks, or of BYTES, and the number of dependent steps. */
+/* Bytes over the busiest link in units of BYTES * (ranks - 1) / ranks, or of BYTES, and the number of dependent steps.
+ */
 typedef struct timed_call {
     timed_fn fn;
     double shares, whole;
@@ -119,7 +123,8 @@ static tp_status messages_queue_up(tp_ctx *ctx, void *arg)
     uint8_t *data = tpt_array(TP_DTYPE_U8, MESSAGES * BYTES);
     tp_p2p ops[MESSAGES];
     for (int i = 0; i < MESSAGES; i++)
-        ops[i] = (tp_p2p){tp_comm_rank(comm) == 0, 1 - tp_comm_rank(comm), tp_tensor_1d(data + i * BYTES, TP_DTYPE_U8, BYTES)};
+        ops[i] = (tp_p2p){tp_comm_rank(comm) == 0, 1 - tp_comm_rank(comm),
+                          tp_tensor_1d(data + i * BYTES, TP_DTYPE_U8, BYTES)};
     TPI_TRY(tp_barrier(ctx, comm));
     double begin = tpi_seconds();
     TPI_TRY(tp_p2p_batch(ctx, comm, ops, MESSAGES));
@@ -154,7 +159,8 @@ static tp_status lanes_share_a_link(tp_ctx *ctx, void *arg)
     CHECK(tpi_seconds() - begin >= lower_bound(2.0 * BYTES, 0) * 0.999);
     double comm_seconds = 0;
     tp_ctx_times_reset(ctx);
-    TPI_TRY(tpi_comm_all_gather(stream[0], comm[0], tp_tensor_1d(in, TP_DTYPE_U8, BYTES), tp_tensor_1d(out, TP_DTYPE_U8, 2 * BYTES), NULL));
+    TPI_TRY(tpi_comm_all_gather(stream[0], comm[0], tp_tensor_1d(in, TP_DTYPE_U8, BYTES),
+                                tp_tensor_1d(out, TP_DTYPE_U8, 2 * BYTES), NULL));
     TPI_TRY(tp_ctx_synchronize(ctx));
     tp_ctx_times(ctx, NULL, &comm_seconds);
     CHECK(comm_seconds == 0); /* time of other lanes is not the compute thread's */

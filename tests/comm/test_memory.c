@@ -1,4 +1,5 @@
-/* Memory: every allocation may fail and nothing is left behind; sizes are computed past 2^31; warm operations allocate nothing. */
+/* Memory: every allocation may fail and nothing is left behind; sizes are computed past 2^31; warm operations allocate
+ * nothing. */
 #include <stdatomic.h>
 #include <stdint.h>
 
@@ -76,7 +77,8 @@ Test(memory, every_allocation_may_fail)
         atomic_init(&f.held, 0);
         atomic_init(&f.made, 0);
         const tp_allocator allocator = {failing_allocate, failing_release, &f};
-        const tp_run_options options = {.ranks = RANKS, .ctx = {.threads = 1, .timeout_ms = 60000, .allocator = allocator}};
+        const tp_run_options options = {.ranks = RANKS,
+                                        .ctx = {.threads = 1, .timeout_ms = 60000, .allocator = allocator}};
         tp_status status = tp_run_ranks(&options, make_and_use, NULL);
         cr_assert_eq(atomic_load(&f.held), 0, "allocation %ld of %ld: %ld blocks left", n, total, atomic_load(&f.held));
         if (n == 0) {
@@ -85,7 +87,8 @@ Test(memory, every_allocation_may_fail)
             cr_assert_gt(total, 0);
             continue;
         }
-        cr_assert_eq(status, TP_ERR_MEMORY, "allocation %ld of %ld: %s: %s", n, total, tp_status_name(status), tp_last_message());
+        cr_assert_eq(status, TP_ERR_MEMORY, "allocation %ld of %ld: %s: %s", n, total, tp_status_name(status),
+                     tp_last_message());
     }
 }
 
@@ -110,7 +113,8 @@ Test(memory, warm_calls_allocate_nothing)
     atomic_init(&f.left, -1);
     atomic_init(&f.held, 0);
     atomic_init(&f.made, 0);
-    tpt_run_with((tp_run_options){.ranks = RANKS, .ctx.allocator = {failing_allocate, failing_release, &f}}, allocates_nothing_warm, &f);
+    tpt_run_with((tp_run_options){.ranks = RANKS, .ctx.allocator = {failing_allocate, failing_release, &f}},
+                 allocates_nothing_warm, &f);
 }
 
 /* ---- sizes past 2^31, without the memory ---- */

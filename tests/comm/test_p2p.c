@@ -27,7 +27,8 @@ static int64_t size_of(int message)
     return sizes[message % 5];
 }
 
-/* Everybody sends `messages` to everybody, itself too; `order` shuffles differently on each rank. Messages between two ranks keep their order. */
+/* Everybody sends `messages` to everybody, itself too; `order` shuffles differently on each rank. Messages between two
+ * ranks keep their order. */
 static void plan(batch *b, int rank, int size, int messages, int order)
 {
     b->count = 0;
@@ -135,7 +136,8 @@ static tp_status wrong_size(tp_ctx *ctx, void *arg)
     (void)arg;
     int32_t data[8] = {0};
     int rank = tp_ctx_rank(ctx);
-    const tp_p2p op = {.send = rank == 0, .peer = 1 - rank, .tensor = tp_tensor_1d(data, TP_DTYPE_I32, rank == 0 ? 8 : 7)};
+    const tp_p2p op = {
+        .send = rank == 0, .peer = 1 - rank, .tensor = tp_tensor_1d(data, TP_DTYPE_I32, rank == 0 ? 8 : 7)};
     return tp_p2p_batch(ctx, tp_ctx_world(ctx), &op, 1);
 }
 

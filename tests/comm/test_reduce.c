@@ -10,9 +10,8 @@ static const int64_t sizes[] = {0, 1, 7, 1000, 4099};
 static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16, TP_DTYPE_I32, TP_DTYPE_I64, TP_DTYPE_U8};
 static const tp_reduce_op reduce_ops[] = {TP_REDUCE_SUM, TP_REDUCE_MAX, TP_REDUCE_MIN};
 
-#define COUNT_OF(array) (sizeof(array) / sizeof *(array))
-
-/* Rank r's element: small integers in floating dtypes, so that every order sums exactly, and any bits in integer ones, so that sums wrap. */
+/* Rank r's element: small integers in floating dtypes, so that every order sums exactly, and any bits in integer ones,
+ * so that sums wrap. */
 static void fill(void *data, tp_dtype dtype, int64_t count, int rank)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -40,7 +39,9 @@ static int64_t integer_of(const void *data, tp_dtype dtype, int64_t i)
 static void combine_integer(void *into, const void *other, tp_dtype dtype, int64_t i, tp_reduce_op op)
 {
     int64_t a = integer_of(into, dtype, i), b = integer_of(other, dtype, i);
-    int64_t result = op == TP_REDUCE_SUM ? (int64_t)((uint64_t)a + (uint64_t)b) : (op == TP_REDUCE_MAX) == (a > b) ? a : b;
+    int64_t result = op == TP_REDUCE_SUM                ? (int64_t)((uint64_t)a + (uint64_t)b)
+                     : (op == TP_REDUCE_MAX) == (a > b) ? a
+                                                        : b;
     int32_t narrow = (int32_t)(uint32_t)result;
     if (dtype == TP_DTYPE_I64)
         memcpy((int64_t *)into + i, &result, sizeof result);
@@ -121,8 +122,8 @@ static tp_status reduce_scatter_exact(tp_ctx *ctx, const reduce_case *c, bool in
     fill(in, c->dtype, elements, rank);
     char *out = in_place ? in + (size_t)first * item : tpt_array(c->dtype, length);
     const tp_reduce_desc desc = {.op = c->op};
-    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_2d(in, c->dtype, rows, COLS), tp_tensor_2d(out, c->dtype, own.end - own.begin, COLS),
-                              counts, &desc));
+    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_2d(in, c->dtype, rows, COLS),
+                              tp_tensor_2d(out, c->dtype, own.end - own.begin, COLS), counts, &desc));
     CHECK(tpt_same_bits("reduce_scatter", out, (const char *)c->want + (size_t)first * item, c->dtype, length));
     if (!in_place)
         free(out);
@@ -251,14 +252,15 @@ static tp_status order_of(tp_ctx *ctx, const float *sum, tp_dtype out_dtype, int
     for (int algorithm = TP_ALL_REDUCE_ONE_SHOT; algorithm <= TP_ALL_REDUCE_TWO_SHOT; algorithm++) {
         const tp_reduce_desc desc = {.algorithm = (tp_all_reduce_algorithm)algorithm};
         memset(out, 0x7f, (size_t)count * tp_dtype_size(out_dtype));
-        TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_1d(in, TP_DTYPE_F32, count), tp_tensor_1d(out, out_dtype, count), &desc));
+        TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_1d(in, TP_DTYPE_F32, count), tp_tensor_1d(out, out_dtype, count),
+                              &desc));
         CHECK(tpt_same_bits("order of all_reduce", out, want, out_dtype, count));
     }
     tp_range own = tp_shard_range(count, tp_comm_size(comm), tp_comm_rank(comm));
-    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_1d(in, TP_DTYPE_F32, count), tp_tensor_1d(out, out_dtype, own.end - own.begin), NULL,
-                              NULL));
-    CHECK(tpt_same_bits("order of reduce_scatter", out, (char *)want + (size_t)own.begin * tp_dtype_size(out_dtype), out_dtype,
-                        own.end - own.begin));
+    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_1d(in, TP_DTYPE_F32, count),
+                              tp_tensor_1d(out, out_dtype, own.end - own.begin), NULL, NULL));
+    CHECK(tpt_same_bits("order of reduce_scatter", out, (char *)want + (size_t)own.begin * tp_dtype_size(out_dtype),
+                        out_dtype, own.end - own.begin));
     free(in);
     free(want);
     free(out);
@@ -305,8 +307,8 @@ static tp_status ring_order(tp_ctx *ctx, void *arg)
         }
     }
     const tp_reduce_desc desc = {.algorithm = TP_ALL_REDUCE_RING};
-    TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_1d(all[tp_comm_rank(comm)], TP_DTYPE_F32, COUNT), tp_tensor_1d(out, TP_DTYPE_F32, COUNT),
-                          &desc));
+    TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_1d(all[tp_comm_rank(comm)], TP_DTYPE_F32, COUNT),
+                          tp_tensor_1d(out, TP_DTYPE_F32, COUNT), &desc));
     CHECK(tpt_same_bits("ring", out, want, TP_DTYPE_F32, COUNT));
     for (int rank = 0; rank < size; rank++)
         free(all[rank]);
@@ -360,7 +362,8 @@ static tp_status nan_wins(tp_ctx *ctx, void *arg)
                 for (int i = 0; i < 21; i++)
                     tpt_set(in, dtypes[d], i, rank == bad && i % 2 ? (double)NAN : i == 4 ? (double)-INFINITY : rank);
                 const tp_reduce_desc desc = {.op = reduce_ops[o]};
-                TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_1d(in, dtypes[d], 21), tp_tensor_1d(out, dtypes[d], 21), &desc));
+                TPI_TRY(
+                    tp_all_reduce(ctx, comm, tp_tensor_1d(in, dtypes[d], 21), tp_tensor_1d(out, dtypes[d], 21), &desc));
                 for (int i = 0; i < 21; i++)
                     CHECK(isnan(tpt_get(out, dtypes[d], i)) == (i % 2 == 1));
             }
@@ -387,7 +390,8 @@ typedef struct epilogue {
 static const tp_random_key mask_key = {5, 99};
 
 /* out = round(dropout(sum + bias) + residual), element by element. */
-static void finish(const epilogue *e, const float *sum, const void *bias, const void *residual, void *out, int64_t first_row)
+static void finish(const epilogue *e, const float *sum, const void *bias, const void *residual, void *out,
+                   int64_t first_row)
 {
     uint32_t threshold = tp_random_threshold(e->dropout);
     float scale = 1.0f / (1.0f - e->dropout);
@@ -421,7 +425,8 @@ static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e, const float *sum)
         desc.residual = tp_tensor_2d(residual, e->out_dtype, ROWS, COLS);
     for (int algorithm = TP_ALL_REDUCE_ONE_SHOT; algorithm <= TP_ALL_REDUCE_TWO_SHOT; algorithm++) {
         desc.algorithm = (tp_all_reduce_algorithm)algorithm;
-        TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, ROWS, COLS), tp_tensor_2d(out, e->out_dtype, ROWS, COLS), &desc));
+        TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, ROWS, COLS),
+                              tp_tensor_2d(out, e->out_dtype, ROWS, COLS), &desc));
         CHECK(tpt_same_bits("epilogue of all_reduce", out, want, e->out_dtype, count));
     }
     tp_range own = tp_shard_range(ROWS, tp_comm_size(comm), tp_comm_rank(comm));
@@ -429,9 +434,10 @@ static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e, const float *sum)
     desc.first_row = FIRST_ROW + own.begin;
     if (e->residual)
         desc.residual = tp_tensor_2d((char *)residual + (size_t)(own.begin * COLS) * item, e->out_dtype, rows, COLS);
-    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, ROWS, COLS), tp_tensor_2d(out, e->out_dtype, rows, COLS), NULL,
-                              &desc));
-    CHECK(tpt_same_bits("epilogue of reduce_scatter", out, want + (size_t)(own.begin * COLS) * item, e->out_dtype, rows * COLS));
+    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, ROWS, COLS),
+                              tp_tensor_2d(out, e->out_dtype, rows, COLS), NULL, &desc));
+    CHECK(tpt_same_bits("epilogue of reduce_scatter", out, want + (size_t)(own.begin * COLS) * item, e->out_dtype,
+                        rows * COLS));
     free(in);
     free(bias);
     free(residual);
@@ -444,7 +450,8 @@ static tp_status epilogue_cases(tp_ctx *ctx, void *arg)
 {
     for (int parts = 0; parts < 8; parts++)
         for (size_t d = 0; d < 3; d++) {
-            const epilogue e = {.bias = parts & 1, .residual = parts & 2, .dropout = parts & 4 ? 0.25f : 0, .out_dtype = dtypes[d]};
+            const epilogue e = {
+                .bias = parts & 1, .residual = parts & 2, .dropout = parts & 4 ? 0.25f : 0, .out_dtype = dtypes[d]};
             TPI_TRY(epilogue_case(ctx, &e, arg));
         }
     return TP_OK;
@@ -468,7 +475,8 @@ static tp_status residual_in_place(tp_ctx *ctx, void *arg)
     tp_comm *comm = tp_ctx_world(ctx);
     for (int algorithm = TP_ALL_REDUCE_ONE_SHOT; algorithm <= TP_ALL_REDUCE_TWO_SHOT; algorithm++) {
         const epilogue e = {.residual = true, .out_dtype = TP_DTYPE_F32};
-        float *sum = tree_sums(count, tp_comm_size(comm)), *in = tpt_array(TP_DTYPE_F32, count), *want = tpt_array(TP_DTYPE_F32, count);
+        float *sum = tree_sums(count, tp_comm_size(comm)), *in = tpt_array(TP_DTYPE_F32, count),
+              *want = tpt_array(TP_DTYPE_F32, count);
         void *x = tpt_new_normal(TP_DTYPE_F32, count, 9, 1.0);
         normals(in, count, tp_comm_rank(comm));
         finish(&e, sum, NULL, x, want, 0);

@@ -43,7 +43,8 @@ Test(run_ranks, refuses_bad_options)
     cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 0}, &world), TP_ERR_ARGUMENT);
     cr_assert_null(world);
     cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 2, .timeout_ms = -1}, &world), TP_ERR_ARGUMENT);
-    cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 2, .link = {.bytes_per_second = -1}}, &world), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 2, .link = {.bytes_per_second = -1}}, &world),
+                 TP_ERR_ARGUMENT);
     tp_world_destroy(NULL);
 }
 
@@ -120,7 +121,8 @@ static tp_status call_once(tp_ctx *ctx, call_kind kind, int32_t *a, int32_t *b)
 {
     tp_comm *comm = tp_ctx_world(ctx);
     const tp_dtype i32 = TP_DTYPE_I32;
-    tp_tensor small = tp_tensor_1d(a, i32, SMALL), large = tp_tensor_1d(a, i32, LARGE), out = tp_tensor_1d(b, i32, LARGE);
+    tp_tensor small = tp_tensor_1d(a, i32, SMALL), large = tp_tensor_1d(a, i32, LARGE),
+              out = tp_tensor_1d(b, i32, LARGE);
     tp_tensor part = tp_tensor_1d(b, i32, LARGE / RANKS), small_part = tp_tensor_1d(b, i32, SMALL / RANKS);
     switch (kind) {
     case CALL_BARRIER: return tp_barrier(ctx, comm);
@@ -171,12 +173,14 @@ Test(run_ranks, a_dying_rank_frees_the_others)
         for (int rounds = 0; rounds <= 2; rounds += 2) {
             death d = {.kind = (call_kind)kind, .dying = 2, .rounds = rounds};
             double begin = tpi_seconds();
-            tp_status status = tp_run_ranks(&(tp_run_options){.ranks = RANKS, .ctx = {.threads = 1}}, die_in_the_middle, &d);
+            tp_status status =
+                tp_run_ranks(&(tp_run_options){.ranks = RANKS, .ctx = {.threads = 1}}, die_in_the_middle, &d);
             cr_assert_lt(tpi_seconds() - begin, SOON_SECONDS);
             cr_assert_eq(status, TP_ERR_NUMERIC, "call %d: %s", kind, tp_last_message());
             cr_assert_str_eq(tp_last_message(), "rank 2: weight 17 is not finite");
             for (int rank = 0; rank < RANKS; rank++) {
-                cr_assert_eq(d.seen[rank], rank == 2 ? TP_ERR_NUMERIC : TP_ERR_PEER, "call %d, rank %d: %s", kind, rank, d.message[rank]);
+                cr_assert_eq(d.seen[rank], rank == 2 ? TP_ERR_NUMERIC : TP_ERR_PEER, "call %d, rank %d: %s", kind, rank,
+                             d.message[rank]);
                 if (rank != 2)
                     cr_assert_str_eq(d.message[rank], "rank 2: weight 17 is not finite");
             }
@@ -202,7 +206,7 @@ static tp_status one_stays_away(tp_ctx *ctx, void *arg)
 }
 
 static const char *const call_names[CALL_COUNT] = {
-    "barrier",    "all_reduce", "all_reduce", "reduce_scatter", "all_gather", "all_gather",
+    "barrier",   "all_reduce", "all_reduce", "reduce_scatter", "all_gather", "all_gather",
     "broadcast", "all_to_all", "p2p_batch",  "split",          "exchange",
 };
 
@@ -210,14 +214,16 @@ Test(run_ranks, waits_are_bounded)
 {
     for (int kind = 0; kind < CALL_COUNT; kind++) {
         death d = {.kind = (call_kind)kind, .dying = 3};
-        tp_status status = tp_run_ranks(&(tp_run_options){.ranks = RANKS, .ctx = {.threads = 1, .timeout_ms = SHORT_MS}}, one_stays_away, &d);
+        tp_status status = tp_run_ranks(
+            &(tp_run_options){.ranks = RANKS, .ctx = {.threads = 1, .timeout_ms = SHORT_MS}}, one_stays_away, &d);
         cr_assert_eq(status, TP_ERR_TIMEOUT, "call %d: %s", kind, tp_last_message());
         cr_assert(strstr(tp_last_message(), call_names[kind]), "call %d: %s", kind, tp_last_message());
-        cr_assert(strstr(tp_last_message(), "rank 3 did not") || kind == CALL_P2P, "call %d: %s", kind, tp_last_message());
+        cr_assert(strstr(tp_last_message(), "rank 3 did not") || kind == CALL_P2P, "call %d: %s", kind,
+                  tp_last_message());
         int timeouts = 0;
         for (int rank = 0; rank < 3; rank++) {
-            cr_assert(d.seen[rank] == TP_ERR_TIMEOUT || d.seen[rank] == TP_ERR_PEER || kind == CALL_P2P, "call %d, rank %d: %s", kind, rank,
-                      tp_status_name(d.seen[rank]));
+            cr_assert(d.seen[rank] == TP_ERR_TIMEOUT || d.seen[rank] == TP_ERR_PEER || kind == CALL_P2P,
+                      "call %d, rank %d: %s", kind, rank, tp_status_name(d.seen[rank]));
             timeouts += d.seen[rank] == TP_ERR_TIMEOUT;
         }
         cr_assert_geq(timeouts, 1);
@@ -256,7 +262,8 @@ static tp_status sum_of_world(tp_ctx *ctx, void *arg)
     int32_t base = *(int32_t *)arg, size = tp_comm_size(tp_ctx_world(ctx));
     for (int i = 0; i < 200; i++) {
         int32_t all[RANKS], own = base + tp_ctx_rank(ctx) + i;
-        TPI_TRY(tp_all_gather(ctx, tp_ctx_world(ctx), tp_tensor_1d(&own, TP_DTYPE_I32, 1), tp_tensor_1d(all, TP_DTYPE_I32, size), NULL));
+        TPI_TRY(tp_all_gather(ctx, tp_ctx_world(ctx), tp_tensor_1d(&own, TP_DTYPE_I32, 1),
+                              tp_tensor_1d(all, TP_DTYPE_I32, size), NULL));
         for (int rank = 0; rank < size; rank++)
             CHECK(all[rank] == base + rank + i);
     }
@@ -278,7 +285,8 @@ Test(run_ranks, two_worlds_at_once)
     pthread_join(thread, NULL);
 }
 
-/* Without tp_run_ranks: the caller's own threads and contexts. The mesh needs no split here, so one thread can make both. */
+/* Without tp_run_ranks: the caller's own threads and contexts. The mesh needs no split here, so one thread can make
+ * both. */
 Test(run_ranks, a_rank_has_one_context)
 {
     tp_world *world = NULL;

@@ -43,6 +43,7 @@ Test(shared_memory, every_allocation_may_fail)
     for (long n = 1; n <= total; n++) {
         atomic_store(&fail_at, n);
         status = tp_run_ranks(&options, split_twice, NULL);
-        cr_assert_eq(status, TP_ERR_MEMORY, "allocation %ld of %ld: %s: %s", n, total, tp_status_name(status), tp_last_message());
+        cr_assert_eq(status, TP_ERR_MEMORY, "allocation %ld of %ld: %s: %s", n, total, tp_status_name(status),
+                     tp_last_message());
     }
 }

@@ -75,7 +75,8 @@ static tp_status mesh_groups(tp_ctx *ctx, void *arg)
 
 Test(split, groups_of_a_mesh)
 {
-    const tp_mesh meshes[] = {{.tp = 2, .dp = 2}, {.tp = 2, .cp = 2, .dp = 2, .pp = 2}, {.tp = 3, .pp = 2}, {.tp = 1, .dp = 5}};
+    const tp_mesh meshes[] = {
+        {.tp = 2, .dp = 2}, {.tp = 2, .cp = 2, .dp = 2, .pp = 2}, {.tp = 3, .pp = 2}, {.tp = 1, .dp = 5}};
     const int ranks[] = {4, 16, 6, 5};
     for (size_t i = 0; i < sizeof ranks / sizeof *ranks; i++)
         tpt_run_with((tp_run_options){.ranks = ranks[i], .ctx.mesh = meshes[i]}, mesh_groups, NULL);
