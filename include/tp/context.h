@@ -66,6 +66,9 @@ typedef struct tp_ctx_desc {
     void (*log)(void *user, const char *text); /* gets the message of the first failure, from the thread that met it */
     void *log_user;
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
+    /* Nothing is computed and nothing moves: memory is address space only, reads as zeros, and is counted, as is the work of ops. The mesh, resolved,
+     * says how many ranks there would be; world must be NULL. Sizes of any layout can be asked for without having it. */
+    bool dry_run;
     bool synchronous;   /* finish each op before the next is issued, so that an error names the right one */
     /* Test mode: compute runs on a worker lane too and lanes are delayed at random, which shows missing waits. 0: off. */
     uint64_t lane_delay_seed;
@@ -106,6 +109,9 @@ TP_API tp_status tp_ctx_allocate(tp_ctx *ctx, tp_memory_kind kind, size_t bytes,
 TP_API void tp_ctx_release(tp_ctx *ctx, tp_memory_kind kind, void *memory, size_t bytes);
 TP_API tp_memory_count tp_ctx_memory(const tp_ctx *ctx, tp_memory_kind kind);
 TP_API void tp_ctx_memory_reset_peak(tp_ctx *ctx);
+
+/* Floating-point operations and bytes of all ops issued since creation, from the counts that the kernels get. */
+TP_API void tp_ctx_work(const tp_ctx *ctx, double *flops, double *bytes);
 
 /* Seconds of this rank's compute thread since creation: in compute ops, and in (or waiting for) communication. */
 TP_API void tp_ctx_times(const tp_ctx *ctx, double *compute_seconds, double *comm_seconds);

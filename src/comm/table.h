@@ -56,12 +56,15 @@ struct tp_comm {
 
 extern const tpi_comm_table tpi_comm_self;
 extern const tpi_comm_table tpi_comm_threads;
+extern const tpi_comm_table tpi_comm_dry;
 
 /* Communicator of a world for one rank (threads), and the group of one (self). The caller may use a communicator on one
  * lane at a time, in the same order on all ranks; operations of several lanes go over communicators of their own
  * (split). */
 tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
+/* One rank of a dry run's group. */
+tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out);
 
 /* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on
  * this rank). Only the first abort of a world counts. */

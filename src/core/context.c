@@ -56,6 +56,23 @@ static tp_status check_device(const tp_ctx_desc *desc)
     return TP_OK;
 }
 
+/* The ranks that a dry run stands for. */
+static tp_status count_dry_ranks(const tp_ctx_desc *desc, int *ranks)
+{
+    if (desc->world)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.dry_run stands for all ranks of its mesh, but there is a world of %d",
+                           tpi_world_ranks(desc->world));
+    const int sizes[TP_AXIS_COUNT] = {desc->mesh.tp, desc->mesh.cp, desc->mesh.dp, desc->mesh.pp};
+    int64_t product = 1;
+    for (int axis = 0; axis < TP_AXIS_COUNT; axis++) {
+        TPI_TRY(check_range("mesh", sizes[axis], 0, INT32_MAX));
+        product *= sizes[axis] > 0 ? sizes[axis] : 1;
+        TPI_TRY(check_range("mesh", product, 1, INT32_MAX));
+    }
+    *ranks = (int)product;
+    return TP_OK;
+}
+
 /* Checks everything and fills in defaults; nothing was allocated yet. */
 static tp_status resolve(tp_ctx_desc *desc)
 {
@@ -65,6 +82,8 @@ static tp_status resolve(tp_ctx_desc *desc)
     TPI_TRY(check_range("sum_order", (int)desc->sum_order, TP_SUM_TREE, TP_SUM_FAST));
     TPI_TRY(check_range("timeout_ms", desc->timeout_ms, 0, INT64_MAX / 1000000));
     int ranks = desc->world ? tpi_world_ranks(desc->world) : 1;
+    if (desc->dry_run)
+        TPI_TRY(count_dry_ranks(desc, &ranks));
     TPI_TRY(check_range("rank", desc->rank, 0, ranks - 1));
     TPI_TRY(tp_mesh_resolve(&desc->mesh, ranks));
     if (!desc->allocator.allocate != !desc->allocator.release)
@@ -83,6 +102,9 @@ static tp_status create_group(tp_ctx *ctx, tp_axis axis)
 {
     if (tp_mesh_size(&ctx->mesh, axis) == 1)
         return tpi_comm_create_self(ctx, &ctx->group[axis]);
+    if (ctx->desc.dry_run)
+        return tpi_comm_create_dry(ctx, tp_mesh_coordinate(&ctx->mesh, ctx->desc.rank, axis), tp_mesh_size(&ctx->mesh, axis),
+                                   &ctx->group[axis]);
     int coordinate[TP_AXIS_COUNT];
     for (int i = 0; i < TP_AXIS_COUNT; i++)
         coordinate[i] = tp_mesh_coordinate(&ctx->mesh, ctx->desc.rank, (tp_axis)i);
@@ -96,7 +118,10 @@ static tp_status prepare(tp_ctx *ctx)
 {
     TPI_TRY(ctx->backend->open(ctx));
     TPI_TRY(ctx->backend->stream_create(ctx, "compute", true, &ctx->compute));
-    if (ctx->desc.world)
+    int ranks = ctx->mesh.tp * ctx->mesh.cp * ctx->mesh.dp * ctx->mesh.pp;
+    if (ctx->desc.dry_run && ranks > 1)
+        TPI_TRY(tpi_comm_create_dry(ctx, ctx->desc.rank, ranks, &ctx->world));
+    else if (ctx->desc.world)
         TPI_TRY(tpi_comm_create_threads(ctx, ctx->desc.world, ctx->desc.rank, &ctx->world));
     else
         TPI_TRY(tpi_comm_create_self(ctx, &ctx->world));
@@ -109,6 +134,8 @@ static void unmake(tp_ctx *ctx)
 {
     if (ctx->compute)
         ctx->backend->stream_synchronize(ctx->compute);
+    if (ctx->executor_free)
+        ctx->executor_free(ctx);
     for (int axis = TP_AXIS_COUNT - 1; axis >= 0; axis--) {
         if (ctx->group[axis])
             ctx->group[axis]->table->destroy(ctx, ctx->group[axis]);

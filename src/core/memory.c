@@ -161,3 +161,9 @@ void tp_ctx_times_reset(tp_ctx *ctx)
     ctx->comm_seconds = 0;
     pthread_mutex_unlock(&ctx->memory_lock);
 }
+
+void tp_ctx_work(const tp_ctx *ctx, double *flops, double *bytes)
+{
+    *flops = ctx->issued.flops;
+    *bytes = ctx->issued.bytes;
+}

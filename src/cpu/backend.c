@@ -1,4 +1,6 @@
 /* The CPU's backend table. */
+#include <sys/mman.h>
+
 #include "cpu/state.h"
 
 /* Waits spin this long where every thread has a core of its own; where not, spinning would take the time of the thread
@@ -43,13 +45,26 @@ static void cpu_close(tp_ctx *ctx)
     ctx->device_state = NULL;
 }
 
+/* A dry run's memory: address space that nobody has to back until it is written. */
+static void *reserve_space(size_t bytes)
+{
+    void *memory = mmap(NULL, bytes > 0 ? bytes : 1, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return memory == MAP_FAILED ? NULL : memory;
+}
+
 static void *cpu_allocate(tp_ctx *ctx, size_t bytes)
 {
+    if (ctx->desc.dry_run)
+        return reserve_space(bytes);
     return tpi_raw_allocate(&ctx->desc.allocator, bytes);
 }
 
 static void cpu_release(tp_ctx *ctx, void *memory, size_t bytes)
 {
+    if (ctx->desc.dry_run) {
+        munmap(memory, bytes > 0 ? bytes : 1);
+        return;
+    }
     tpi_raw_release(&ctx->desc.allocator, memory, bytes);
 }
 

@@ -120,6 +120,8 @@ static void pool_run(tpi_cpu_pool *pool, const pool_job *job)
 void tpi_cpu_parallel(tp_ctx *ctx, int64_t parts, tpi_cpu_part fn, void *arg)
 {
     tpi_cpu_pool *pool = state_of(ctx)->pool;
+    if (ctx->desc.dry_run)
+        return;
     if (pool && parts > 1 && !tpi_cpu_lane_slot()) {
         pool_run(pool, &(pool_job){fn, arg, parts});
         return;
