@@ -94,7 +94,7 @@ static void party_main(void *arg, int index)
 {
     layer_run *run = arg;
     layer_party *party = &run->party[index];
-    tp_run_options options = bench_run_options(run->call, party->ranks);
+    tp_run_options options = bench_run_options(run->call, party->ranks, bench_threads_for(run->call, party->ranks));
     party->status = tp_run_ranks(&options, rank_main, party);
     if (party->status != TP_OK)
         snprintf(party->message, sizeof party->message, "%s", tp_last_message());
@@ -121,6 +121,7 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
 {
     bench_table *table = &call->table;
     double forward = party->forward.figure.seconds, backward = party->backward.figure.seconds, both = forward + backward;
+    int threads = bench_threads_for(call, party->ranks);
     double flops = 3 * bench_layer_flops(&run->shape) / both;
     bool modelled = call->options.link_bandwidth > 0 || call->options.link_latency > 0;
     char shape[BENCH_CELL_TEXT];
@@ -131,14 +132,14 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
     bench_word(table, "%s", tp_dtype_name(run->shape.dtype));
     bench_word(table, "%s", tp_isa_name(call->options.isa == 0 ? call->machine.isa : (tp_isa)call->options.isa));
     bench_integer(table, party->ranks);
-    bench_integer(table, bench_threads_for(call, party->ranks));
+    bench_integer(table, threads);
     bench_truth(table, run->shape.sequence_parallel);
     bench_word(table, "threads%s", modelled ? ", modelled link" : "");
     bench_real(table, forward * 1e6);
     bench_real(table, backward * 1e6);
     bench_real(table, (double)(run->shape.batch * run->shape.sequence) / both);
     bench_real(table, flops / 1e9);
-    bench_real(table, flops / bench_peak_for(call, peaks, run->shape.dtype, party->ranks));
+    bench_real(table, flops / bench_peak_for(call, peaks, run->shape.dtype, party->ranks * threads));
     bench_real(table, bench_team_comm_share(&party->team));
     const layer_party *first = &run->party[0];
     bench_real(table, (first->forward.figure.seconds + first->backward.figure.seconds) / both);

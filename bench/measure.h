@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define BENCH_SAMPLES 512
+#define BENCH_SAMPLES 4096
 #define BENCH_PATIENCE 8
 
 typedef struct bench_samples {

@@ -29,8 +29,10 @@ static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 
 const bench_option bench_option_table[] = {
     {"ranks", 't', BENCH_OPTION_INTEGERS, AT(ranks), RANKED, 1, 64, NULL, "1,2,4,8", "tensor-parallel degrees (thread ranks)"},
-    {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), SHAPED | BENCH_GEMM, 1, 256, NULL, "N",
-     "compute threads a rank; default: cores / ranks, at least 1"},
+    {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), BENCH_LAYERS | BENCH_MODEL | BENCH_GEMM, 1, 256, NULL, "N",
+     "compute threads a rank (gemm: a caller); default: cores / ranks, at least 1 (gemm: 1)"},
+    {"threads", 0, BENCH_OPTION_INTEGERS, AT(thread_counts), BENCH_SWEEP, 1, 256, NULL, "1,2",
+     "compute threads a rank; several: each degree with each of them; default 1"},
     {"isa", 0, BENCH_OPTION_CHOICE, AT(isa), RANKED | BENCH_GEMM, 0, 0, bench_isa_names, "NAME",
      "instruction set; forcing one that the machine lacks is refused"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
@@ -63,8 +65,8 @@ const bench_option bench_option_table[] = {
     {"text", 0, BENCH_OPTION_TEXTS, AT(text), BENCH_MODELS, 0, 0, NULL, "FILE",
      "training text or .bin tokens, repeatable; default: /usr/share/common-licenses as one stream"},
 
-    {"steps", 0, BENCH_OPTION_INTEGER, AT(steps), BENCH_MODELS, 1, 1e6, NULL, "N", "optimizer steps; default 20 (model: 10)"},
-    {"weak-steps", 0, BENCH_OPTION_INTEGER, AT(weak_steps), BENCH_SWEEP, 1, 1e6, NULL, "N",
+    {"steps", 0, BENCH_OPTION_INTEGER, AT(steps), BENCH_MODELS, 2, 4096, NULL, "N", "optimizer steps, warm-up included; default 20 (model: 10)"},
+    {"weak-steps", 0, BENCH_OPTION_INTEGER, AT(weak_steps), BENCH_SWEEP, 2, 4096, NULL, "N",
      "steps of a weak-scaling row, whose batch is --batch times ranks; default 5"},
     {"lr", 0, BENCH_OPTION_REAL, AT(learning_rate), BENCH_MODELS, 0, 100, NULL, "X", "learning rate of AdamW; default 0.001"},
     {"scaling", 0, BENCH_OPTION_CHOICE, AT(scaling), BENCH_SWEEP, 1, 0, scaling_names, "KIND",
@@ -99,7 +101,7 @@ const bench_option bench_option_table[] = {
     {"link-latency", 0, BENCH_OPTION_REAL, AT(link_latency), RANKED, 0, 10, NULL, "SECONDS", "put a modelled link between ranks"},
     {"link-bandwidth", 0, BENCH_OPTION_REAL, AT(link_bandwidth), RANKED, 0, 1e15, NULL, "BYTES/S", "its speed; figures are labelled as modelled"},
 
-    {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), BENCH_ALL & ~BENCH_MODELS, 1, 512, NULL, "N", "most samples of one figure"},
+    {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), BENCH_ALL & ~BENCH_MODELS, 1, 4096, NULL, "N", "most samples of one figure"},
     {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), BENCH_ALL & ~BENCH_INFO, 0, 1000, NULL, "N", "calls or steps before the timing"},
     {"seconds", 0, BENCH_OPTION_REAL, AT(seconds), BENCH_ALL & ~BENCH_MODELS, 0.001, 3600, NULL, "X", "time budget of one figure"},
     {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), BENCH_ALL & ~BENCH_INFO, 0, 0, NULL, NULL, "leave out the correctness pass"},

@@ -50,6 +50,7 @@ typedef struct bench_options {
     /* where it runs */
     bench_list ranks;
     int64_t threads;
+    bench_list thread_counts; /* sweep */
     int64_t isa; /* tp_isa */
     int64_t seed;
     /* what it runs on */

@@ -8,12 +8,12 @@ int bench_threads_for(const bench_call *call, int ranks)
     return threads > 1 ? threads : 1;
 }
 
-tp_run_options bench_run_options(const bench_call *call, int ranks)
+tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
 {
     const bench_options *options = &call->options;
     return (tp_run_options){.ranks = ranks,
                             .ctx = {.version = TP_VERSION,
-                                    .threads = bench_threads_for(call, ranks),
+                                    .threads = threads,
                                     .isa = (tp_isa)options->isa,
                                     .seed = (uint64_t)options->seed},
                             .link = {options->link_latency, options->link_bandwidth}};
@@ -43,12 +43,11 @@ void bench_same_cell(bench_call *call, bool same, bool promised, const char *wha
         bench_check_failed(call, "%s", what);
 }
 
-double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int ranks)
+double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int threads)
 {
     if (peaks->core[dtype] <= 0) {
         bench_peak peak = bench_peak_of((tp_isa)call->options.isa, dtype);
         peaks->core[dtype] = bench_peak_measure(&peak, 0.05);
     }
-    int threads = ranks * bench_threads_for(call, ranks);
     return peaks->core[dtype] * (threads < call->machine.cores ? threads : call->machine.cores);
 }

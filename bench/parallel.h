@@ -8,8 +8,8 @@
 /* Compute threads of each of `ranks` ranks. */
 int bench_threads_for(const bench_call *call, int ranks);
 
-/* Start options of a world of `ranks` thread ranks. */
-tp_run_options bench_run_options(const bench_call *call, int ranks);
+/* Start options of a world of `ranks` thread ranks with `threads` compute threads each. */
+tp_run_options bench_run_options(const bench_call *call, int ranks, int threads);
 
 /* Refuses what concerns all layers and models: an instruction set that isn't there, dtypes that can't be trained. */
 int bench_check_parallel(bench_call *call);
@@ -20,10 +20,10 @@ bool bench_bits_promised(int a, int b);
 /* "yes", "NO", "differs (not promised)": enters the cell, and a failed check where a promise was broken. */
 void bench_same_cell(bench_call *call, bool same, bool promised, const char *what);
 
-/* Peak of the cores that `ranks` ranks can use, FLOP/s. Measured once a dtype. */
+/* Peak of the cores that so many threads in all can use, FLOP/s. Measured once a dtype. */
 typedef struct bench_peaks {
     double core[TP_DTYPE_COUNT]; /* FLOP/s of one core; 0: not measured yet */
 } bench_peaks;
-double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int ranks);
+double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int threads);
 
 #endif

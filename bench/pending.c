@@ -5,8 +5,3 @@ int bench_command_model(bench_call *call)
 {
     return bench_fail(call, "not there yet");
 }
-
-int bench_command_sweep(bench_call *call)
-{
-    return bench_fail(call, "not there yet");
-}

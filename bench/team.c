@@ -108,7 +108,10 @@ static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
     bench_team *team = self->team;
     take_turn(self);
     TRY(meet(self->ctx));
+    double compute = team->slot[self->rank].compute, comm = team->slot[self->rank].comm;
     TRY(sample(self, plan->warmup > 0 ? plan->warmup : 1));
+    team->slot[self->rank].compute = compute;
+    team->slot[self->rank].comm = comm;
     if (self->rank == 0) {
         double seconds;
         bool clean;
