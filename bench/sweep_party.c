@@ -148,8 +148,12 @@ static tp_status train(trainee *t)
         return status;
     /* The party that defines the reference comes before those that are compared with it, and all take equally many turns. */
     bench_turns_take(party->team.turns, party->index);
-    status = party->defines ? keep_results(t) : compare_results(t);
-    return status;
+    /* A rank may have come through before rank 0 passed the turn: together they see one state of the reference. */
+    double unused;
+    status = bench_team_sum(&party->team, t->ctx, 0, &unused);
+    if (status != TP_OK)
+        return status;
+    return party->defines ? keep_results(t) : compare_results(t);
 }
 
 static tp_status rank_main(tp_ctx *ctx, void *arg)
