@@ -89,6 +89,15 @@ tp_status tpi_call_peer_failed(const tpi_call *call)
     return tpi_fail(call->ctx, TP_ERR_PEER, "rank %d: %s", rank, message);
 }
 
+tp_status tpi_call_peer_gone(const tpi_call *call, int rank)
+{
+    char message[TPI_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "destroyed its communicator of %d ranks before rank %d called %s", call->size,
+             call->seat->world_rank, call->name);
+    tpi_world_abort(call->group->world, call->group->seats[rank].world_rank, TP_ERR_STATE, message);
+    return tpi_call_peer_failed(call);
+}
+
 tp_status tpi_call_fail(const tpi_call *call, tp_status status, const char *format, ...)
 {
     char message[TPI_MESSAGE_BYTES];
@@ -127,6 +136,14 @@ static tp_status gate_timed_out(const tpi_call *call)
     return tpi_call_timed_out(call, "the last rank came too late");
 }
 
+static int first_gone(const tpi_group *group)
+{
+    int rank = 0;
+    while (rank < group->size - 1 && !atomic_load(&group->seats[rank].left))
+        rank++;
+    return rank;
+}
+
 tp_status tpi_call_gate(tpi_call *call)
 {
     tpi_group *group = call->group;
@@ -139,6 +156,9 @@ tp_status tpi_call_gate(tpi_call *call)
         tpi_word_advance(&group->gate);
         return TP_OK;
     }
+    /* A rank that goes looks at `waiting` after it said so: one of the two sees the other. */
+    if (atomic_load(&group->gone) > 0)
+        return tpi_call_peer_gone(call, first_gone(group));
     int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;
     if (!tpi_word_wait(&group->gate, seen, &call->own->spin, timeout))
         return gate_timed_out(call);

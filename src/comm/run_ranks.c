@@ -86,6 +86,7 @@ tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ct
     };
     tp_world *world = NULL;
     TPI_TRY(tp_world_create_threads(&desc, &world));
+    world->single_use = true;
     rank_job *jobs = calloc((size_t)desc.ranks, sizeof *jobs);
     if (!jobs) {
         tp_world_destroy(world);

@@ -1,5 +1,5 @@
 /* The thread transport's table: handles, and issuing operations on a stream. */
-#include <string.h>
+#include <stdio.h>
 
 #include "comm/threads.h"
 
@@ -129,11 +129,27 @@ void tpi_threads_handle_free(tp_ctx *ctx, tpi_thread_comm *own)
         tpi_host_release(ctx, own, sizeof *own);
 }
 
+/* Whoever waits for this rank, now or later, is told instead of waiting for its bound. */
+static void go_for_good(tpi_group *group, int rank)
+{
+    atomic_fetch_add(&group->gone, 1);
+    if (atomic_load(&group->waiting) > 0) {
+        char message[TPI_MESSAGE_BYTES];
+        snprintf(message, sizeof message, "destroyed its communicator of %d ranks while others wait there",
+                 group->size);
+        tpi_world_abort(group->world, group->seats[rank].world_rank, TP_ERR_STATE, message);
+    }
+    for (int peer = 0; peer < group->size; peer++)
+        tpi_word_advance(&group->seats[peer].bell);
+}
+
 static void destroy(tp_ctx *ctx, tp_comm *comm)
 {
     tpi_thread_comm *own = comm->state;
     tpi_group *group = own->group;
     atomic_store(&group->seats[comm->rank].left, 1);
+    if (!own->owns_rank || group->world->single_use)
+        go_for_good(group, comm->rank);
     if (own->owns_rank) {
         tp_world *world = group->world;
         pthread_mutex_lock(&world->lock);

@@ -83,6 +83,7 @@ typedef struct tpi_group {
     tpi_channel *channels;                       /* [from][to] */
     char *staging;                               /* [rank][2][TPI_STAGING_STRIDE] */
     alignas(TPI_CACHE_LINE) atomic_uint waiting; /* ranks at the gate */
+    atomic_uint gone; /* ranks that destroyed their communicator for good: no gate opens any more */
     alignas(TPI_CACHE_LINE) tpi_word gate;
 } tpi_group;
 
@@ -93,6 +94,7 @@ typedef struct tpi_link_state {
 
 struct tp_world {
     tp_world_desc desc;
+    bool single_use; /* a rank has one context only: who destroys it won't come back */
     int spin_limit;
     size_t staged_bytes;  /* up to here an operation goes through staging and saves its second gate; all_reduce is
                              one-shot */
@@ -159,6 +161,8 @@ bool tpi_touch_begin(const tpi_call *call);
 void tpi_touch_end(const tpi_call *call);
 /* What a rank returns once the world has failed. */
 tp_status tpi_call_peer_failed(const tpi_call *call);
+/* The peer destroyed its communicator, which this call waits for. */
+tp_status tpi_call_peer_gone(const tpi_call *call, int rank);
 /* A failure of this rank: recorded, peers woken, own buffers no longer touched by anyone afterwards. */
 tp_status tpi_call_fail(const tpi_call *call, tp_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -119,6 +119,15 @@ static tp_status timed_out(const batch *b)
     return tpi_call_timed_out(b->call, detail);
 }
 
+/* A peer that this batch still needs and that destroyed its communicator, or -1. */
+static int needed_but_gone(const batch *b)
+{
+    for (int peer = 0; peer < b->call->size; peer++)
+        if ((b->receive[peer] < b->count || !all_taken(b, peer)) && atomic_load(&b->call->group->seats[peer].left))
+            return peer;
+    return -1;
+}
+
 static tp_status progress(batch *b)
 {
     tpi_call *call = b->call;
@@ -134,6 +143,9 @@ static tp_status progress(batch *b)
         }
         if (finished(b))
             return TP_OK;
+        int gone = !moved && atomic_load(&call->group->gone) > 0 ? needed_but_gone(b) : -1;
+        if (gone >= 0)
+            return tpi_call_peer_gone(call, gone);
         int64_t timeout = tpi_call_timeout_ms(call) * 1000000;
         if (!moved && !tpi_word_wait(bell, seen, &call->own->spin, timeout))
             return timed_out(b);

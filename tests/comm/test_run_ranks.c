@@ -230,6 +230,38 @@ Test(run_ranks, waits_are_bounded)
     }
 }
 
+static tp_status one_goes_home(tp_ctx *ctx, void *arg)
+{
+    death *d = arg;
+    int rank = tp_ctx_rank(ctx);
+    int32_t *a = tpt_array(TP_DTYPE_I32, LARGE), *b = tpt_array(TP_DTYPE_I32, LARGE);
+    tp_status status = call_once(ctx, d->kind, a, b);
+    if (rank != d->dying && status == TP_OK)
+        status = call_once(ctx, d->kind, a, b);
+    d->seen[rank] = status;
+    free(a);
+    free(b);
+    return status;
+}
+
+/* A rank that ends without failing would be waited for in vain: the others are told at once. */
+Test(run_ranks, a_rank_that_ends_early_is_noticed)
+{
+    for (int kind = 0; kind < CALL_COUNT; kind++) {
+        death d = {.kind = (call_kind)kind, .dying = 1};
+        double begin = tpi_seconds();
+        tp_status status = tp_run_ranks(&(tp_run_options){.ranks = RANKS, .ctx = {.threads = 1}}, one_goes_home, &d);
+        cr_assert_lt(tpi_seconds() - begin, SOON_SECONDS);
+        cr_assert_eq(status, TP_ERR_STATE, "call %d: %s: %s", kind, tp_status_name(status), tp_last_message());
+        cr_assert(strstr(tp_last_message(), "rank 1: destroyed its communicator"), "call %d: %s", kind,
+                  tp_last_message());
+        for (int rank = 0; rank < RANKS; rank++)
+            /* Messages of rank 3 don't need rank 1. */
+            cr_assert(d.seen[rank] == (rank == 1 ? TP_OK : TP_ERR_PEER) || (kind == CALL_P2P && rank == 3),
+                      "call %d, rank %d: %s", kind, rank, tp_status_name(d.seen[rank]));
+    }
+}
+
 static tp_status abort_one(tp_ctx *ctx, void *arg)
 {
     death *d = arg;
