@@ -1,0 +1,15 @@
+/* An allocator that counts, and fails when told to. */
+#ifndef TPT_COUNTING_H
+#define TPT_COUNTING_H
+
+#include <stdatomic.h>
+#include <tp/context.h>
+
+typedef struct tpt_counting {
+    atomic_llong calls, live; /* allocations so far, and not released yet */
+    long long fail_at;        /* the allocation with this number (from 1) fails; 0: none */
+} tpt_counting;
+
+tp_allocator tpt_counting_allocator(tpt_counting *counting);
+
+#endif
