@@ -47,9 +47,9 @@ static inline gemm_matrix gemm_matrix_from(tp_dtype dtype, int64_t outer, int64_
     return x;
 }
 
-static inline gemm_matrix gemm_matrix_new(tp_dtype dtype, int64_t outer, int64_t inner, uint64_t seed, double deviation)
+static inline gemm_matrix gemm_matrix_new(tp_dtype dtype, int64_t outer, int64_t inner, uint64_t seed, double scale)
 {
-    float *value = tpt_new_normal(TP_DTYPE_F32, outer * inner, seed, deviation);
+    float *value = tpt_new_uniform(TP_DTYPE_F32, outer * inner, seed, -2 * scale, 2 * scale);
     gemm_matrix x = gemm_matrix_from(dtype, outer, inner, value);
     free(value);
     return x;

@@ -7,13 +7,13 @@ typedef enum sum_kind { SUM_CHAIN, SUM_ACCUMULATE, SUM_TREE, SUM_KINDS } sum_kin
 static const struct shape {
     int64_t rows, cols, inner;
 } shapes[] = {
-    {48, 192, 768}, {53, 131, 777}, {7, 67, 3072}, {1, 131, 1001}, {53, 5, 1000}, {48, 67, 8},  {7, 192, 5},
-    {1, 5, 4099},   {13, 66, 4099}, {53, 131, 1},  {6, 64, 2},     {12, 1, 300},  {2, 3, 9001},
+    {48, 192, 768}, {53, 131, 777}, {3, 67, 3072}, {1, 131, 1001}, {53, 5, 1000}, {48, 67, 8},  {7, 192, 5},
+    {1, 5, 4099},   {7, 66, 4099},  {53, 131, 1},  {6, 64, 2},     {12, 1, 300},  {2, 3, 9001},
 };
 enum { SHAPES = sizeof shapes / sizeof shapes[0] };
 
 /* Half of the cases are near underflow, where flushing shows. */
-static double deviation_of(tp_dtype dtype, int index)
+static double scale_of(tp_dtype dtype, int index)
 {
     if (index % 2 == 0)
         return 1;
@@ -58,13 +58,13 @@ static void check_shape(tp_ctx **ctx, int contexts, tp_dtype dtype, int index, s
 {
     const struct shape s = shapes[index];
     const tpi_inner chain = gemm_one_chain(s.inner), tree = gemm_eight_blocks(s.inner);
-    const double deviation = deviation_of(dtype, index + (int)kind);
-    problem p = {.a = gemm_matrix_new(dtype, s.rows, s.inner, 1 + (uint64_t)index, deviation),
-                 .b = gemm_matrix_new(dtype, s.cols, s.inner, 100 + (uint64_t)index, deviation),
+    const double scale = scale_of(dtype, index + (int)kind);
+    problem p = {.a = gemm_matrix_new(dtype, s.rows, s.inner, 1 + (uint64_t)index, scale),
+                 .b = gemm_matrix_new(dtype, s.cols, s.inner, 100 + (uint64_t)index, scale),
                  .order = kind == SUM_TREE ? &tree : NULL,
                  .want = tpt_array(TP_DTYPE_F32, s.rows * s.cols)};
     if (kind == SUM_ACCUMULATE)
-        p.start = tpt_new_normal(TP_DTYPE_F32, s.rows * s.cols, 200, deviation * deviation);
+        p.start = tpt_new_normal(TP_DTYPE_F32, s.rows * s.cols, 200, scale * scale);
     gemm_reference(&p.a, &p.b, kind == SUM_TREE ? &tree : &chain, p.start, p.want);
     for (int i = 0; i < contexts; i++) {
         const bool slow = tp_ctx_isa(ctx[i]) == TP_ISA_PORTABLE;
@@ -121,7 +121,7 @@ Test(gemm, bits_avx512_bf16)
  * packed. */
 Test(gemm, large_shapes_do_not_depend_on_threads)
 {
-    const int64_t rows = 310, cols = 1100, inner = 4500;
+    const int64_t rows = 190, cols = 1100, inner = 4500;
     const tpi_inner tree = gemm_eight_blocks(inner);
     for (int d = 0; d < 2; d++) {
         gemm_matrix a = gemm_matrix_new(gemm_dtypes[d], rows, inner, 1, 1),
@@ -431,7 +431,7 @@ Test(gemm, not_finite_values_stay_where_they_are)
 Test(gemm, row_sums)
 {
     static const int64_t inners[] = {1, 2, 37, 512, 4500};
-    const int64_t rows = 155, cols = 66;
+    const int64_t rows = 55, cols = 66;
     for (int isa = TP_ISA_PORTABLE; isa < TP_ISA_COUNT; isa++) {
         if (!tp_isa_available((tp_isa)isa))
             continue;
