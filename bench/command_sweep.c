@@ -88,8 +88,13 @@ static void party_main(void *arg, int index)
 static int run_parties(bench_call *call, sweep_run *run)
 {
     double all = 0;
-    for (int i = 0; i < run->parties; i++)
-        all += bench_sweep_party_bytes(&run->party[i]);
+    for (int i = 0; i < run->parties; i++) {
+        double bytes;
+        tp_status status = bench_sweep_party_bytes(&run->party[i], &bytes);
+        if (status != TP_OK)
+            return bench_fail(call, "dry run of %d ranks: %.300s", run->party[i].ranks, tp_last_message());
+        all += bytes;
+    }
     bool together = !call->options.one_by_one && all < 0.7 * (double)call->machine.available;
     bench_note(&call->table, together ? "degrees took turns, step by step" : "degrees were trained one after the other");
     if (!together) {
@@ -223,8 +228,11 @@ static int check_memory(bench_call *call, const bench_training *training)
             int ranks = (int)options->ranks.value[r];
             bool weak = (options->scaling & BENCH_WEAK) != 0;
             bench_sweep_party party = {.call = call, .training = training, .ranks = ranks, .dtype = (tp_dtype)options->dtypes.value[d],
+                                       .threads = (int)options->thread_counts.value[0],
                                        .batch = training->trainer.batch * (weak ? ranks : 1), .microbatch = training->trainer.microbatch};
-            double need = bench_sweep_party_bytes(&party);
+            double need;
+            if (bench_sweep_party_bytes(&party, &need) != TP_OK)
+                return bench_refuse(call, "%d ranks: %.300s", ranks, tp_last_message());
             if (need > (double)call->machine.available)
                 return bench_refuse(call, "%d ranks, batch %lld: about %.3g GB are needed, %.3g are free (--layers cuts the depth, --microbatch "
                                     "the activations)", ranks, (long long)party.batch, need / 1e9, (double)call->machine.available / 1e9);

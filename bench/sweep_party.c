@@ -1,6 +1,5 @@
 #include "sweep_party.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -183,16 +182,17 @@ void bench_sweep_party_run(bench_sweep_party *party)
         snprintf(party->message, sizeof party->message, "%s", tp_last_message());
 }
 
-double bench_sweep_party_bytes(const bench_sweep_party *party)
+tp_status bench_sweep_party_bytes(const bench_sweep_party *party, double *bytes)
 {
-    const tp_model_desc *m = &party->training->model;
-    double element = (double)tp_dtype_size(party->dtype);
-    /* Value, two packed copies, gradient, moments, master. */
-    double weights = (double)tp_model_parameters(m) * (3 * element + 4 + 8 + (element < 4 ? 4 : 0));
-    double tokens = (double)((party->microbatch > 0 ? party->microbatch : party->batch) * party->training->trainer.sequence);
-    double ranks = party->ranks, ffn = m->ffn > 0 ? (double)m->ffn : 4 * (double)m->hidden;
-    double saved = tokens * element * (double)m->layers * (6 * (double)m->hidden * ranks + 5 * (double)m->hidden + 3 * ffn);
-    double logits = tokens * (double)m->vocabulary * element, scratch = tokens * 4 * (6 * (double)m->hidden * ranks + 2 * ffn);
-    double gathered = party->call->options.no_check ? 0 : 4 * ranks * (double)m->vocabulary * (double)m->hidden;
-    return weights + saved + logits + scratch + gathered + ranks * 4e6;
+    bench_training step = *party->training;
+    step.trainer.batch = party->microbatch > 0 ? party->microbatch : party->batch;
+    bench_prediction predicted;
+    tp_status status = bench_predict(party->call, &step, party->dtype, party->ranks, party->threads, &predicted);
+    if (status != TP_OK)
+        return status;
+    /* The comparison gathers one parameter at a time on every rank, and keeps all of one degree. */
+    const tp_model_desc *model = &party->training->model;
+    double largest = (double)model->vocabulary * (double)model->hidden, kept = (double)tp_model_parameters(model);
+    *bytes = bench_prediction_total(&predicted) + (party->call->options.no_check ? 0 : 4 * (party->ranks * largest + kept));
+    return TP_OK;
 }

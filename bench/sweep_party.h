@@ -3,7 +3,7 @@
 #define BENCH_SWEEP_PARTY_H
 
 #include "parallel.h"
-#include "training.h"
+#include "stepper.h"
 
 /* Weights and losses of a first degree, which others are compared with. */
 typedef struct bench_sweep_reference {
@@ -38,7 +38,7 @@ void bench_sweep_party_run(bench_sweep_party *party);
 
 void bench_sweep_reference_close(bench_sweep_reference *reference);
 
-/* Bytes that a party will need, roughly: parameters, gradients, optimizer, packed copies and activations. */
-double bench_sweep_party_bytes(const bench_sweep_party *party);
+/* Bytes that a party will need, by a dry run of it. */
+tp_status bench_sweep_party_bytes(const bench_sweep_party *party, double *bytes);
 
 #endif

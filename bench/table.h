@@ -6,7 +6,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define BENCH_COLUMNS 24
+#define BENCH_COLUMNS 28
 #define BENCH_CELL_TEXT 72
 #define BENCH_NOTES 24
 #define BENCH_NOTE 400

@@ -1,5 +1,7 @@
 #include "team.h"
 
+#include "core/context.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -10,13 +12,6 @@
 #define BOGUS_SECONDS 10e-9 /* faster than any exchange: the other rank had given the round up */
 #define GIVE_UP_SECONDS 1e-3
 
-#define TRY(expression)            \
-    do {                           \
-        tp_status s = (expression); \
-        if (s != TP_OK)            \
-            return s;              \
-    } while (0)
-
 void bench_team_init(bench_team *team, int ranks, int cores)
 {
     *team = (bench_team){.ranks = ranks, .probed = ranks > 1 && ranks <= cores};
@@ -26,7 +21,7 @@ void bench_team_init(bench_team *team, int ranks, int cores)
 
 static tp_status meet(tp_ctx *ctx)
 {
-    TRY(tp_barrier(ctx, tp_ctx_world(ctx)));
+    TPI_TRY(tp_barrier(ctx, tp_ctx_world(ctx)));
     return tp_ctx_synchronize(ctx);
 }
 
@@ -66,8 +61,8 @@ static tp_status sample(const sampler *self, int64_t repeats)
     long before = bench_thread_switches();
     double start = bench_now();
     for (int64_t i = 0; i < repeats; i++)
-        TRY(self->fn(self->arg));
-    TRY(tp_ctx_synchronize(self->ctx));
+        TPI_TRY(self->fn(self->arg));
+    TPI_TRY(tp_ctx_synchronize(self->ctx));
     self->team->slot[self->rank].seconds = (bench_now() - start) / (double)repeats;
     self->team->slot[self->rank].switched = bench_thread_switches() != before;
     tp_ctx_times(self->ctx, &compute[1], &comm[1]);
@@ -107,9 +102,9 @@ static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
 {
     bench_team *team = self->team;
     take_turn(self);
-    TRY(meet(self->ctx));
+    TPI_TRY(meet(self->ctx));
     double compute = team->slot[self->rank].compute, comm = team->slot[self->rank].comm;
-    TRY(sample(self, plan->warmup > 0 ? plan->warmup : 1));
+    TPI_TRY(sample(self, plan->warmup > 0 ? plan->warmup : 1));
     team->slot[self->rank].compute = compute;
     team->slot[self->rank].comm = comm;
     if (self->rank == 0) {
@@ -120,7 +115,7 @@ static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
         team->repeats = plan->repeats > 0 ? plan->repeats : repeats < 1000 ? (int64_t)repeats : 1000;
         team->more = true;
     }
-    TRY(meet(self->ctx));
+    TPI_TRY(meet(self->ctx));
     pass_turn(self);
     return TP_OK;
 }
@@ -163,14 +158,14 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
 {
     for (int turn = 0; self->team->more; turn++) {
         take_turn(self);
-        TRY(meet(self->ctx));
+        TPI_TRY(meet(self->ctx));
         double before = probe(self->team, self->rank);
-        TRY(meet(self->ctx));
-        TRY(sample(self, self->team->repeats));
+        TPI_TRY(meet(self->ctx));
+        TPI_TRY(sample(self, self->team->repeats));
         double after = probe(self->team, self->rank);
         if (self->rank == 0)
             enter_sample(self->team, plan, book, turn, before, after);
-        TRY(meet(self->ctx));
+        TPI_TRY(meet(self->ctx));
         pass_turn(self);
     }
     return TP_OK;
@@ -205,7 +200,7 @@ double bench_team_comm_share(const bench_team *team)
 tp_status bench_team_sum(bench_team *team, tp_ctx *ctx, double mine, double *sum)
 {
     team->slot[tp_ctx_rank(ctx)].seconds = mine;
-    TRY(meet(ctx));
+    TPI_TRY(meet(ctx));
     *sum = 0;
     for (int rank = 0; rank < team->ranks; rank++)
         *sum += team->slot[rank].seconds;

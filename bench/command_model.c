@@ -1,0 +1,292 @@
+/* tp_bench model: one training step of a whole model: phases, share of peak, memory predicted and used. */
+#include "parallel.h"
+#include "stepper.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DTYPE, RANKS, THREADS, BATCH, ISA, ON, STEP, FORWARD, TOKENS = FORWARD + BENCH_PHASES, RATE, SHARE, COMM, PREDICTED,
+    TOTAL = PREDICTED + TP_MEMORY_KINDS, USED, KEPT, FITS, COLUMNS
+};
+
+static const bench_column columns[COLUMNS] = {
+    {"dtype", "", 0, true},       {"ranks", "", 0, false},      {"threads", "each", 0, false},     {"batch", "sequences", 0, false},
+    {"isa", "", 0, true},         {"on", "", 0, true},          {"step", "ms", 4, false},          {"forward", "ms", 4, false},
+    {"backward", "ms", 4, false}, {"finish", "ms", 4, false},   {"optimizer", "ms", 4, false},     {"tokens/s", "", 4, false},
+    {"rate", "GFLOP/s", 4, false}, {"share", "of peak", -3, false}, {"comm", "of time", -3, false}, {"param", "MB", 4, false},
+    {"optimizer state", "MB", 4, false}, {"saved", "MB", 4, false}, {"scratch", "MB", 4, false},   {"comm buffers", "MB", 4, false},
+    {"other", "MB", 4, false},    {"all", "MB", 5, false},      {"used", "MB", 5, false},          {"kept", "steps", 0, false},
+    {"threads <= cores", "", 0, false},
+};
+
+static const char *const kind_names[TP_MEMORY_KINDS] = {"param", "optimizer", "saved", "scratch", "comm", "other"};
+
+typedef struct model_party {
+    struct model_run *run;
+    int index, ranks, threads;
+    bench_team team;
+    bench_team_figure figure;
+    bench_samples phase[BENCH_PHASES];
+    double loss;
+    double used[BENCH_RANKS][TP_MEMORY_KINDS];
+    tp_status status;
+    char message[BENCH_MESSAGE];
+} model_party;
+
+typedef struct model_run {
+    bench_call *call;
+    const bench_training *training;
+    tp_dtype dtype;
+    bench_turns turns;
+    int parties;
+    model_party *party;
+} model_run;
+
+/* One rank's steps. */
+typedef struct walker {
+    model_party *party;
+    bench_stepper stepper;
+    int64_t steps;
+} walker;
+
+static tp_status walk(void *arg)
+{
+    walker *w = arg;
+    model_party *party = w->party;
+    long before = bench_thread_switches();
+    tp_status status = bench_stepper_step(&w->stepper);
+    bool clean = bench_thread_switches() == before;
+    bool root = tp_ctx_rank(w->stepper.ctx) == 0;
+    if (status == TP_OK && root && w->steps >= party->run->call->options.warmup) {
+        for (int phase = 0; phase < BENCH_PHASES; phase++)
+            bench_sample_add(&party->phase[phase], w->stepper.phase[phase], clean);
+        party->loss = w->stepper.loss;
+        bench_progress("model: %s, %d ranks, step %lld", tp_dtype_name(party->run->dtype), party->ranks, (long long)w->steps + 1);
+    }
+    w->steps++;
+    return status;
+}
+
+static tp_status measure(model_party *party, walker *w, tp_ctx *ctx)
+{
+    const bench_options *options = &party->run->call->options;
+    int timed = (int)(options->steps - options->warmup);
+    bench_team_plan plan = {.warmup = (int)options->warmup, .least = timed, .most = timed, .repeats = 1};
+    tp_status status = bench_team_measure(&party->team, ctx, &plan, walk, w, &party->figure);
+    for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
+        party->used[tp_ctx_rank(ctx)][kind] = (double)tp_ctx_memory(ctx, (tp_memory_kind)kind).peak;
+    return status;
+}
+
+static tp_status rank_main(tp_ctx *ctx, void *arg)
+{
+    model_party *party = arg;
+    walker w = {.party = party};
+    bench_turns_take(&party->run->turns, party->index);
+    tp_status status = bench_stepper_open(&w.stepper, ctx, party->run->training, party->run->dtype);
+    double unused;
+    if (status == TP_OK)
+        status = bench_team_sum(&party->team, ctx, 0, &unused);
+    if (status == TP_OK && tp_ctx_rank(ctx) == 0)
+        bench_turns_pass(&party->run->turns, party->index);
+    if (status == TP_OK)
+        status = measure(party, &w, ctx);
+    bench_stepper_close(&w.stepper);
+    return status;
+}
+
+static void party_main(void *arg, int index)
+{
+    model_run *run = arg;
+    model_party *party = &run->party[index];
+    tp_run_options options = bench_run_options(run->call, party->ranks, party->threads);
+    party->status = tp_run_ranks(&options, rank_main, party);
+    if (party->status != TP_OK)
+        snprintf(party->message, sizeof party->message, "%s", tp_last_message());
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+
+static void begin_row(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads)
+{
+    bench_table *table = &call->table;
+    const bench_options *options = &call->options;
+    bool modelled = options->link_bandwidth > 0 || options->link_latency > 0;
+    bench_row(table);
+    bench_word(table, "%s", tp_dtype_name(dtype));
+    bench_integer(table, ranks);
+    bench_integer(table, threads);
+    bench_integer(table, training->trainer.batch);
+    bench_word(table, "%s", tp_isa_name(options->isa == 0 ? call->machine.isa : (tp_isa)options->isa));
+    bench_word(table, "%s%s", options->dry_run ? "dry run" : "threads", modelled ? ", modelled link" : "");
+}
+
+static void add_memory(bench_call *call, const bench_prediction *predicted)
+{
+    for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
+        bench_real(&call->table, predicted->bytes[kind] / 1e6);
+    bench_real(&call->table, bench_prediction_total(predicted) / 1e6);
+}
+
+static void check_memory_used(bench_call *call, const model_party *party, const bench_prediction *predicted)
+{
+    double used[TP_MEMORY_KINDS] = {0}, total = 0;
+    for (int kind = 0; kind < TP_MEMORY_KINDS; kind++) {
+        for (int rank = 0; rank < party->ranks; rank++)
+            used[kind] += party->used[rank][kind];
+        total += used[kind];
+    }
+    bench_real(&call->table, total / 1e6);
+    double off = total / bench_prediction_total(predicted) - 1;
+    if (fabs(off) <= 0.05)
+        return;
+    for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
+        bench_note(&call->table, "%d ranks, %s: %.0f bytes predicted, %.0f used", party->ranks, kind_names[kind], predicted->bytes[kind], used[kind]);
+    bench_check_failed(call, "%d ranks: memory used is %+.1f %% off the prediction, more than 5 %%", party->ranks, 100 * off);
+}
+
+static void add_row(bench_call *call, const model_run *run, const model_party *party, const bench_prediction *predicted, bench_peaks *peaks)
+{
+    bench_table *table = &call->table;
+    const bench_training *training = run->training;
+    double seconds = party->figure.figure.seconds;
+    double tokens = (double)(training->trainer.batch * training->trainer.sequence);
+    double rate = tp_model_flops(&training->model, (int64_t)tokens, training->trainer.sequence) / seconds;
+    begin_row(call, training, run->dtype, party->ranks, party->threads);
+    bench_real(table, seconds * 1e3);
+    for (int phase = 0; phase < BENCH_PHASES; phase++)
+        bench_real(table, bench_sample_figure(&party->phase[phase]).seconds * 1e3);
+    bench_real(table, tokens / seconds);
+    bench_real(table, rate / 1e9);
+    bench_real(table, rate / bench_peak_for(call, peaks, run->dtype, party->ranks * party->threads));
+    bench_real(table, bench_team_comm_share(&party->team));
+    add_memory(call, predicted);
+    check_memory_used(call, party, predicted);
+    bench_integer(table, party->figure.figure.kept);
+    bench_truth(table, party->ranks * party->threads <= call->machine.cores);
+    if (!isfinite(party->loss))
+        bench_check_failed(call, "the loss of %d ranks is not finite", party->ranks);
+}
+
+static int predict(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads, bench_prediction *out)
+{
+    tp_status status = bench_predict(call, training, dtype, ranks, threads, out);
+    if (status != TP_OK)
+        return bench_fail(call, "dry run of %d ranks: %s: %.300s", ranks, tp_status_name(status), tp_last_message());
+    double need = bench_prediction_total(out);
+    if (!call->options.dry_run && need > 0.9 * (double)call->machine.available)
+        return bench_refuse(call, "%d ranks need %.4g GB, %.4g are free (--layers cuts the depth, --batch the activations; --dry-run only predicts)",
+                            ranks, need / 1e9, (double)call->machine.available / 1e9);
+    return BENCH_OK;
+}
+
+static int dry_row(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads)
+{
+    bench_prediction predicted;
+    int status = predict(call, training, dtype, ranks, threads, &predicted);
+    if (status != BENCH_OK)
+        return status;
+    begin_row(call, training, dtype, ranks, threads);
+    for (int column = STEP; column < PREDICTED; column++)
+        bench_empty(&call->table);
+    add_memory(call, &predicted);
+    bench_note(&call->table, "%s, %d ranks: one step issues %.6g GFLOP in all ops; the model's own count is %.6g", tp_dtype_name(dtype), ranks,
+               predicted.flops / 1e9,
+               tp_model_flops(&training->model, training->trainer.batch * training->trainer.sequence, training->trainer.sequence) / 1e9);
+    return BENCH_OK;
+}
+
+/* ---- running --------------------------------------------------------------------------------------------------------- */
+
+static int run_parties(bench_call *call, model_run *run, const bench_prediction *predicted, bench_peaks *peaks)
+{
+    double all = 0;
+    for (int i = 0; i < run->parties; i++)
+        all += bench_prediction_total(&predicted[i]);
+    bool together = all < 0.8 * (double)call->machine.available;
+    bench_turns_init(&run->turns, run->parties);
+    for (int i = 0; i < run->parties && together; i++)
+        run->party[i].team.turns = &run->turns;
+    bool started = true;
+    if (together)
+        started = bench_turns_run(&run->turns, party_main, run);
+    for (int i = 0; i < run->parties && !together; i++) {
+        run->turns.current = i;
+        party_main(run, i);
+    }
+    bench_turns_free(&run->turns);
+    if (!started)
+        return bench_fail(call, "threads could not be started");
+    bench_note(&call->table, together ? "degrees took turns, step by step" : "degrees ran one after the other");
+    for (int i = 0; i < run->parties; i++) {
+        const model_party *party = &run->party[i];
+        if (party->status != TP_OK)
+            return bench_fail(call, "%d ranks: %s: %.300s", party->ranks, tp_status_name(party->status), party->message);
+        add_row(call, run, party, &predicted[i], peaks);
+    }
+    return BENCH_OK;
+}
+
+static int run_dtype(bench_call *call, const bench_training *training, tp_dtype dtype, bench_peaks *peaks)
+{
+    const bench_list *ranks = &call->options.ranks;
+    bench_prediction predicted[BENCH_LIST];
+    model_run run = {.call = call, .training = training, .dtype = dtype, .parties = ranks->count};
+    int status = BENCH_OK;
+    for (int i = 0; i < ranks->count && status == BENCH_OK; i++) {
+        int threads = bench_threads_for(call, (int)ranks->value[i]);
+        if (call->options.dry_run)
+            status = dry_row(call, training, dtype, (int)ranks->value[i], threads);
+        else
+            status = predict(call, training, dtype, (int)ranks->value[i], threads, &predicted[i]);
+    }
+    if (status != BENCH_OK || call->options.dry_run)
+        return status;
+    run.party = calloc((size_t)run.parties, sizeof *run.party);
+    if (run.party == NULL)
+        return bench_fail(call, "out of memory");
+    for (int i = 0; i < run.parties; i++) {
+        model_party *party = &run.party[i];
+        party->run = &run;
+        party->index = i;
+        party->ranks = (int)ranks->value[i];
+        party->threads = bench_threads_for(call, party->ranks);
+        bench_team_init(&party->team, party->ranks, call->machine.cores);
+        party->team.party = i;
+    }
+    status = run_parties(call, &run, predicted, peaks);
+    free(run.party);
+    return status;
+}
+
+int bench_command_model(bench_call *call)
+{
+    bench_options *options = &call->options;
+    bench_list_default(&options->ranks, 2, (const int64_t[]){1, 2});
+    bench_list_default(&options->dtypes, 1, (const int64_t[]){TP_DTYPE_F32});
+    options->steps = options->steps > 0 ? options->steps : 10;
+    options->warmup = options->warmup > 0 ? options->warmup : 2;
+    if (options->warmup >= options->steps)
+        return bench_refuse(call, "--warmup %lld leaves nothing of --steps %lld to be timed", (long long)options->warmup,
+                            (long long)options->steps);
+    bench_training training;
+    int status = bench_training_open(call, &training);
+    if (status != BENCH_OK)
+        return status;
+    bench_begin(call, columns, COLUMNS);
+    call->table.plot = (bench_plot){.x = RANKS, .y = options->dry_run ? TOTAL : TOKENS, .only = options->dry_run ? -1 : FITS, .groups = 1,
+                                    .group = {DTYPE}};
+    bench_training_describe(&training, call->table.title, sizeof call->table.title);
+    bench_peaks peaks = {{0}};
+    for (int i = 0; i < options->dtypes.count && status == BENCH_OK; i++)
+        status = run_dtype(call, &training, (tp_dtype)options->dtypes.value[i], &peaks);
+    bench_note(&call->table, "param ... all: bytes of all ranks together that a dry run of the same step predicts%s",
+               options->dry_run ? "" : "; used: peaks of the run");
+    if (!options->dry_run)
+        bench_note_disturbed(call, KEPT);
+    bench_training_close(&training);
+    return status;
+}
