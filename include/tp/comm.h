@@ -2,7 +2,8 @@
  *
  * Common to all collectives
  *   Shapes      tensors are dense; "rows" is the first dimension. Counts of rows a rank default to tp_shard_range(rows, size, rank).
- *   When        ordered on the context's compute stream.
+ *   When        ordered on the context's compute stream. All ranks of a communicator make the same calls in the same order; other
+ *               communicators of the same ranks may be used in between in any order.
  *   Sums        f32, bf16 and f16 inputs are added in f32, integers in their own type (wrapping), always in the fixed binary tree over
  *               ranks ((0+1)+(2+3))+..., and rounded once; TP_ALL_REDUCE_RING adds along the ring instead. max and min: NaN wins.
  *   Aliasing    in == out (same memory) is allowed where the shapes allow it; other overlaps are not.
@@ -31,7 +32,7 @@ typedef struct tp_link {
 } tp_link;
 
 typedef struct tp_world_desc {
-    int ranks;
+    int ranks; /* 1 to 64 */
     tp_link link;
     bool check_calls; /* compare operation, count, dtype and group of every collective on all ranks */
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
@@ -77,7 +78,7 @@ TP_API tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **o
 TP_API void tp_world_destroy(tp_world *world);
 
 /* Starts `ranks` threads, each with a context, and runs fn in them; waits for all. A rank whose fn fails aborts the world, so peers
- * return TP_ERR_PEER soon. Returns the first failing rank's own status; tp_last_message() is its message, with the rank's number. */
+ * return TP_ERR_PEER soon; so do those who wait for a rank whose fn has ended (TP_ERR_STATE in the end). Returns the first failing rank's own status; tp_last_message() is its message, with the rank's number. */
 TP_API tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ctx, void *arg), void *arg);
 
 TP_API int tp_comm_rank(const tp_comm *comm);
