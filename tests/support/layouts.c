@@ -2,6 +2,7 @@
 
 #include <criterion/criterion.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,12 +64,16 @@ static tp_tensor take(const run_state *s, const side *part, const char *global)
     return local;
 }
 
+/* Ranks that hold the same elements write them in turn: all should bring the same. */
 static void put(const run_state *s, const side *part, tp_tensor local, char *global)
 {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     size_t size = tp_dtype_size(s->c->dtype);
+    pthread_mutex_lock(&lock);
     for (int64_t r = 0; r < local.shape[0]; r++)
         memcpy(global + (size_t)((part->rows.begin + r) * part->features + part->cols.begin) * size,
                (char *)local.data + (size_t)(r * local.stride[0]) * size, (size_t)local.shape[1] * size);
+    pthread_mutex_unlock(&lock);
 }
 
 static tp_status load_params(tp_ctx *ctx, const run_state *s, tp_param **params, int count)

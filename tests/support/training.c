@@ -151,6 +151,8 @@ static tp_status run(rank_state *state)
     state->params = tp_model_params(state->model, &state->count);
     if (tp_ctx_rank(state->ctx) == 0)
         describe(state);
+    /* Now every rank knows where rank 0 collects. */
+    TRY(tp_barrier(state->ctx, tp_ctx_world(state->ctx)));
     TRY(set_values(state));
     TRY(tp_optimizer_create(state->ctx, &training->optimizer, state->params, state->count, &state->optimizer));
     tp_pass pass = whole_pass(training);
