@@ -1,0 +1,378 @@
+/* Discrete events. The next op of every lane is a candidate; the one that can begin first is run, and only ends that are known count. An op that becomes
+ * possible by this begins no earlier, so ops are run in the order of their beginnings, and links serve who comes first. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "core/context.h"
+#include "plan/simulation.h"
+#include "plan/timeline.h"
+
+static const tp_wait nothing = {-1, -1};
+
+static int next_on_lane(const tp_plan_rank *list, int from, int lane)
+{
+    while (from < list->count && (int)list->op[from].lane != lane)
+        from++;
+    return from;
+}
+
+static void number_rank(tpi_simulation *s, int rank)
+{
+    const tp_plan_rank *list = &s->plan->rank[rank];
+    int collectives = 0, issuer = -1, last[TP_LANES] = {-1, -1, -1};
+    for (int i = 0; i < list->count; i++) {
+        const tp_plan_op *op = &list->op[i];
+        tpi_op_state *state = &s->state[rank][i];
+        *state = (tpi_op_state){.match = -1, .issuer = issuer, .before = last[op->lane], .cause = nothing};
+        last[op->lane] = i;
+        if (op->kind == TP_OP_COLLECTIVE)
+            state->match = collectives++;
+        if (op->lane == TP_LANE_COMPUTE)
+            issuer = i;
+    }
+}
+
+/* Messages between two ranks meet in the order of both lists. */
+static void match_messages(tpi_simulation *s, int from, int to)
+{
+    const tp_plan_rank *sender = &s->plan->rank[from];
+    int receive = -1;
+    for (int i = 0; i < sender->count; i++) {
+        if (sender->op[i].kind != TP_OP_SEND || sender->op[i].peer != to)
+            continue;
+        const tp_plan_rank *receiver = &s->plan->rank[to];
+        do
+            receive++;
+        while (receive < receiver->count && (receiver->op[receive].kind != TP_OP_RECV || receiver->op[receive].peer != from));
+        if (receive >= receiver->count)
+            return;
+        s->state[from][i].match = receive;
+        s->state[to][receive].match = i;
+    }
+}
+
+static double end_of(const tpi_simulation *s, tp_wait on)
+{
+    return s->timeline->span[on.rank][on.op].end;
+}
+
+bool tpi_simulation_finished(const tpi_simulation *s, tp_wait on)
+{
+    return on.rank >= 0 && on.rank < s->plan->ranks && on.op >= 0 && on.op < s->plan->rank[on.rank].count && s->state[on.rank][on.op].done;
+}
+
+static void later(const tpi_simulation *s, tpi_candidate *c, tp_wait on, double extra)
+{
+    double end = end_of(s, on);
+    if (end > c->when || c->cause.rank < 0) {
+        c->when = end > c->when ? end + extra : c->when;
+        c->cause = on;
+    }
+}
+
+bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_candidate *c)
+{
+    const tp_plan_op *op = tpi_simulation_op(s, rank, index);
+    const tpi_op_state *state = &s->state[rank][index];
+    *c = (tpi_candidate){.rank = rank, .op = index, .cause = nothing};
+    if (!tpi_simulation_is_next(s, rank, index) || (state->issuer >= 0 && !s->state[rank][state->issuer].done))
+        return false;
+    for (int i = 0; i < op->waits; i++)
+        if (!tpi_simulation_finished(s, op->wait[i]))
+            return false;
+    if (state->before >= 0)
+        later(s, c, (tp_wait){rank, state->before}, 0);
+    if (state->issuer >= 0)
+        later(s, c, (tp_wait){rank, state->issuer}, 0);
+    for (int i = 0; i < op->waits; i++)
+        later(s, c, op->wait[i], s->costs->wait_seconds);
+    return true;
+}
+
+int tpi_simulation_collective(const tpi_simulation *s, int rank, int number)
+{
+    for (int lane = 0; lane < TP_LANES; lane++) {
+        int index = s->next[rank][lane];
+        if (index < s->plan->rank[rank].count && tpi_simulation_op(s, rank, index)->kind == TP_OP_COLLECTIVE && s->state[rank][index].match == number)
+            return index;
+    }
+    return -1;
+}
+
+/* All ranks have arrived at the collective; c: the last to arrive. */
+static bool collective_ready(const tpi_simulation *s, int number, tpi_candidate *c)
+{
+    for (int rank = 0; rank < s->plan->ranks; rank++) {
+        tpi_candidate arrival;
+        int index = tpi_simulation_collective(s, rank, number);
+        if (index < 0 || !tpi_simulation_ready(s, rank, index, &arrival))
+            return false;
+        if (rank == 0 || arrival.when > c->when)
+            *c = arrival;
+    }
+    return true;
+}
+
+static bool ready(const tpi_simulation *s, int rank, int index, tpi_candidate *c)
+{
+    const tp_plan_op *op = tpi_simulation_op(s, rank, index);
+    tpi_candidate peer;
+    if (!tpi_simulation_ready(s, rank, index, c))
+        return false;
+    switch (op->kind) {
+    case TP_OP_RECV: return false; /* run with its SEND */
+    case TP_OP_COLLECTIVE: return rank == 0 && collective_ready(s, s->state[rank][index].match, c);
+    case TP_OP_SEND:
+        if (s->state[rank][index].match < 0 || !tpi_simulation_ready(s, op->peer, s->state[rank][index].match, &peer))
+            return false;
+        if (peer.when > c->when) {
+            c->when = peer.when;
+            c->cause = peer.cause;
+        }
+        return true;
+    default: return true;
+    }
+}
+
+static void complete(tpi_simulation *s, int rank, int index, tp_wait cause, tp_span span)
+{
+    const tp_plan_rank *list = &s->plan->rank[rank];
+    int lane = (int)list->op[index].lane;
+    s->timeline->span[rank][index] = span;
+    s->state[rank][index].done = true;
+    s->state[rank][index].cause = cause;
+    s->next[rank][lane] = next_on_lane(list, index + 1, lane);
+    s->left--;
+}
+
+static bool modelled(const tpi_simulation *s)
+{
+    return s->costs->link.bytes_per_second > 0;
+}
+
+/* Seconds of a transfer over a link that is free. */
+static double crossing(const tpi_simulation *s, int from, int to, double bytes)
+{
+    return modelled(s) && from != to ? bytes / s->costs->link.bytes_per_second + s->costs->link.latency_seconds : 0;
+}
+
+static void count_alone(tpi_simulation *s, int from, int to, double sending, double receiving)
+{
+    s->sent_seconds[from] += sending;
+    s->received_seconds[to] += receiving;
+}
+
+/* A transfer over the link: begins when stamped and both ends are free. Returns when it has arrived; *begin and *cause move if an end was busy. */
+static double cross(tpi_simulation *s, tp_wait by, int from, int to, double bytes, tpi_candidate *c)
+{
+    if (!modelled(s) || from == to)
+        return c->when;
+    tpi_link_end *ends[2] = {&s->out[from], &s->in[to]};
+    for (int i = 0; i < 2; i++)
+        if (ends[i]->free > c->when) {
+            c->when = ends[i]->free;
+            c->cause = ends[i]->last;
+        }
+    double end = c->when + bytes / s->costs->link.bytes_per_second;
+    *ends[0] = *ends[1] = (tpi_link_end){end, by};
+    return end + s->costs->link.latency_seconds;
+}
+
+/* PULL, PUSH, SEND with its RECV. */
+static void run_transfer(tpi_simulation *s, tpi_candidate c)
+{
+    const tp_plan_op *op = tpi_simulation_op(s, c.rank, c.op);
+    int from = op->kind == TP_OP_PULL ? op->peer : c.rank, to = op->kind == TP_OP_PULL ? c.rank : op->peer;
+    double bytes = tpi_price_bytes(s->plan, s->costs, &op->read[0]);
+    double copying = tpi_price_seconds(bytes, s->costs->copy_bytes_per_second), copied = c.when + copying;
+    double end = fmax(cross(s, (tp_wait){c.rank, c.op}, from, to, bytes, &c), copied) + s->costs->transfer_overhead;
+    double crossed = crossing(s, from, to, bytes), alone = fmax(copying, crossed) + s->costs->transfer_overhead;
+    /* The passive end of a one-sided copy does nothing. */
+    count_alone(s, from, to, op->kind == TP_OP_PULL ? crossed : alone, op->kind == TP_OP_PUSH ? crossed : alone);
+    tp_span span = {.begin = c.when, .end = end, .comm_begin = c.when, .comm_end = end};
+    complete(s, c.rank, c.op, c.cause, span);
+    if (op->kind == TP_OP_SEND)
+        complete(s, op->peer, s->state[c.rank][c.op].match, c.cause, span);
+}
+
+/* One rank's part of a collective that all have come to at c->when. */
+static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int rank, int index)
+{
+    const tp_plan_costs *costs = s->costs;
+    tpi_collective_price price = tpi_price_collective(s->plan, costs, tpi_simulation_op(s, rank, index));
+    double rate = costs->link.bytes_per_second, overhead = s->plan->ranks > 1 ? costs->transfer_overhead : 0;
+    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), alone = copying, end = c->when + copying;
+    if (modelled(s) && s->plan->ranks > 1) {
+        double latency = price.steps * costs->link.latency_seconds;
+        s->out[rank] = (tpi_link_end){fmax(s->out[rank].free, c->when) + price.sent / rate, {rank, index}};
+        s->in[rank] = (tpi_link_end){fmax(s->in[rank].free, c->when) + price.received / rate, {rank, index}};
+        end = fmax(end, fmax(s->out[rank].free, s->in[rank].free) + latency);
+        alone = fmax(copying, fmax(price.sent, price.received) / rate + latency);
+    }
+    count_alone(s, rank, rank, alone + overhead, alone + overhead);
+    end += overhead;
+    double added = end + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
+    complete(s, rank, index, c->cause, (tp_span){c->when, added, end, added, c->when, end});
+}
+
+static void run_collective(tpi_simulation *s, const tpi_candidate *c)
+{
+    int number = s->state[c->rank][c->op].match;
+    for (int rank = 0; rank < s->plan->ranks; rank++)
+        run_collective_part(s, c, rank, tpi_simulation_collective(s, rank, number));
+}
+
+/* Regions in peers' memory, read or written while it computes. */
+static double run_remote(tpi_simulation *s, const tpi_candidate *c, const tp_plan_op *op)
+{
+    double end = c->when;
+    for (int i = 0; i < op->reads + op->writes; i++) {
+        const tp_region *region = i < op->reads ? &op->read[i] : &op->write[i - op->reads];
+        tpi_candidate transfer = *c;
+        int from = i < op->reads ? region->rank : c->rank, to = i < op->reads ? c->rank : region->rank;
+        double bytes = tpi_price_bytes(s->plan, s->costs, region);
+        end = fmax(end, cross(s, (tp_wait){c->rank, c->op}, from, to, bytes, &transfer));
+        double crossed = crossing(s, from, to, bytes);
+        count_alone(s, from, to, crossed, crossed);
+    }
+    return end;
+}
+
+static void run_local(tpi_simulation *s, const tpi_candidate *c)
+{
+    const tp_plan_op *op = tpi_simulation_op(s, c->rank, c->op);
+    double computed = c->when + tpi_price_compute(s->plan, s->costs, op), moved = c->when;
+    if (op->kind != TP_OP_ENTER && op->kind != TP_OP_LEAVE)
+        moved = run_remote(s, c, op);
+    complete(s, c->rank, c->op, c->cause, (tp_span){c->when, fmax(computed, moved), c->when, computed, c->when, moved});
+}
+
+static void run(tpi_simulation *s, const tpi_candidate *c)
+{
+    tp_op_kind kind = tpi_simulation_op(s, c->rank, c->op)->kind;
+    if (kind == TP_OP_COLLECTIVE)
+        run_collective(s, c);
+    else if (tpi_price_is_transfer(kind))
+        run_transfer(s, *c);
+    else
+        run_local(s, c);
+}
+
+/* The op that can begin first; false if none can. */
+static bool first_ready(const tpi_simulation *s, tpi_candidate *best)
+{
+    bool found = false;
+    for (int rank = 0; rank < s->plan->ranks; rank++)
+        for (int lane = 0; lane < TP_LANES; lane++) {
+            tpi_candidate c;
+            int index = s->next[rank][lane];
+            if (index < s->plan->rank[rank].count && ready(s, rank, index, &c) && (!found || c.when < best->when)) {
+                *best = c;
+                found = true;
+            }
+        }
+    return found;
+}
+
+/* From the slowest rank's last op back to what its beginning waited for. */
+static void mark_critical(tpi_simulation *s)
+{
+    tp_timeline *timeline = s->timeline;
+    tp_wait at = {timeline->rank, -1};
+    for (int i = 0; i < s->plan->rank[at.rank].count; i++)
+        if (at.op < 0 || timeline->span[at.rank][i].end >= end_of(s, at))
+            at.op = i;
+    while (at.rank >= 0 && at.op >= 0 && !timeline->critical[at.rank][at.op]) {
+        const tp_span *span = &timeline->span[at.rank][at.op];
+        timeline->critical[at.rank][at.op] = true;
+        timeline->critical_ops += span->end > span->begin;
+        at = s->state[at.rank][at.op].cause;
+    }
+}
+
+static tp_status check_kinds(const tp_plan *plan)
+{
+    for (int rank = 0; rank < plan->ranks; rank++)
+        for (int i = 0; i < plan->rank[rank].count; i++)
+            if (plan->rank[rank].op[i].kind >= TP_OP_FORWARD)
+                return tpi_message(TP_ERR_UNSUPPORTED, "tp_plan_simulate: rank %d op %d (%s) has no cost", rank, i,
+                                   tp_op_name(plan->rank[rank].op[i].kind));
+    return TP_OK;
+}
+
+static tp_status simulate(tpi_simulation *s)
+{
+    const tp_plan *plan = s->plan;
+    for (int rank = 0; rank < plan->ranks; rank++) {
+        number_rank(s, rank);
+        s->left += plan->rank[rank].count;
+        s->out[rank].last = s->in[rank].last = nothing;
+        for (int lane = 0; lane < TP_LANES; lane++)
+            s->next[rank][lane] = next_on_lane(&plan->rank[rank], 0, lane);
+    }
+    for (int from = 0; from < plan->ranks; from++)
+        for (int to = 0; to < plan->ranks; to++)
+            match_messages(s, from, to);
+    while (s->left > 0) {
+        tpi_candidate c;
+        if (!first_ready(s, &c))
+            return tpi_simulation_stuck(s);
+        run(s, &c);
+    }
+    return TP_OK;
+}
+
+static tp_status allocate_states(tpi_simulation *s, tpi_op_state **memory)
+{
+    size_t ops = 0;
+    for (int rank = 0; rank < s->plan->ranks; rank++)
+        ops += (size_t)s->plan->rank[rank].count;
+    *memory = calloc(ops + 1, sizeof **memory);
+    if (*memory == NULL)
+        return tpi_message(TP_ERR_MEMORY, "tp_plan_simulate: out of memory for %zu ops", ops);
+    tpi_op_state *next = *memory;
+    for (int rank = 0; rank < s->plan->ranks; rank++) {
+        s->state[rank] = next;
+        next += s->plan->rank[rank].count;
+    }
+    return TP_OK;
+}
+
+/* Runs all ops into an empty timeline and sums it up. */
+static tp_status fill(tpi_simulation *s)
+{
+    TPI_TRY(simulate(s));
+    TPI_TRY(tpi_timeline_sum(s->timeline));
+    int rank = s->timeline->rank;
+    tpi_timeline_set_comm(s->timeline, fmax(s->sent_seconds[rank], s->received_seconds[rank]));
+    mark_critical(s);
+    return TP_OK;
+}
+
+tp_status tp_plan_simulate(const tp_plan *plan, const tp_plan_costs *costs, tp_timeline **out)
+{
+    if (out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_plan_simulate: out is NULL");
+    *out = NULL;
+    TPI_TRY(tpi_price_check_costs("tp_plan_simulate", plan, costs));
+    TPI_TRY(tpi_price_check_plan(plan));
+    TPI_TRY(check_kinds(plan));
+    tpi_op_state *states = NULL;
+    tpi_simulation *s = calloc(1, sizeof *s);
+    if (s == NULL)
+        return tpi_message(TP_ERR_MEMORY, "tp_plan_simulate: out of memory");
+    s->plan = plan;
+    s->costs = costs;
+    tp_status status = allocate_states(s, &states);
+    if (status == TP_OK)
+        status = tpi_timeline_allocate(plan, &s->timeline);
+    if (status == TP_OK)
+        status = fill(s);
+    if (status == TP_OK)
+        *out = s->timeline;
+    else
+        tp_timeline_destroy(s->timeline);
+    free(states);
+    free(s);
+    return status;
+}
