@@ -76,7 +76,7 @@ typedef struct tpi_gemm_pack_job {
     int width; /* TPI_GEMM_ROWS or TPI_GEMM_COLS */
     int64_t first_step, steps;
     float *out;
-    int64_t panel_stride; /* in floats, at least steps * width */
+    int64_t panel_stride; /* in floats; TPI_GEMM_ROWS: room for 2 more than steps * width */
 } tpi_gemm_pack_job;
 
 void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job);

@@ -9,7 +9,7 @@
 
 /* Inner elements packed at a time when the source is contiguous along the other dimension, so that its lines stay in L1
  * for all panels. */
-#define TILE_ELEMENTS 32
+#define TILE_ELEMENTS 16
 
 /* Elements k, k + 1, ... of outer indices o .. o + outers - 1, the rest of the panel being zeros. */
 typedef struct stretch {
@@ -67,7 +67,8 @@ static inline vi load_outers(const char *first, const char *second, int n, const
     return vi_or(high, vi_shift_right(low, 16));
 }
 
-static inline __attribute__((always_inline)) void pack_outer_contiguous(const stretch *s, const tpi_gemm_format format)
+/* A panel of B, or of A where stores of parts of a register are cheap. */
+static inline __attribute__((always_inline)) void pack_outer_any(const stretch *s, const tpi_gemm_format format)
 {
     const int per_step = format == TPI_GEMM_BF16_PAIRS ? 2 : 1;
     uint32_t *out = s->out;
@@ -75,14 +76,52 @@ static inline __attribute__((always_inline)) void pack_outer_contiguous(const st
         const char *first = s->base + k * s->inner_bytes;
         const char *second = k + 1 < s->elements ? first + s->inner_bytes : NULL;
         for (int i = 0; i < s->width; i += TPI_LANES) {
-            vi x = load_outers(first + i * s->outer_bytes, second == NULL ? NULL : second + i * s->outer_bytes,
-                               s->outers - i, format);
+            const char *other = second == NULL ? NULL : second + i * s->outer_bytes;
+            vi x = load_outers(first + i * s->outer_bytes, other, s->outers - i, format);
+            __builtin_prefetch(first + i * s->outer_bytes + TILE_ELEMENTS * s->inner_bytes);
             if (s->width - i >= TPI_LANES)
                 vi_store(out + i, x);
             else
                 vi_store_n(out + i, x, s->width - i);
         }
     }
+}
+
+#if TPI_ISA_LEVEL >= 2
+/* A panel of A. Eight lanes are stored: the next step's values take the place of the last two, and after the last step
+ * there is room between the panels. */
+static inline __attribute__((always_inline)) void pack_outer_rows(const stretch *s, const tpi_gemm_format format)
+{
+    const int per_step = format == TPI_GEMM_BF16_PAIRS ? 2 : 1;
+    const __mmask8 mask = (__mmask8)((1u << s->outers) - 1);
+    uint32_t *out = s->out;
+    for (int64_t k = 0; k < s->elements; k += per_step, out += TPI_GEMM_ROWS) {
+        const char *first = s->base + k * s->inner_bytes;
+        __m256i x;
+        __builtin_prefetch(first + TILE_ELEMENTS * s->inner_bytes);
+        if (format == TPI_GEMM_F32) {
+            x = _mm256_maskz_loadu_epi32(mask, first);
+        } else {
+            __m128i half = _mm_maskz_loadu_epi16(mask, first);
+            x = format == TPI_GEMM_F16 ? _mm256_castps_si256(_mm256_cvtph_ps(half))
+                                       : _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+        }
+        if (per_step == 2 && k + 1 < s->elements)
+            x = _mm256_or_si256(x, _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, first + s->inner_bytes)));
+        _mm256_storeu_si256((__m256i *)out, x);
+    }
+}
+#endif
+
+static inline __attribute__((always_inline)) void pack_outer_contiguous(const stretch *s, const tpi_gemm_format format)
+{
+#if TPI_ISA_LEVEL >= 2
+    if (s->width == TPI_GEMM_ROWS) {
+        pack_outer_rows(s, format);
+        return;
+    }
+#endif
+    pack_outer_any(s, format);
 }
 
 /* ---- contiguous along the inner dimension
