@@ -69,6 +69,8 @@ int bench_products_parse(const char *text, unsigned variants, bench_product out[
                 continue;
             if (count == BENCH_PRODUCTS)
                 return bench_say(message, "--shapes: more than %d products", BENCH_PRODUCTS);
+            /* Where the order is a tree, it is over the product's own inner dimension. */
+            layer.part.units = variant == BENCH_NT ? depth : width;
             out[count++] = product_of(&layer, tokens, (bench_variant)variant);
         }
         text += length;

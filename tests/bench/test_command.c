@@ -1,0 +1,183 @@
+/* tp_bench as a program: what it prints, what it refuses, and its exit status. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef TPT_HAVE_CJSON
+#include <cjson/cJSON.h>
+#endif
+
+#define TEXT_BYTES 65536
+
+static char text[TEXT_BYTES]; /* what the last run printed, both streams */
+
+/* Runs it and returns its exit status, -1 if it died. */
+static int run(const char *arguments)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "'%s' %s 2>&1", TPT_BENCH_PROGRAM, arguments);
+    FILE *pipe = popen(command, "r");
+    size_t used = fread(text, 1, sizeof text - 1, pipe);
+    text[used] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void expect(const char *arguments, int status, const char *first, const char *second)
+{
+    int got = run(arguments);
+    cr_expect_eq(got, status, "tp_bench %s: exit status %d, not %d:\n%s", arguments, got, status, text);
+    cr_expect_not_null(strstr(text, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, text);
+    cr_expect_not_null(strstr(text, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, text);
+}
+
+Test(command, help)
+{
+    expect("--help", 0, "usage: tp_bench COMMAND", "sweep");
+    static const char *const commands[] = {"info", "gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char arguments[64], usage[64];
+        snprintf(arguments, sizeof arguments, "%s --help", commands[i]);
+        snprintf(usage, sizeof usage, "usage: tp_bench %s", commands[i]);
+        expect(arguments, 0, usage, "examples:\n  tp_bench");
+        cr_expect_not_null(strstr(text, "--json"), "%s", text);
+    }
+}
+
+Test(command, refusals_name_field_and_both_numbers)
+{
+    FILE *file = fopen("bench_short.tmp", "w");
+    fputs("short text", file);
+    fclose(file);
+    expect("", 2, "usage:", "commands:");
+    expect("swep", 2, "unknown command 'swep'", "did you mean 'sweep'");
+    expect("sweep --layer 2", 2, "--layer", "--layers");
+    expect("sweep --heads 12", 2, "256", "12");
+    expect("sweep --model gtp2", 2, "gtp2", "did you mean \"gpt2\"");
+    expect("sweep --text bench_short.tmp", 2, "10 tokens", "--sequence 128");
+    expect("sweep --text missing.tmp", 2, "missing.tmp", "No such file");
+    expect("sweep --ranks 0", 2, "--ranks: 0", "[1, 64]");
+    expect("sweep --ranks 65", 2, "--ranks: 65", "[1, 64]");
+    expect("sweep --ranks 16", 2, "heads 8", "16");
+    expect("sweep --batch 4 --microbatch 3", 2, "--batch 4", "--microbatch 3");
+    expect("sweep --steps 5 --warmup 5", 2, "--warmup 5", "--steps 5");
+    expect("model --positions 64 --sequence 65", 2, "--sequence 65", "positions 64");
+    expect("model --vocabulary 255", 2, "256", "255");
+    expect("model --model gpt2 --family llama", 2, "--family", "--model gpt2");
+    expect("block --hidden 100 --heads 8", 2, "--hidden 100", "--heads 8");
+    expect("mlp --ffn 3 --ranks 4", 2, "--ffn 3", "4 ranks");
+    expect("attention --dtype i32", 2, "--dtype i32", "f32, bf16 or f16");
+    expect("collective -f 2 -i 1K", 2, "--factor 2", "--increment 1024");
+    expect("collective -b 2M -e 1M", 2, "--begin 2097152", "--end 1048576");
+    expect("gemm --shapes 5x5", 2, "5x5", "MxNxK");
+    expect("info --json --csv", 2, "--json", "--csv");
+    expect("gemm --plot picture.jpg", 2, "picture.jpg", ".svg or .png");
+    expect("info --csv /missing/folder/x.csv", 2, "/missing/folder/x.csv", "No such file");
+    remove("bench_short.tmp");
+}
+
+/* A shape that no machine holds is refused by the size of a dry run. */
+Test(command, too_large_is_refused)
+{
+    expect("sweep --model llama3-70b --ranks 1 --scaling strong", 2, "are needed", "are free");
+}
+
+Test(command, info)
+{
+    expect("info --seconds 0.01", 0, "f32 peak, 1 core", "memory read, 1 core");
+    expect("info --seconds 0.01", 0, "transport threads", "backend cuda");
+}
+
+Test(command, gemm)
+{
+    expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3", 0, "33x48x40", "geometric mean");
+    expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3 --isa portable --order tree --dtype f16", 0, "portable", "8 chains, tree");
+}
+
+Test(command, collective)
+{
+    expect("collective --ranks 2,3 -b 100 -e 5000 -f 7 --seconds 0.001 --samples 2 -w 1 --dtype f32,u8", 0, "Out of bounds values : 0 OK",
+           "Avg bus bandwidth");
+    expect("collective --ranks 2 -b 1K -e 1K -o all_reduce --seconds 0.001 --samples 2 -w 1 --link-latency 1e-5 --link-bandwidth 1e9", 0,
+           "modelled link", "all_reduce");
+}
+
+Test(command, layers)
+{
+    static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu", "attention --kv-heads 2", "block"};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, "%s --hidden 64 --ffn 96 --batch 2 --sequence 9 --ranks 1,2,8 --samples 2 --seconds 0.001 --warmup 1%s",
+                 layers[i], i % 2 == 0 ? " --sequence-parallel" : "");
+        if (strncmp(layers[i], "attention", 9) == 0)
+            snprintf(arguments, sizeof arguments, "%s --hidden 64 --batch 2 --sequence 9 --ranks 1,2,8 --samples 2 --seconds 0.001 --warmup 1",
+                     layers[i]);
+        expect(arguments, 0, "reference", "yes");
+        cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    }
+}
+
+Test(command, model_uses_the_memory_that_was_predicted)
+{
+    expect("model --layers 1 --hidden 64 --steps 3 --warmup 1 --ranks 1,2,3", 0, "tokens/s", "predicts; used: peaks");
+    expect("model --model gpt2-xl --ranks 8 --dry-run", 0, "dry run", "GFLOP in all ops");
+}
+
+#define SMALL "--layers 1 --hidden 32 --sequence 32 --steps 4 --weak-steps 2 --batch 2 "
+
+Test(command, sweep_keeps_the_bits)
+{
+    expect("sweep " SMALL "--ranks 1,2,4,8 --dtype f32,bf16 --threads 1,2", 0, "strong", "weak");
+    cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    expect("sweep " SMALL "--ranks 1,2 --one-by-one --family llama --ffn 48 --kv-heads 2 --sequence-parallel --microbatch 1 --dropout 0.1", 0,
+           "one after the other", "yes");
+    expect("sweep " SMALL "--ranks 1,3 --scaling strong", 0, "strong", "reference");
+}
+
+#ifdef TPT_HAVE_CJSON
+Test(command, sweep_as_json)
+{
+    cr_assert_eq(run("sweep " SMALL "--ranks 1,2 --json"), 0, "%s", text);
+    cJSON *root = cJSON_Parse(text);
+    cr_assert_not_null(root, "%s", text);
+    cJSON *rows = cJSON_GetObjectItem(root, "rows");
+    cr_assert_eq(cJSON_GetArraySize(rows), 4);
+    cJSON *row = cJSON_GetArrayItem(rows, 1);
+    cr_assert_eq(cJSON_GetObjectItem(row, "ranks")->valueint, 2);
+    cr_assert_str_eq(cJSON_GetObjectItem(row, "same weights")->valuestring, "yes");
+    cr_assert_gt(cJSON_GetObjectItem(row, "tokens/s")->valuedouble, 0);
+    cJSON_Delete(root);
+}
+#endif
+
+Test(command, files)
+{
+    cr_assert_eq(run("sweep " SMALL "--ranks 1,2 --csv bench_rows.tmp --json bench_rows.json"), 0, "%s", text);
+    cr_assert_not_null(strstr(text, "# tp_bench sweep"), "the table is printed too: %s", text);
+    FILE *file = fopen("bench_rows.tmp", "r");
+    cr_assert_not_null(file);
+    char line[1024];
+    int lines = 0;
+    while (fgets(line, sizeof line, file) != NULL)
+        lines++;
+    fclose(file);
+    cr_assert_eq(lines, 5);
+    cr_assert_eq(remove("bench_rows.tmp"), 0);
+    cr_assert_eq(remove("bench_rows.json"), 0);
+}
+
+/* Drawn where gnuplot is, a clear text and a failure where it is not; never a half file. */
+Test(command, plot)
+{
+    remove("bench_plot.svg");
+    int status = run("collective --ranks 1 -b 64 -e 1K -o all_gather --samples 2 --seconds 0.001 --plot bench_plot.svg");
+    bool there = system("command -v gnuplot >/dev/null 2>&1") == 0;
+    cr_assert_eq(status, there ? 0 : 3, "%s", text);
+    cr_assert_eq(access("bench_plot.svg", F_OK) == 0, there);
+    cr_assert_neq(access("bench_plot.svg.part", F_OK), 0);
+    cr_assert(there || strstr(text, "gnuplot is not installed") != NULL, "%s", text);
+    remove("bench_plot.svg");
+}

@@ -1,0 +1,137 @@
+/* Figures of samples, threads at once, turns, and the machine. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdatomic.h>
+#include <string.h>
+
+#include "machine.h"
+#include "measure.h"
+#include "turns.h"
+
+Test(measure, median_and_mean)
+{
+    double values[] = {5, 1, 4, 2, 3};
+    cr_assert_eq(bench_median(values, 5), 3);
+    cr_assert_eq(bench_median(values, 4), 2.5);
+    cr_assert(isnan(bench_median(values, 0)));
+    double powers[] = {1, 4, 16};
+    cr_assert_float_eq(bench_geometric_mean(powers, 3), 4, 4 * 1e-15);
+}
+
+/* Disturbed samples are dropped, unless there are no others. */
+Test(measure, figure_drops_disturbed_samples)
+{
+    static bench_samples samples;
+    samples.count = 0;
+    bench_sample_add(&samples, 9, false);
+    bench_sample_add(&samples, 7, false);
+    bench_figure figure = bench_sample_figure(&samples);
+    cr_assert_eq(figure.seconds, 8);
+    cr_assert_eq(figure.kept, 0);
+    cr_assert_eq(figure.total, 2);
+    bench_sample_add(&samples, 1, true);
+    bench_sample_add(&samples, 3, true);
+    bench_sample_add(&samples, 2, true);
+    figure = bench_sample_figure(&samples);
+    cr_assert_eq(figure.seconds, 2);
+    cr_assert_eq(figure.kept, 3);
+    cr_assert_eq(figure.total, 5);
+    for (int i = 0; i < 2 * BENCH_SAMPLES; i++)
+        bench_sample_add(&samples, 1, true);
+    cr_assert_eq(samples.count, BENCH_SAMPLES);
+}
+
+static int order[64], runs;
+
+static void part_a(void *arg)
+{
+    (void)arg;
+    order[runs++] = 'a';
+}
+
+static void part_b(void *arg)
+{
+    (void)arg;
+    order[runs++] = 'b';
+}
+
+Test(measure, parts_take_turns)
+{
+    static bench_samples samples[2];
+    runs = 0;
+    bench_part parts[] = {{part_a, NULL, &samples[0]}, {part_b, NULL, &samples[1]}};
+    bench_measure(parts, 2, &(bench_plan){.warmup = 1, .least = 3, .most = 3, .seconds = 0});
+    cr_assert_eq(runs, 8);
+    for (int i = 0; i < runs; i++)
+        cr_assert_eq(order[i], i % 2 == 0 ? 'a' : 'b');
+    cr_assert_eq(samples[0].count, 3);
+    cr_assert_eq(samples[1].count, 3);
+}
+
+static atomic_int seen;
+
+static void see(void *arg, int index)
+{
+    (void)arg;
+    atomic_fetch_add(&seen, 1 << index);
+}
+
+Test(measure, threads_run_together)
+{
+    atomic_store(&seen, 0);
+    cr_assert(bench_together(5, true, see, NULL));
+    cr_assert_eq(atomic_load(&seen), 31);
+}
+
+typedef struct turn_log {
+    bench_turns turns;
+    int count;
+    int party[64];
+} turn_log;
+
+/* Party p works p + 1 times. */
+static void take_turns(void *arg, int party)
+{
+    turn_log *log = arg;
+    for (int i = 0; i <= party; i++) {
+        bench_turns_take(&log->turns, party);
+        log->party[log->count++] = party;
+        bench_turns_pass(&log->turns, party);
+    }
+}
+
+Test(measure, turns_go_round_until_all_have_left)
+{
+    static turn_log log;
+    static const int expected[] = {0, 1, 2, 1, 2, 2};
+    bench_turns_init(&log.turns, 3);
+    cr_assert(bench_turns_run(&log.turns, take_turns, &log));
+    bench_turns_free(&log.turns);
+    cr_assert_eq(log.count, 6);
+    cr_assert_eq(memcmp(log.party, expected, sizeof expected), 0);
+}
+
+Test(machine, looks_plausible)
+{
+    bench_machine machine = bench_machine_look();
+    cr_assert_geq(machine.cores, 1);
+    cr_assert_gt(machine.memory, machine.available / 2);
+    cr_assert(tp_isa_available(machine.isa));
+    char line[256];
+    bench_machine_line(&machine, TP_ISA_PORTABLE, line, sizeof line);
+    cr_assert_not_null(strstr(line, "portable"), "%s", line);
+}
+
+/* The loops count what they do, on every instruction set that is here. */
+Test(machine, peak_loops)
+{
+    for (int isa = TP_ISA_PORTABLE; isa < TP_ISA_COUNT; isa++) {
+        if (!tp_isa_available((tp_isa)isa))
+            continue;
+        for (int dtype = TP_DTYPE_F32; dtype <= TP_DTYPE_BF16; dtype++) {
+            bench_peak peak = bench_peak_of((tp_isa)isa, (tp_dtype)dtype);
+            cr_assert_eq(peak.run(200), 2 * peak.run(100), "%s", peak.what);
+            cr_assert_gt(bench_peak_measure(&peak, 0.005), 1e8, "%s", peak.what);
+        }
+    }
+}
