@@ -1,0 +1,35 @@
+/* Text of pictures: written without the locale, measured when there is no room. */
+#ifndef TPI_RENDER_H
+#define TPI_RENDER_H
+
+#include <tp/simulate.h>
+
+typedef struct tpi_page {
+    char *text;
+    size_t bytes, used; /* used: what all of it needs, without the final 0 */
+} tpi_page;
+
+/* Adds text; never numbers with a point, which the locale would change. */
+void tpi_page_add(tpi_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* A number with one digit after the point, or none where that is 0. */
+void tpi_page_tenth(tpi_page *page, double value);
+
+#define TPI_LABEL 32
+
+/* "1.25 ms": three digits. */
+void tpi_label_seconds(char text[TPI_LABEL], double seconds);
+
+/* The same without trailing zeros: "1 ms", "0". */
+void tpi_label_round(char text[TPI_LABEL], double seconds);
+
+/* "93.8 %". */
+void tpi_label_percent(char text[TPI_LABEL], double part);
+
+/* Which pieces an op works on: "all", "r1" (the rows of rank 1), "r1.2" (chunk 2 of them), "c2" (chunk 2 of every rank), "4-7". */
+void tpi_label_pieces(char text[TPI_LABEL], const tp_plan *plan, const tp_plan_op *op);
+
+/* The op of the peer that a SEND or RECV meets; -1: none. */
+int tpi_message_partner(const tp_plan *plan, int rank, int index);
+
+#endif
