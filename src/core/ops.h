@@ -291,7 +291,8 @@ typedef struct tpi_xent_args {
 /* ---- parameters --------------------------------------------------------------------------------------------------------------------------- */
 
 /* result[0] = sum of x^2 over [rows, cols] by the virtual ranks in `order` along dimension `dim` (0 rows, 1 cols), tree over blocks. Within a
- * block: rows in order, each row 16 lanes (column mod 16 from the block's first) and the fixed lane tree, rows added in double. */
+ * block: rows in order, each row 16 lanes (column mod 16 from the block's first) and the fixed lane tree, rows added in double. Elements in no
+ * segment are not counted, but the result is NaN if one of them is not finite: replicas must not differ in that. */
 typedef struct tpi_square_sum_args {
     int64_t rows, cols;
     const float *x;

@@ -80,3 +80,39 @@ Test(square_sum, empty_is_zero_and_overflow_is_infinite)
     cr_assert_eq(run_one(&all, &args), INFINITY);
     machines_close(&all);
 }
+
+/* An element of a replica that another rank counts: its value does not matter as long as it is finite. */
+Test(square_sum, what_is_not_counted_must_be_finite)
+{
+    enum { ROWS = 21, COLS = 19 };
+    machines all = machines_open();
+    float *x = tpt_new_normal(TP_DTYPE_F32, ROWS * COLS, 1, 2);
+
+    for (int dim = 0; dim < 2; dim++) {
+        for (int rank = 0; rank < 4; rank++) {
+            tpi_inner order;
+            tpi_square_sum_args args = {.rows = ROWS, .cols = COLS, .stride = COLS, .x = x, .dim = dim, .order = &order};
+
+            tpi_inner_from_share(dim == 0 ? ROWS : COLS, 4, rank, false, &order);
+            float good = run_one(&all, &args);
+            for (int e = 0; e < ROWS * COLS; e += 7) {
+                tp_range mine = tp_shard_range(dim == 0 ? ROWS : COLS, 4, rank);
+                int64_t index = dim == 0 ? e / COLS : e % COLS;
+                float keep = x[e], infinite = index >= mine.begin && index < mine.end ? INFINITY : NAN;
+
+                x[e] = NAN;
+                cr_assert(isnan(run_one(&all, &args)));
+                x[e] = -INFINITY;
+                cr_assert(isnan(infinite) ? isnan(run_one(&all, &args)) : run_one(&all, &args) == infinite);
+                x[e] = keep;
+                if (isnan(infinite)) {
+                    x[e] = 1e30f; /* finite: nothing to see */
+                    cr_assert_eq(run_one(&all, &args), good);
+                    x[e] = keep;
+                }
+            }
+        }
+    }
+    free(x);
+    machines_close(&all);
+}

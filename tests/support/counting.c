@@ -6,7 +6,7 @@ static void *count_allocate(void *user, size_t bytes, size_t alignment)
 {
     tpt_counting *counting = user;
     long long call = atomic_fetch_add(&counting->calls, 1) + 1;
-    if (call == counting->fail_at)
+    if (call == counting->fail_at || (counting->fail_later && call > counting->fail_at))
         return NULL;
     void *memory = aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
     if (memory != NULL)

@@ -8,6 +8,7 @@
 typedef struct tpt_counting {
     atomic_llong calls, live; /* allocations so far, and not released yet */
     long long fail_at;        /* the allocation with this number (from 1) fails; 0: none */
+    bool fail_later;          /* and so do all after it */
 } tpt_counting;
 
 tp_allocator tpt_counting_allocator(tpt_counting *counting);
