@@ -34,7 +34,8 @@ TP_BEGIN_DECLS
 TP_API tp_status tp_trainer_create(tp_ctx *ctx, const tp_trainer_desc *desc, tp_model *model, const tp_data *data, tp_trainer **out);
 TP_API void tp_trainer_destroy(tp_trainer *trainer);
 
-/* One optimizer step: sum of gradients over microbatches, divided once by the number of valid tokens of the whole step. */
+/* One optimizer step: sum of gradients over microbatches, divided once by the number of valid tokens of the whole step. A step without valid tokens has
+ * loss 0 and gradients of exactly 0; decay and moments still move the weights. report NULL: nothing is waited for. */
 TP_API tp_status tp_trainer_step(tp_ctx *ctx, tp_trainer *trainer, tp_train_report *report);
 
 /* Learning rate of a step (from 1): pure function of the description. */
