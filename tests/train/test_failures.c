@@ -6,6 +6,7 @@
 #include <tp/comm.h>
 #include <tp/trainer.h>
 
+#include "comm/table.h"
 #include "support/counting.h"
 #include "support/data.h"
 #include "support/text.h"
@@ -177,4 +178,140 @@ Test(failures, a_rank_without_memory_among_three, .timeout = 120)
 Test(failures, a_rank_that_leaves_in_silence, .timeout = 120)
 {
     fail_every_allocation(2, 1, false, true);
+}
+
+/* ---- communication ---------------------------------------------------------------------------------------------------------------------- */
+
+/* How the rank goes at its n-th collective. */
+typedef enum comm_fault {
+    COMM_BREAKS, /* the transport fails */
+    COMM_ABORTS, /* the caller gives up from outside */
+    COMM_REFUSES /* an error that nobody is told of: the rank just goes */
+} comm_fault;
+
+/* A transport that is the rank's own up to the call at which it fails. */
+typedef struct faulty_comm {
+    tpi_comm_table table;
+    const tpi_comm_table *real;
+    long calls, fail_at; /* from 1; 0: never */
+    comm_fault fault;
+} faulty_comm;
+
+/* Work is inline: a rank's collectives are issued by its own thread. */
+static _Thread_local faulty_comm *faulty;
+
+static tp_status before_call(tp_comm *comm)
+{
+    if (++faulty->calls != faulty->fail_at)
+        return TP_OK;
+    switch (faulty->fault) {
+    case COMM_BREAKS: return tpi_fail(comm->ctx, TP_ERR_COMM, "cable %ld is cut", faulty->calls);
+    case COMM_ABORTS: tp_comm_abort(comm->ctx, tp_ctx_world(comm->ctx), TP_ERR_IO, "somebody pulled the plug"); return TP_OK;
+    default: return tpi_refuse(comm->ctx, TP_ERR_COMM, "call %ld is refused", faulty->calls);
+    }
+}
+
+#define FAULTY_COLLECTIVE(slot)                                                                                                               \
+    static tp_status faulty_##slot(tpi_stream *stream, const tpi_collective_args *args)                                                       \
+    {                                                                                                                                         \
+        tp_status status = before_call(args->comm);                                                                                           \
+        return status == TP_OK ? faulty->real->slot(stream, args) : status;                                                                   \
+    }
+
+FAULTY_COLLECTIVE(all_reduce)
+FAULTY_COLLECTIVE(reduce_scatter)
+FAULTY_COLLECTIVE(all_gather)
+
+static void make_faulty(faulty_comm *f, tp_comm *comm)
+{
+    f->real = comm->table;
+    f->table = *comm->table;
+    f->table.all_reduce = faulty_all_reduce;
+    f->table.reduce_scatter = faulty_reduce_scatter;
+    f->table.all_gather = faulty_all_gather;
+    comm->table = &f->table;
+    faulty = f;
+}
+
+typedef struct comm_case {
+    const tp_data *data;
+    int failing;
+    long fail_at;
+    comm_fault fault;
+    long calls; /* of rank 0, when nothing fails */
+    tp_status status[MOST_RANKS];
+    bool settled[MOST_RANKS]; /* later calls return the same failure, and quickly */
+} comm_case;
+
+/* A broken context refuses everything and stays as it is. */
+static bool stays_broken(tp_ctx *ctx, tp_model *model, tp_trainer *trainer)
+{
+    tp_status failure = tp_ctx_failure(ctx);
+    if (failure == TP_OK)
+        return true;
+    tp_train_report report;
+    double loss;
+    int count;
+    tp_param *const *params = tp_model_params(model, &count);
+    void *memory;
+    bool same = tp_trainer_step(ctx, trainer, &report) == failure && tp_trainer_evaluate(ctx, trainer, 0, 1, &loss) == failure;
+    same &= tp_params_init(ctx, params, count) == failure && tp_model_loss(ctx, model, &loss, &loss) == failure;
+    same &= tp_ctx_synchronize(ctx) == failure && tp_barrier(ctx, tp_ctx_world(ctx)) == failure;
+    return same && tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 1, &memory) == failure && tp_ctx_message(ctx)[0] != 0;
+}
+
+static tp_status comm_main(tp_ctx *ctx, void *arg)
+{
+    comm_case *c = arg;
+    int rank = tp_ctx_rank(ctx);
+    faulty_comm own = {.fail_at = rank == c->failing ? c->fail_at : 0, .fault = c->fault};
+    tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
+    make_faulty(&own, group);
+    tp_model *model = NULL;
+    tp_trainer *trainer = NULL;
+    c->status[rank] = train(ctx, c->data, &model, &trainer);
+    c->settled[rank] = stays_broken(ctx, model, trainer);
+    if (rank == 0)
+        c->calls = own.calls;
+    tp_trainer_destroy(trainer);
+    tp_model_destroy(model);
+    group->table = own.real;
+    return c->status[rank];
+}
+
+static void fail_every_call(int ranks, comm_fault fault)
+{
+    static const tp_status own_status[] = {[COMM_BREAKS] = TP_ERR_COMM, [COMM_ABORTS] = TP_ERR_PEER, [COMM_REFUSES] = TP_ERR_COMM};
+    comm_case c = {.data = tpt_open_text(311), .failing = ranks - 1, .fault = fault};
+    tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .timeout_ms = TIMEOUT_MS}};
+    cr_assert_eq(tp_run_ranks(&options, comm_main, &c), TP_OK, "%s", tp_last_message());
+    long calls = c.calls;
+    cr_assert_gt(calls, 20);
+    for (c.fail_at = 1; c.fail_at <= calls; c.fail_at++) {
+        tp_status status = tp_run_ranks(&options, comm_main, &c);
+        cr_assert(status != TP_OK && tp_last_message()[0] != 0);
+        for (int rank = 0; rank < ranks; rank++) {
+            tp_status expected = rank == c.failing ? own_status[fault] : TP_ERR_PEER;
+            cr_assert_eq(c.status[rank], expected, "call %ld of rank %d: rank %d of %d returns %s", c.fail_at, c.failing, rank, ranks,
+                         tp_status_name(c.status[rank]));
+            cr_assert(c.settled[rank], "call %ld of rank %d: rank %d of %d does not stay broken", c.fail_at, c.failing, rank, ranks);
+        }
+    }
+    tp_data_close((tp_data *)c.data);
+}
+
+Test(failures, every_collective_may_break, .timeout = 120)
+{
+    fail_every_call(2, COMM_BREAKS);
+    fail_every_call(4, COMM_BREAKS);
+}
+
+Test(failures, an_abort_at_any_collective, .timeout = 120)
+{
+    fail_every_call(3, COMM_ABORTS);
+}
+
+Test(failures, a_rank_may_go_at_any_collective, .timeout = 120)
+{
+    fail_every_call(3, COMM_REFUSES);
 }
