@@ -104,12 +104,29 @@ typedef struct tp_plan {
     void *memory; /* everything above points into it */
 } tp_plan;
 
+/* X(name, word): what can be wrong with a plan. */
+#define TP_FAULT_LIST(X)                                                                          \
+    X(TP_FAULT_NONE, "none")                                                                      \
+    X(TP_FAULT_FIELD, "field")       /* a field is out of range, or does not fit the op's kind */ \
+    X(TP_FAULT_UNMET, "unmet")       /* a message or collective that the other side does not have */ \
+    X(TP_FAULT_DEADLOCK, "deadlock")                                                              \
+    X(TP_FAULT_RACE, "race")         /* accesses without an order; a read of what nothing wrote before */ \
+    X(TP_FAULT_RESULT, "result")     /* all is ordered, but not what the pattern promises */
+
+typedef enum tp_fault {
+#define TP_FAULT_ENUM(name, word) name,
+    TP_FAULT_LIST(TP_FAULT_ENUM)
+#undef TP_FAULT_ENUM
+    TP_FAULTS
+} tp_fault;
+
 typedef struct tp_proof {
     bool proven;
+    tp_fault fault;
     int rank, op;       /* where it fails; -1: the plan as a whole */
     char message[192];  /* what fails, "" if proven */
     int ops, waits, edges; /* size of what was proven */
-    int peak_pieces;    /* most pieces of GATHERED, PARTIAL and INBOX alive at once on one rank */
+    int peak_pieces;    /* most pieces of GATHERED, PARTIAL and INBOX that can be alive at once on one rank, in any run */
 } tp_proof;
 
 TP_BEGIN_DECLS
@@ -117,11 +134,15 @@ TP_BEGIN_DECLS
 TP_API const char *tp_op_name(tp_op_kind kind);
 TP_API const char *tp_buffer_name(tp_buffer buffer);
 TP_API const char *tp_lane_name(tp_lane lane);
+TP_API const char *tp_fault_name(tp_fault fault);
 
 TP_API void tp_plan_destroy(tp_plan *plan);
 
 /* Text form: a header line "plan <algorithm> <pattern> ranks N chunks C", then one line a rank, ops separated by "; ". Readable, diffable,
- * and read back by tp_plan_parse to an equal plan. Writes at most `bytes` with the final 0; returns the length it needs. */
+ * and read back by tp_plan_parse to an equal plan:
+ *   0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; G0 2 after 1 reads gathered[2] writes output[2]
+ * An op is its letter and part, its pieces (4x3: 4 5 6; 4x3/2: 4 6 8), a collective's name, ~peer, @lane unless compute, its waits (op of this rank, or
+ * rank.op), and the regions it reads and writes ([rank:]buffer[#slot][pieces]; this rank's memory where no rank is written). Writes at most `bytes` with the final 0; returns the length it needs. */
 TP_API size_t tp_plan_print(const tp_plan *plan, char *text, size_t bytes);
 
 /* Errors: TP_ERR_FORMAT with line, column and what was expected; TP_ERR_MEMORY. */
@@ -134,6 +155,12 @@ TP_API tp_status tp_plan_parse(const char *text, tp_plan **out);
  *                   while a peer may still read it;
  *   right result    what each op reads is what the pattern says it must read; every output piece is produced exactly once, or reduced exactly once
  *                   from each rank, in the tree's order.
+ * The rules that are not plain from the fields' comments:
+ *   - messages between two ranks meet in issue order, so each must be ordered after the one before; collectives meet lane by lane, and all ranks begin and
+ *     end one together, as SEND and RECV do;
+ *   - what an op touches has the pieces it works on (piece i of what it reads becomes piece i of what it writes); only GEMM, PULL and REDUCE read peers'
+ *     memory, only PUSH and REDUCE write there, between that rank's ENTER and LEAVE;
+ *   - what is written to any buffer is what the pattern says that buffer holds, not only OUTPUT and GRADIENT.
  * Returns TP_OK with proof->proven false when the plan is wrong; errors only for bad arguments and memory. */
 TP_API tp_status tp_plan_verify(const tp_plan *plan, tp_proof *proof);
 

@@ -4,18 +4,19 @@
 #include <string.h>
 
 #include "core/context.h"
+#include "plan/memory.h"
 
-/* An emitted op with its place. */
+/* An emitted op with its place. Its regions and its clock are in the same block of memory. */
 typedef struct built_op {
-    tpi_emit emit;
+    tp_plan_op op;            /* without waits */
     int sequence;             /* in emission order */
     int rank, index;          /* in its rank's list */
     int place;                /* in its lane */
-    bool received;            /* SEND: a RECV was matched to it */
     int waits, wait_capacity;
     struct built_op **wait;
     struct built_op *before;  /* on the same lane */
-    int clock[TP_PLAN_MAX_RANKS][TP_LANES]; /* ops of each lane known to be finished before this one begins */
+    struct built_op *next_send; /* SEND: the next one between the same two ranks */
+    int *clock;               /* ops of each lane (rank * TP_LANES + lane) known to be finished before this one begins */
 } built_op;
 
 /* Who touched a piece last. */
@@ -32,6 +33,8 @@ struct tpi_builder {
     built_op **op; /* emission order */
     int listed[TP_PLAN_MAX_RANKS];
     built_op *last[TP_PLAN_MAX_RANKS][TP_LANES];
+    built_op *send[TP_PLAN_MAX_RANKS][TP_PLAN_MAX_RANKS];      /* [from][to]: the first that no RECV has met yet */
+    built_op *last_send[TP_PLAN_MAX_RANKS][TP_PLAN_MAX_RANKS];
     size_t cells; /* of one rank */
     cell *cell;   /* every piece of every buffer; INBOX has one a slot too */
 };
@@ -88,9 +91,50 @@ static bool grow(void **array, int count, int *capacity, size_t size)
     return true;
 }
 
+static bool has_peer(tp_op_kind kind)
+{
+    return kind == TP_OP_SEND || kind == TP_OP_RECV || kind == TP_OP_PULL || kind == TP_OP_PUSH;
+}
+
+/* NULL without memory. */
+static built_op *copy_emitted(const tpi_builder *builder, const tpi_emit *emit)
+{
+    size_t clocks = (size_t)builder->desc.ranks * TP_LANES, regions = (size_t)(emit->reads + emit->writes);
+    built_op *op = calloc(1, sizeof *op + clocks * sizeof(int) + regions * sizeof(tp_region));
+    if (op == NULL)
+        return NULL;
+    op->clock = (int *)(void *)(op + 1);
+    tp_region *region = (tp_region *)(void *)(op->clock + clocks);
+    op->op = (tp_plan_op){.kind = emit->kind,
+                          .lane = emit->lane,
+                          .part = emit->part,
+                          .piece = emit->unit.piece,
+                          .pieces = emit->unit.pieces,
+                          .step = emit->unit.step,
+                          .peer = has_peer(emit->kind) ? emit->peer : -1,
+                          .collective = emit->collective,
+                          .reads = emit->reads,
+                          .writes = emit->writes,
+                          .read = region,
+                          .write = region + emit->reads};
+    memcpy(op->op.read, emit->read, (size_t)emit->reads * sizeof *region);
+    memcpy(op->op.write, emit->write, (size_t)emit->writes * sizeof *region);
+    return op;
+}
+
+static void queue_send(tpi_builder *builder, built_op *send)
+{
+    built_op **first = &builder->send[send->rank][send->op.peer], **last = &builder->last_send[send->rank][send->op.peer];
+    if (*first == NULL)
+        *first = send;
+    else
+        (*last)->next_send = send;
+    *last = send;
+}
+
 void tpi_builder_add(tpi_builder *builder, int rank, const tpi_emit *emit)
 {
-    built_op *op = calloc(1, sizeof *op);
+    built_op *op = copy_emitted(builder, emit);
     void *list = builder->op;
     if (op == NULL || !grow(&list, builder->count, &builder->capacity, sizeof *builder->op)) {
         free(op);
@@ -98,7 +142,6 @@ void tpi_builder_add(tpi_builder *builder, int rank, const tpi_emit *emit)
         return;
     }
     builder->op = list;
-    op->emit = *emit;
     op->sequence = builder->count;
     op->rank = rank;
     op->index = builder->listed[rank]++;
@@ -106,21 +149,27 @@ void tpi_builder_add(tpi_builder *builder, int rank, const tpi_emit *emit)
     op->place = op->before ? op->before->place + 1 : 0;
     builder->last[rank][emit->lane] = op;
     builder->op[builder->count++] = op;
+    if (emit->kind == TP_OP_SEND)
+        queue_send(builder, op);
 }
 
-static void join(built_op *op, const built_op *done)
+static int lane_of(const built_op *op)
 {
-    for (int r = 0; r < TP_PLAN_MAX_RANKS; r++)
-        for (int lane = 0; lane < TP_LANES; lane++)
-            if (op->clock[r][lane] < done->clock[r][lane])
-                op->clock[r][lane] = done->clock[r][lane];
-    if (op->clock[done->rank][done->emit.lane] < done->place + 1)
-        op->clock[done->rank][done->emit.lane] = done->place + 1;
+    return op->rank * TP_LANES + (int)op->op.lane;
+}
+
+static void join(const tpi_builder *builder, built_op *op, const built_op *done)
+{
+    for (int lane = 0; lane < builder->desc.ranks * TP_LANES; lane++)
+        if (op->clock[lane] < done->clock[lane])
+            op->clock[lane] = done->clock[lane];
+    if (op->clock[lane_of(done)] < done->place + 1)
+        op->clock[lane_of(done)] = done->place + 1;
 }
 
 static bool known(const built_op *op, const built_op *done)
 {
-    return op->clock[done->rank][done->emit.lane] > done->place;
+    return op->clock[lane_of(done)] > done->place;
 }
 
 /* Remembers a dependency. */
@@ -180,7 +229,7 @@ static int latest_first(const void *a, const void *b)
 }
 
 /* Keeps only the waits that say something new: the latest first, since it often implies the others. */
-static void prune(built_op *op)
+static void prune(const tpi_builder *builder, built_op *op)
 {
     int kept = 0;
     if (op->waits > 1)
@@ -189,100 +238,69 @@ static void prune(built_op *op)
         built_op *on = op->wait[i];
         if (known(op, on))
             continue;
-        join(op, on);
+        join(builder, op, on);
         op->wait[kept++] = on;
     }
     op->waits = kept;
 }
 
 /* The first SEND of this RECV's peer to it that no RECV has met yet. */
-static built_op *matching_send(const tpi_builder *builder, const built_op *recv)
+static built_op *matching_send(tpi_builder *builder, const built_op *recv)
 {
-    for (int i = 0; i < recv->sequence; i++) {
-        built_op *send = builder->op[i];
-        if (send->emit.kind == TP_OP_SEND && !send->received && send->rank == recv->emit.peer && send->emit.peer == recv->rank) {
-            send->received = true;
-            return send;
-        }
-    }
-    return NULL;
+    built_op **first = &builder->send[recv->op.peer][recv->rank], *send = *first;
+    if (send == NULL || send->sequence > recv->sequence)
+        return NULL;
+    *first = send->next_send;
+    return send;
 }
 
 static bool derive(tpi_builder *builder, built_op *op)
 {
     if (op->before != NULL)
-        join(op, op->before);
-    if (op->emit.kind == TP_OP_RECV) {
+        join(builder, op, op->before);
+    if (op->op.kind == TP_OP_RECV) {
         const built_op *send = matching_send(builder, op);
         if (send != NULL)
-            join(op, send);
+            join(builder, op, send);
     }
-    for (int i = 0; i < op->emit.reads; i++)
-        if (!note_read(builder, op, &op->emit.read[i]))
+    for (int i = 0; i < op->op.reads; i++)
+        if (!note_read(builder, op, &op->op.read[i]))
             return false;
-    for (int i = 0; i < op->emit.writes; i++)
-        if (!note_write(builder, op, &op->emit.write[i]))
+    for (int i = 0; i < op->op.writes; i++)
+        if (!note_write(builder, op, &op->op.write[i]))
             return false;
-    prune(op);
+    prune(builder, op);
     return true;
 }
 
-/* Sizes of the one block that a plan lives in, then the pointers into it. */
-typedef struct plan_block {
-    tp_plan_op *op;
-    tp_wait *wait;
-    tp_region *region;
-} plan_block;
-
-static tp_status allocate_plan(const tpi_builder *builder, tp_plan **out, plan_block *block)
+static tp_status allocate_plan(const tpi_builder *builder, tp_plan **out, tpi_plan_block *block)
 {
-    size_t waits = 0, regions = 0, ops = (size_t)builder->count;
+    tpi_plan_size size = {.ops = (size_t)builder->count};
     for (int i = 0; i < builder->count; i++) {
-        waits += (size_t)builder->op[i]->waits;
-        regions += (size_t)(builder->op[i]->emit.reads + builder->op[i]->emit.writes);
+        size.waits += (size_t)builder->op[i]->waits;
+        size.regions += (size_t)(builder->op[i]->op.reads + builder->op[i]->op.writes);
     }
-    tp_plan *plan = calloc(1, sizeof *plan);
-    char *memory = plan ? calloc(1, ops * sizeof(tp_plan_op) + waits * sizeof(tp_wait) + regions * sizeof(tp_region) + 1) : NULL;
-    if (memory == NULL) {
-        free(plan);
-        return tpi_message(TP_ERR_MEMORY, "plan: out of memory for %d ops", builder->count);
-    }
-    plan->algorithm = builder->desc.algorithm;
-    plan->pattern = builder->desc.pattern;
-    plan->ranks = builder->desc.ranks;
-    plan->chunks = builder->desc.chunks;
-    plan->memory = memory;
-    block->op = (tp_plan_op *)(void *)memory;
-    block->wait = (tp_wait *)(void *)(block->op + ops);
-    block->region = (tp_region *)(void *)(block->wait + waits);
-    *out = plan;
+    TPI_TRY(tpi_plan_allocate(&size, out, block));
+    (*out)->algorithm = (int)builder->desc.algorithm;
+    (*out)->pattern = (int)builder->desc.pattern;
+    (*out)->ranks = builder->desc.ranks;
+    (*out)->chunks = builder->desc.chunks;
     return TP_OK;
 }
 
-static void write_op(const built_op *from, plan_block *block, tp_plan_op *to)
+static void write_op(const built_op *from, tpi_plan_block *block, tp_plan_op *to)
 {
-    const tpi_emit *emit = &from->emit;
-    bool has_peer = emit->kind == TP_OP_SEND || emit->kind == TP_OP_RECV || emit->kind == TP_OP_PULL || emit->kind == TP_OP_PUSH;
-    *to = (tp_plan_op){.kind = emit->kind,
-                       .lane = emit->lane,
-                       .part = emit->part,
-                       .piece = emit->unit.piece,
-                       .pieces = emit->unit.pieces,
-                       .step = emit->unit.step,
-                       .peer = has_peer ? emit->peer : -1,
-                       .collective = emit->collective,
-                       .waits = from->waits,
-                       .reads = emit->reads,
-                       .writes = emit->writes,
-                       .wait = block->wait,
-                       .read = block->region,
-                       .write = block->region + emit->reads};
+    *to = from->op;
+    to->waits = from->waits;
+    to->wait = block->wait;
+    to->read = block->region;
+    to->write = block->region + to->reads;
     for (int i = 0; i < from->waits; i++)
         block->wait[i] = (tp_wait){from->wait[i]->rank, from->wait[i]->index};
-    memcpy(to->read, emit->read, (size_t)emit->reads * sizeof *to->read);
-    memcpy(to->write, emit->write, (size_t)emit->writes * sizeof *to->write);
-    block->wait += from->waits;
-    block->region += emit->reads + emit->writes;
+    memcpy(to->read, from->op.read, (size_t)to->reads * sizeof *to->read);
+    memcpy(to->write, from->op.write, (size_t)to->writes * sizeof *to->write);
+    block->wait += to->waits;
+    block->region += to->reads + to->writes;
 }
 
 tp_status tpi_builder_finish(tpi_builder *builder, tp_plan **out)
@@ -293,7 +311,7 @@ tp_status tpi_builder_finish(tpi_builder *builder, tp_plan **out)
             builder->status = TP_ERR_MEMORY;
     if (builder->status != TP_OK)
         return tpi_message(builder->status, "plan builder: out of memory");
-    plan_block block = {NULL, NULL, NULL};
+    tpi_plan_block block;
     TPI_TRY(allocate_plan(builder, out, &block));
     tp_plan_op *next = block.op;
     for (int rank = 0; rank < builder->desc.ranks; rank++) {
@@ -304,12 +322,4 @@ tp_status tpi_builder_finish(tpi_builder *builder, tp_plan **out)
     for (int i = 0; i < builder->count; i++)
         write_op(builder->op[i], &block, &(*out)->rank[builder->op[i]->rank].op[builder->op[i]->index]);
     return TP_OK;
-}
-
-void tp_plan_destroy(tp_plan *plan)
-{
-    if (plan == NULL)
-        return;
-    free(plan->memory);
-    free(plan);
 }

@@ -15,6 +15,12 @@ static const char *const buffer_names[TP_BUFFERS] = {
 
 static const char *const lane_names[TP_LANES] = {[TP_LANE_COMPUTE] = "compute", [TP_LANE_COMM] = "comm", [TP_LANE_COPY] = "copy"};
 
+static const char *const fault_names[TP_FAULTS] = {
+#define FAULT_WORD(name, word) [name] = word,
+    TP_FAULT_LIST(FAULT_WORD)
+#undef FAULT_WORD
+};
+
 const char *tp_op_name(tp_op_kind kind)
 {
     return (int)kind >= 0 && kind < TP_OP_KINDS ? op_names[kind] : "?";
@@ -28,4 +34,9 @@ const char *tp_buffer_name(tp_buffer buffer)
 const char *tp_lane_name(tp_lane lane)
 {
     return (int)lane >= 0 && lane < TP_LANES ? lane_names[lane] : "?";
+}
+
+const char *tp_fault_name(tp_fault fault)
+{
+    return (int)fault >= 0 && fault < TP_FAULTS ? fault_names[fault] : "?";
 }
