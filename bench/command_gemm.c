@@ -234,10 +234,6 @@ static int check_options(bench_call *call)
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
         return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),
                             tp_isa_name(call->machine.isa));
-#ifndef TP_BENCH_HAVE_DNNL
-    if (options->onednn)
-        return bench_refuse(call, "--onednn: this build has no oneDNN (Debian: libdnnl-dev)");
-#endif
     return BENCH_OK;
 }
 

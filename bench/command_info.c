@@ -105,11 +105,6 @@ static void rows_build(bench_call *call)
     row_word(table, "transport mpi", "no", "not part of this version");
     row_word(table, "transport nccl", "no", "not part of this version");
     row_word(table, "OpenMP", "no", "not used: ranks and their workers are plain threads");
-#ifdef TP_BENCH_HAVE_DNNL
-    row_word(table, "oneDNN", "yes", "peer in tp_bench gemm --onednn");
-#else
-    row_word(table, "oneDNN", "no", "not found at build time (Debian: libdnnl-dev)");
-#endif
 }
 
 int bench_command_info(bench_call *call)

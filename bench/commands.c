@@ -5,6 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Above this the figures are worth less. */
+#define BUSY_LOAD 0.3
+
 const bench_command bench_command_table[] = {
     {"info", BENCH_INFO, bench_command_info, "the machine and its limits, and what is built in",
      "Prints processor, cores, caches and instruction sets; measures the peak of multiply-adds a core (and checks it against clock x operations a\n"
@@ -71,6 +74,8 @@ void bench_begin(bench_call *call, const bench_column *columns, int count)
     const char *command = call->table.command;
     bench_table_init(&call->table, command, columns, count);
     bench_machine_line(&call->machine, (tp_isa)call->options.isa, call->table.machine, sizeof call->table.machine);
+    if (call->machine.load > BUSY_LOAD)
+        bench_note(&call->table, "the machine was not idle: %.1f threads wanted to run in the minute before", call->machine.load);
 }
 
 void bench_check_failed(bench_call *call, const char *format, ...)

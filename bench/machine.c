@@ -70,6 +70,8 @@ bench_machine bench_machine_look(void)
     machine.memory = meminfo("MemTotal");
     machine.available = meminfo("MemAvailable");
     read_caches(machine.cache);
+    if (getloadavg(&machine.load, 1) != 1)
+        machine.load = -1;
     machine.isa = TP_ISA_PORTABLE;
     for (int isa = TP_ISA_PORTABLE; isa < TP_ISA_COUNT; isa++)
         if (tp_isa_available((tp_isa)isa))

@@ -12,6 +12,7 @@ typedef struct bench_machine {
     size_t memory, available; /* bytes */
     size_t cache[4]; /* bytes of L1d, L2, L3 in [1..3]; 0: unknown */
     tp_isa isa; /* the best that this machine has */
+    double load; /* threads that wanted to run during the last minute; negative: unknown */
 } bench_machine;
 
 bench_machine bench_machine_look(void);

@@ -32,7 +32,7 @@ const bench_option bench_option_table[] = {
     {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), BENCH_LAYERS | BENCH_MODEL | BENCH_GEMM, 1, 256, NULL, "N",
      "compute threads a rank (gemm: a caller); default: cores / ranks, at least 1 (gemm: 1)"},
     {"threads", 0, BENCH_OPTION_INTEGERS, AT(thread_counts), BENCH_SWEEP, 1, 256, NULL, "1,2",
-     "compute threads a rank; several: each degree with each of them; default 1"},
+     "compute threads a rank; several: each degree with each of them (weak scaling: the first); default 1"},
     {"isa", 0, BENCH_OPTION_CHOICE, AT(isa), RANKED | BENCH_GEMM, 0, 0, bench_isa_names, "NAME",
      "instruction set; forcing one that the machine lacks is refused"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
@@ -84,7 +84,6 @@ const bench_option bench_option_table[] = {
      "inner sums: layer (as its layer needs it), chain, tree"},
     {"pack-in-call", 0, BENCH_OPTION_FLAG, AT(pack_in_call), BENCH_GEMM, 0, 0, NULL, NULL,
      "pack weights in every call (default: once before, as training does once a step)"},
-    {"onednn", 0, BENCH_OPTION_FLAG, AT(onednn), BENCH_GEMM, 0, 0, NULL, NULL, "measure oneDNN beside, where the build has it"},
 
     {"begin", 'b', BENCH_OPTION_BYTES, AT(begin_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "smallest size; default 1K"},
     {"end", 'e', BENCH_OPTION_BYTES, AT(end_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "largest size; default 4M"},

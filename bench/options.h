@@ -74,7 +74,7 @@ typedef struct bench_options {
     const char *shapes;
     bench_list variants, callers;
     int64_t order; /* bench_order + 1 */
-    bool pack_in_call, onednn;
+    bool pack_in_call;
     /* collective */
     int64_t begin_bytes, end_bytes, increment_bytes;
     double factor;

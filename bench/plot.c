@@ -79,6 +79,35 @@ static void group_name(const bench_table *table, int row, char *text, size_t byt
     }
 }
 
+/* What was measured, and on what. */
+static void write_heading(const bench_table *table, FILE *file)
+{
+    char text[2 * BENCH_NOTE];
+    snprintf(text, sizeof text, "tp_bench %s on %s", table->command, table->machine);
+    fputs("\nset label 1 ", file);
+    write_quoted(text, file);
+    fputs(" at screen 0.5, screen 0.97 center\nset label 2 ", file);
+    write_quoted(table->title, file);
+    fputs(" at screen 0.5, screen 0.935 center font \",9\"\nset tmargin at screen 0.9\n", file);
+}
+
+/* A mark at each value of x that there is, and at no other. */
+static void write_tics(const bench_table *table, FILE *file)
+{
+    const char *separator = "set xtics (";
+    for (int row = 0; row < table->rows; row++) {
+        bool seen = !drawn(table, row);
+        double x = cell_number(bench_table_cell(table, row, table->plot.x));
+        for (int earlier = 0; earlier < row && !seen; earlier++)
+            seen = drawn(table, earlier) && cell_number(bench_table_cell(table, earlier, table->plot.x)) == x;
+        if (seen)
+            continue;
+        fprintf(file, "%s%.9g", separator, x);
+        separator = ", ";
+    }
+    fputs(*separator == ',' ? ")\n" : "", file);
+}
+
 void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
 {
     const bench_plot *plot = &table->plot;
@@ -87,11 +116,12 @@ void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
     char temporary[4096];
     snprintf(temporary, sizeof temporary, "%s.part", path);
     write_quoted(temporary, file);
-    fputs("\nset title ", file);
-    write_quoted(table->title, file);
-    fputs("\nset key outside\nset grid\nset yrange [0:*]\n", file);
+    write_heading(table, file);
+    fputs("set key below\nset grid\nset offsets graph 0.05, graph 0.05, graph 0.05, 0\nset yrange [0:*]\n", file);
     if (plot->log_x)
-        fputs("set logscale x 2\n", file);
+        fputs("set logscale x 2\nset offsets 0, 0, 0, 0\n", file);
+    else
+        write_tics(table, file);
     if (plot->log_y)
         fputs("set logscale y\nset yrange [*:*]\n", file);
     write_label("x", &table->columns[plot->x], file);
@@ -102,7 +132,7 @@ void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
             continue;
         char name[256];
         group_name(table, row, name, sizeof name);
-        fprintf(file, "%s'-' using 1:2 with linespoints title ", separator);
+        fprintf(file, "%s'-' using 1:2 with linespoints linewidth 2 pointtype 7 title ", separator);
         write_quoted(name, file);
         separator = ", ";
     }

@@ -23,9 +23,6 @@ endif()
 tp_note(Criterion TP_CRITERION_FOUND "tests (without it they use the small runner under tests/support)" libcriterion-dev)
 tp_note(cJSON TP_CJSON_FOUND "tests of JSON output" libcjson-dev)
 
-find_package(dnnl QUIET)
-tp_note(oneDNN dnnl_FOUND "peer of our GEMM in tp_bench" libdnnl-dev)
-
 check_language(CXX)
 if(CMAKE_CXX_COMPILER)
     enable_language(CXX)
