@@ -48,8 +48,7 @@ static void pack_second_halves(const stretch *s)
         s->out[i] |= element_bits(s->base + i * s->outer_bytes, TPI_GEMM_BF16_PAIRS) >> 16;
 }
 
-/* ---- contiguous along the outer dimension
- * -------------------------------------------------------------------------------------------- */
+/* ---- contiguous along the outer dimension ---- */
 
 /* Up to 16 outers of one step. second: the pair's other element, or NULL. */
 static inline vi load_outers(const char *first, const char *second, int n, const tpi_gemm_format format)
@@ -124,8 +123,7 @@ static inline __attribute__((always_inline)) void pack_outer_contiguous(const st
     pack_outer_any(s, format);
 }
 
-/* ---- contiguous along the inner dimension
- * ------------------------------------------------------------------------------------------- */
+/* ---- contiguous along the inner dimension ---- */
 
 #if TPI_ISA_LEVEL >= 2
 /* 16 steps of one outer index, zeros after `left` elements. */
@@ -215,8 +213,7 @@ static inline __attribute__((always_inline)) void pack_inner_contiguous(const st
 }
 #endif
 
-/* ---- whole panels
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- whole panels ---- */
 
 static void pack_stretch(const stretch *s, tpi_gemm_format format)
 {

@@ -69,8 +69,7 @@ static inline tpi_operand gemm_operand(const gemm_matrix *x, bool columns)
     return (tpi_operand){.data = x->rows, .dtype = x->dtype, .outer_stride = x->inner, .inner_stride = 1};
 }
 
-/* ---- the definition
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- the definition ---- */
 
 static inline tpi_inner gemm_one_chain(int64_t inner)
 {

@@ -157,8 +157,7 @@ Test(gemm, large_shapes_do_not_depend_on_threads)
     }
 }
 
-/* ---- orders with several segments, skipped indices and empty blocks
- * ---------------------------------------------------------------- */
+/* ---- orders with several segments, skipped indices and empty blocks ---- */
 
 static int64_t cut(int64_t total, int v)
 {

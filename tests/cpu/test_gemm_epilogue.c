@@ -65,8 +65,7 @@ static tpi_gemm_args plain(const inputs *in, void *c)
                            .dropout_key = {.seed = 77, .stream = 5}};
 }
 
-/* ---- references, in double
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- references, in double ---- */
 
 static double normal_cdf(double x)
 {
@@ -235,8 +234,7 @@ Test(gemm_epilogue, each_step)
     tp_ctx_destroy(ctx);
 }
 
-/* ---- all together, everywhere
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- all together, everywhere ---- */
 
 static tpi_gemm_args everything(const inputs *in, void *c, void *pre, tpi_activation kind, bool backward)
 {
