@@ -57,9 +57,7 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
-/* ---- tiles
- * -----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- tiles ---- */
 
 /* The tile of C that the chain starts from, zeros where C ends. */
 static void load_tile(const tpi_gemm_args *args, int64_t row, int64_t col, int rows, int cols, float *tile)
@@ -125,9 +123,7 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
         CPU(gemm_epilogue)(args, root, row, col, rows, cols);
 }
 
-/* ---- parts
- * ---------------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- parts ---- */
 
 static void pack_rows(const gemm_block *block)
 {
@@ -228,9 +224,7 @@ static void multiply_part(void *arg, int64_t part, int worker)
         multiply_in_blocks(&block);
 }
 
-/* ---- the call
- * ---------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the call ---- */
 
 /* Cuts rows and columns into parts such that the workers finish together. Costs in eighths of a tile: packing a panel
  * of A takes about one, packing one of B 24, and fetching a packed one 4. */

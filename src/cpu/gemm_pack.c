@@ -20,9 +20,7 @@ typedef struct stretch {
     uint32_t *out; /* step of element k */
 } stretch;
 
-/* ---- one element
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- one element ---- */
 
 /* An element as the kernel wants it: f32 bits, or a bf16 pair's high half. */
 static inline uint32_t element_bits(const void *element, const tpi_gemm_format format)
@@ -295,9 +293,7 @@ void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job)
     }
 }
 
-/* ---- row sums
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- row sums ---- */
 
 /* Panels summed side by side: each is one chain of dependent additions. */
 #define SUM_PANELS 4

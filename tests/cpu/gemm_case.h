@@ -141,9 +141,7 @@ static inline void gemm_reference(const gemm_matrix *a, const gemm_matrix *b, co
     }
 }
 
-/* ---- the call
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- the call ---- */
 
 static inline tp_status gemm_call(tp_ctx *ctx, const tpi_gemm_args *args)
 {

@@ -109,9 +109,7 @@ static double slope(tpi_activation kind, double x)
     }
 }
 
-/* ---- comparison
- * ----------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- comparison ---- */
 
 static void *new_c(tp_dtype dtype)
 {
@@ -154,9 +152,7 @@ static bool kept(const tpi_gemm_args *args, int64_t i)
            tp_random_threshold(args->dropout);
 }
 
-/* ---- each alone
- * --------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- each alone ---- */
 
 static void check_linear_steps(tp_ctx *ctx, const inputs *in)
 {
