@@ -4,6 +4,7 @@
 #define TP_LINEAR_H
 
 #include <tp/io.h>
+#include <tp/overlap.h>
 
 typedef struct tp_linear tp_linear;
 
@@ -25,6 +26,8 @@ typedef struct tp_linear_desc {
     float init_std;     /* 0: 0.02 */
     float dropout;      /* ROW, REPLICATED: on the output, before the residual */
     uint32_t site;      /* tells this layer's dropout masks from others': layer << 8 | place */
+    tp_overlap overlap; /* of its collectives with its GEMMs; the same bits with any */
+    int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
     tp_param *weight;   /* borrowed weight of another layer (tied head), or NULL. It must have the same shape and parts. */
 } tp_linear_desc;
 
@@ -36,7 +39,7 @@ typedef struct tp_linear_saved {
 typedef struct tp_linear_delayed {
     void *memory;
     size_t bytes;
-    tp_tensor dy; /* all tokens */
+    tp_tensor dy; /* all tokens; ROW under sequence parallelism and TP_OVERLAP_DIRECT: this rank's */
 } tp_linear_delayed;
 
 TP_BEGIN_DECLS

@@ -28,6 +28,7 @@
 #include <tp/simulate.h>
 #include <tp/status.h>
 #include <tp/tensor.h>
+#include <tp/trace.h>
 #include <tp/trainer.h>
 
 #endif

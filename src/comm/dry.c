@@ -83,4 +83,5 @@ const tpi_comm_table tpi_comm_dry = {
     .destroy = dry_destroy,
     .abort = dry_abort,
     .leave = dry_leave,
+    .board = &tpi_board_alone,
 };

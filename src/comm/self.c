@@ -156,4 +156,5 @@ const tpi_comm_table tpi_comm_self = {
     .destroy = self_destroy,
     .abort = self_abort,
     .leave = self_leave,
+    .board = &tpi_board_alone,
 };

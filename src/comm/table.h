@@ -3,6 +3,7 @@
 #ifndef TPI_COMM_TABLE_H
 #define TPI_COMM_TABLE_H
 
+#include "comm/board.h"
 #include "core/context.h"
 
 /* A dense [rows, cols] buffer pair. Counts are rows a rank, [size]; NULL: balanced (tpi_comm_range). They must stay
@@ -45,6 +46,7 @@ typedef struct tpi_comm_table {
     /* After a failure: waits, within the bound of waits and ten seconds, until all peers have come here too or
      * destroyed their communicator, so that symmetric memory may be freed. */
     void (*leave)(tp_comm *comm);
+    const tpi_board_table *board;
 } tpi_comm_table;
 
 struct tp_comm {

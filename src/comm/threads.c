@@ -225,4 +225,5 @@ const tpi_comm_table tpi_comm_threads = {
     .destroy = destroy,
     .abort = abort_world,
     .leave = leave,
+    .board = &tpi_board_threads,
 };

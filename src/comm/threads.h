@@ -87,6 +87,8 @@ typedef struct tpi_group {
     alignas(TPI_CACHE_LINE) tpi_word gate;
 } tpi_group;
 
+typedef struct tpi_shared_board tpi_shared_board;
+
 /* When a rank's two links are free again, in nanoseconds of the monotonic clock. */
 typedef struct tpi_link_state {
     int64_t out_free, in_free;
@@ -100,6 +102,7 @@ struct tp_world {
                              one-shot */
     pthread_mutex_t lock; /* groups, failure text, taken */
     tpi_group *groups;
+    tpi_shared_board *boards;
     tpi_group *all;
     bool *taken;       /* [ranks]: a context has this rank */
     atomic_int failed; /* tp_status of the first failure */
@@ -144,6 +147,10 @@ void tpi_group_release(tpi_group *group);
 void tpi_group_free(tpi_group *group);
 /* Wakes everybody who waits in the group, now and later. */
 void tpi_group_fail(tpi_group *group);
+
+/* threads_board.c: wakes everybody who waits on any of these boards; frees those that nobody released. */
+void tpi_shared_boards_fail(tpi_shared_board *first);
+void tpi_shared_boards_free(tpi_shared_board *first);
 
 /* call.c */
 tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);

@@ -70,6 +70,7 @@ void tp_world_destroy(tp_world *world)
         world->groups = group->next;
         tpi_group_free(group);
     }
+    tpi_shared_boards_free(world->boards);
     free(world->links);
     free(world->taken);
     pthread_mutex_destroy(&world->link_lock);
@@ -94,6 +95,7 @@ void tpi_world_abort(tp_world *world, int world_rank, tp_status status, const ch
         atomic_store(&world->failed, status);
         for (tpi_group *group = world->groups; group; group = group->next)
             tpi_group_fail(group);
+        tpi_shared_boards_fail(world->boards);
     }
     pthread_mutex_unlock(&world->lock);
 }

@@ -28,6 +28,8 @@ typedef struct tpi_backend {
     tp_status (*event_wait)(tpi_event *event, tpi_stream *stream); /* stream waits; the caller does not */
     /* Runs a host task in stream order; args (at most TPI_TASK_BYTES) are copied. */
     tp_status (*run)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
+    /* The same also after a failure of the context: for what must be undone whatever happened. */
+    tp_status (*run_anyway)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 
     /* Packed right operands: bytes for a [cols, inner] operand in this order (NULL: one chain), and the packing itself. */
     size_t (*gemm_packed_bytes)(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order);

@@ -169,6 +169,7 @@ const tpi_backend tpi_backend_cpu = {
     .event_record = tpi_cpu_event_record,
     .event_wait = tpi_cpu_event_wait,
     .run = tpi_cpu_run,
+    .run_anyway = tpi_cpu_run_anyway,
     .gemm_packed_bytes = cpu_gemm_packed_bytes,
     .gemm_pack = cpu_gemm_pack,
     .gemm = cpu_gemm,

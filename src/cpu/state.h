@@ -45,6 +45,7 @@ void tpi_cpu_event_destroy(tpi_event *event);
 tp_status tpi_cpu_event_record(tpi_event *event, tpi_stream *stream);
 tp_status tpi_cpu_event_wait(tpi_event *event, tpi_stream *stream);
 tp_status tpi_cpu_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
+tp_status tpi_cpu_run_anyway(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 
 /* The best set that this machine has. */
 tp_isa tpi_cpu_best_isa(void);

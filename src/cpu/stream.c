@@ -13,7 +13,7 @@
 #define NAME_BYTES 16
 #define MAX_DELAY_US 200
 
-typedef enum entry_kind { ENTRY_TASK, ENTRY_OP, ENTRY_RECORD, ENTRY_WAIT, ENTRY_STOP } entry_kind;
+typedef enum entry_kind { ENTRY_TASK, ENTRY_OP, ENTRY_ANYWAY, ENTRY_RECORD, ENTRY_WAIT, ENTRY_STOP } entry_kind;
 
 typedef struct lane_entry {
     entry_kind kind;
@@ -72,7 +72,7 @@ static tpi_cpu_state *state_of(const tp_ctx *ctx)
 static tp_status run_task(cpu_stream *stream, const lane_entry *entry, const void *args)
 {
     tp_ctx *ctx = stream->base.ctx;
-    if (tp_ctx_failure(ctx) != TP_OK)
+    if (entry->kind != ENTRY_ANYWAY && tp_ctx_failure(ctx) != TP_OK)
         return tpi_ctx_usable(ctx);
     bool timed = entry->kind == ENTRY_OP && stream->is_compute;
     double start = timed ? tpi_seconds() : 0;
@@ -100,7 +100,8 @@ static tp_status execute(cpu_stream *stream, const lane_entry *entry, const void
 {
     switch (entry->kind) {
     case ENTRY_TASK:
-    case ENTRY_OP: return run_task(stream, entry, args);
+    case ENTRY_OP:
+    case ENTRY_ANYWAY: return run_task(stream, entry, args);
     case ENTRY_RECORD: {
         /* Tickets complete in order, also when one event is recorded on two lanes in turn. */
         tp_status status = wait_for(entry->event, entry->ticket - 1, stream->name);
@@ -176,7 +177,8 @@ static tp_status issue(tpi_stream *base, const lane_entry *entry, const void *ar
 static tp_status issue_task(tpi_stream *base, entry_kind kind, tpi_task task, const void *args, size_t bytes)
 {
     tp_ctx *ctx = base->ctx;
-    TPI_TRY(tpi_ctx_usable(ctx));
+    if (kind != ENTRY_ANYWAY)
+        TPI_TRY(tpi_ctx_usable(ctx));
     if (bytes > TPI_TASK_BYTES)
         return tpi_refuse(ctx, TP_ERR_INTERNAL, "task arguments of %zu bytes, at most %d are taken", bytes,
                           TPI_TASK_BYTES);
@@ -187,6 +189,11 @@ static tp_status issue_task(tpi_stream *base, entry_kind kind, tpi_task task, co
 tp_status tpi_cpu_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes)
 {
     return issue_task(stream, ENTRY_TASK, task, args, bytes);
+}
+
+tp_status tpi_cpu_run_anyway(tpi_stream *stream, tpi_task task, const void *args, size_t bytes)
+{
+    return issue_task(stream, ENTRY_ANYWAY, task, args, bytes);
 }
 
 tp_status tpi_cpu_launch(tpi_stream *stream, tpi_task task, const void *args, size_t bytes)

@@ -34,6 +34,7 @@ float tpi_pass_dropout(const tp_pass *pass, float probability);
 
 /* Checks of common descriptor fields. */
 tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability);
+tp_status tpi_layer_check_overlap(tp_ctx *ctx, const char *layer, tp_overlap overlap, int chunks);
 tp_status tpi_layer_check_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);
 
 /* A linear call with what may be fused into its GEMM. Forward: activation on the output with the pre-activation kept in `pre` (COLUMN only). Backward

@@ -17,6 +17,7 @@ static tp_status check_desc(tp_ctx *ctx, const tp_linear_desc *desc)
     TPI_TRY(tpi_layer_check_dropout(ctx, name, "dropout", desc->dropout));
     if (desc->kind == TP_LINEAR_COLUMN && desc->dropout > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: dropout %g, but column-parallel outputs take none", name, (double)desc->dropout);
+    TPI_TRY(tpi_layer_check_overlap(ctx, name, desc->overlap, desc->chunks));
     if (desc->parts < 0 || desc->parts > TP_PARAM_PARTS)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %d parts, at most %d", name, desc->parts, TP_PARAM_PARTS);
     if (!(desc->init_std >= 0)) /* NaN too */
@@ -99,9 +100,14 @@ static tp_status create_params(tp_ctx *ctx, tp_linear *layer)
     return tpi_param_create(ctx, &param, &layer->bias);
 }
 
-static tp_status make_plan(const tp_linear *layer, tp_pattern pattern, tp_plan **out)
+static tp_status make_plan(const tp_linear *layer, tp_pattern pattern, tpi_prepared **out)
 {
-    return tp_plan_create(&(tp_plan_desc){.algorithm = TP_OVERLAP_NONE, .pattern = pattern, .ranks = layer->ranks}, out);
+    bool alone = pattern == TP_PATTERN_GEMM;
+    const tp_plan_desc plan = {.algorithm = alone ? TP_OVERLAP_NONE : layer->desc.overlap,
+                               .pattern = pattern,
+                               .ranks = alone ? 1 : layer->ranks,
+                               .chunks = alone ? 1 : layer->desc.chunks};
+    return tpi_plan_get(layer->ctx, layer->group, &plan, out);
 }
 
 static tp_status make_plans(tp_linear *layer)
@@ -110,9 +116,13 @@ static tp_status make_plans(tp_linear *layer)
     tp_pattern reduction = split ? TP_PATTERN_GEMM_SCATTER : TP_PATTERN_GEMM_REDUCE;
     tp_pattern forward = layer->desc.kind == TP_LINEAR_ROW && many ? reduction : TP_PATTERN_GEMM;
     tp_pattern input = layer->desc.kind == TP_LINEAR_COLUMN && many ? reduction : TP_PATTERN_GEMM;
+    layer->direct = layer->gather_gradient && layer->desc.overlap == TP_OVERLAP_DIRECT;
     TPI_TRY(make_plan(layer, layer->gather_input ? TP_PATTERN_GATHER_GEMM : forward, &layer->forward));
     TPI_TRY(make_plan(layer, layer->gather_gradient ? TP_PATTERN_GATHER_GEMM : input, &layer->input));
-    return make_plan(layer, layer->gather_input ? TP_PATTERN_GATHER_WEIGHT : TP_PATTERN_GEMM, &layer->weight_plan);
+    if (layer->desc.kind == TP_LINEAR_COLUMN && many && layer->desc.overlap != TP_OVERLAP_NONE)
+        TPI_TRY(make_plan(layer, split ? TP_PATTERN_BACKWARD : TP_PATTERN_BACKWARD_REDUCE, &layer->both));
+    bool gathers = layer->gather_input || layer->direct;
+    return make_plan(layer, gathers ? TP_PATTERN_GATHER_WEIGHT : TP_PATTERN_GEMM, &layer->weight_plan);
 }
 
 static tp_status fill(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear *layer)
@@ -164,9 +174,6 @@ void tp_linear_destroy(tp_linear *layer)
     if (layer->desc.weight == NULL)
         tpi_param_destroy(layer->ctx, layer->weight);
     tpi_param_destroy(layer->ctx, layer->bias);
-    tp_plan_destroy(layer->forward);
-    tp_plan_destroy(layer->input);
-    tp_plan_destroy(layer->weight_plan);
     tpi_host_release(layer->ctx, layer, sizeof *layer);
 }
 

@@ -2,10 +2,7 @@
 #ifndef TPI_LINEAR_H
 #define TPI_LINEAR_H
 
-#include <tp/overlap.h>
-
 #include "layers/layer.h"
-#include "comm/table.h"
 #include "plan/execute.h"
 
 struct tp_linear {
@@ -18,28 +15,38 @@ struct tp_linear {
     int64_t in_local, out_local; /* features of this rank */
     bool gather_input;           /* COLUMN under sequence parallelism: tokens of x are sharded */
     bool gather_gradient;        /* ROW under sequence parallelism: tokens of dy are */
-    tp_plan *forward, *input, *weight_plan;
+    bool direct;                 /* ROW's dy is never gathered: its weight gradient reads peers' too */
+    tpi_prepared *forward, *input, *weight_plan;
+    tpi_prepared *both; /* COLUMN: input and weight gradient in one plan; NULL: one after the other */
 };
 
-/* One call: what the callbacks of the plan read and write. Tensors are views. */
+/* One call: what the callbacks of a plan read beside the plan's views. */
 typedef struct tpi_linear_call {
     tp_ctx *ctx;
     const tp_linear *layer;
     tp_pass pass;
-    tp_tensor local;    /* this rank's rows, before the gather or after the reduction */
-    tp_tensor operand;  /* left operand of the GEMM: all tokens */
-    tp_tensor result;   /* what the GEMM writes: the output itself, or f32 partial sums */
-    tp_tensor residual;
     bool finish;        /* the GEMM's own epilogue finishes the output: no reduction follows */
+    tp_tensor residual; /* with finish: of all rows */
     tpi_linear_fusion fusion;
-    const tp_linear_saved *saved; /* weight gradient */
+    tp_tensor whole; /* ROW's input gradient: where dy of all tokens has to be afterwards; none: nowhere */
 } tpi_linear_call;
 
-/* The forward and input-gradient callbacks are in linear.c and linear_backward.c; both use these. */
-tp_status tpi_linear_run(tpi_linear_call *call, const tp_plan *plan, const tpi_plan_table *table);
-tp_status tpi_linear_gather(void *user, tpi_stream *stream, const tp_plan_op *op);
+/* The GEMMs of one op: forward from read[0] into write[0], input gradient likewise, weight gradient from INPUT (dy) and SECOND (x). */
+tp_status tpi_linear_forward_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+
+/* What the reduction of forward adds to the sum. */
+tp_reduce_desc tpi_linear_reduce(const tpi_linear_call *call);
+
+/* Scratch that the plan's algorithm needs: GATHERED rows of `like` (INPUT or SECOND), and partial sums of `cols` columns with peers' INBOX. */
+tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tpi_job *job);
+tp_status tpi_linear_partial(const tpi_linear_call *call, const tpi_prepared *plan, int64_t cols, tpi_job *job);
+
 bool tpi_linear_splits_tokens(const tp_linear *layer);
 /* Rows of this rank on the side that sequence parallelism shards. */
 tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass);
+
+tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows, tpi_linear_call *call);
 
 #endif

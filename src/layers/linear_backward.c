@@ -1,54 +1,53 @@
 #include "layers/linear.h"
 
-/* GEMM of the input gradient: operand [T, out] x weight^T [in, out]. */
-static tp_status input_gemm(void *user, tpi_stream *stream, const tp_plan_op *op)
+static const void *rows_from(const tp_tensor *tensor, int64_t row)
 {
-    const tpi_linear_call *call = user;
+    return tensor->data ? (const char *)tensor->data + (size_t)(row * tensor->stride[0]) * tp_dtype_size(tensor->dtype) : NULL;
+}
+
+/* Rows [.., out] x weight^T [in, out]. */
+static tp_status input_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t rows, tpi_view from, tpi_view to)
+{
     const tp_param *weight = call->layer->weight;
-    (void)op;
-    tpi_gemm_args args = {.rows = call->operand.shape[0],
+    tpi_gemm_args args = {.rows = rows,
                           .cols = weight->value.shape[1],
                           .inner = weight->value.shape[0],
-                          .a = {call->operand.data, call->operand.dtype, call->operand.stride[0], 1},
+                          .a = {from.data, from.dtype, from.stride, 1},
                           .b = {weight->value.data, weight->value.dtype, 1, weight->value.stride[0]},
                           .b_packed = &tpi_param_internal_of(weight)->backward,
                           .order = tpi_param_order(weight, 0),
-                          .c = call->result.data,
-                          .c_dtype = call->result.dtype,
-                          .c_stride = call->result.stride[0]};
+                          .c = to.data,
+                          .c_dtype = to.dtype,
+                          .c_stride = to.stride};
     if (call->finish) {
         args.activation = call->fusion.activation;
-        args.act_input = call->fusion.act_input.data;
-        args.act_input_stride = call->fusion.act_input.data ? call->fusion.act_input.stride[0] : 0;
-        args.residual = call->residual.data;
-        args.residual_stride = call->residual.data ? call->residual.stride[0] : 0;
+        args.act_input = rows_from(&call->fusion.act_input, to.first);
+        args.act_input_stride = args.act_input ? call->fusion.act_input.stride[0] : 0;
+        args.residual = rows_from(&call->residual, to.first);
+        args.residual_stride = args.residual ? call->residual.stride[0] : 0;
     }
     return tpi_gemm(stream, &args);
 }
 
-/* COLLECTIVE of the column-parallel input gradient: partial sums become this rank's gradient. */
-static tp_status input_reduce(void *user, tpi_stream *stream, const tp_plan_op *op)
+tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
-    const tpi_linear_call *call = user;
-    tp_reduce_desc reduce = {.residual = call->residual};
-    (void)op;
-    if (call->layer->gather_input)
-        return tpi_comm_reduce_scatter(stream, call->layer->group, call->result, call->local, NULL, &reduce);
-    return tpi_comm_all_reduce(stream, call->layer->group, call->result, call->local, &reduce);
+    for (int i = 0; i < tpi_run_segments(op); i++) {
+        tpi_segment segment = tpi_run_segment(run, op, i);
+        tpi_view from = tpi_run_at(run, &op->read[0], segment), to = tpi_run_at(run, &op->write[0], segment);
+        TPI_TRY(input_rows(call, stream, segment.rows.end - segment.rows.begin, from, to));
+    }
+    return TP_OK;
 }
 
-/* GEMM of the weight gradient: dW [out, in] += dy^T x, tokens in order; the bias gradient is the row sums of dy^T. */
-static tp_status weight_gemm(void *user, tpi_stream *stream, const tp_plan_op *op)
+/* dW [out, in] += dy^T x over these tokens; the bias gradient is the row sums of dy^T. */
+static tp_status weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy, tpi_view x)
 {
-    const tpi_linear_call *call = user;
     const tp_linear *layer = call->layer;
-    const tp_tensor *dy = &call->local, *x = &call->operand;
-    (void)op;
     return tpi_gemm(stream, &(tpi_gemm_args){.rows = layer->out_local,
                                             .cols = layer->in_local,
-                                            .inner = call->pass.tokens,
-                                            .a = {dy->data, dy->dtype, 1, dy->stride[0]},
-                                            .b = {x->data, x->dtype, 1, x->stride[0]},
+                                            .inner = tokens,
+                                            .a = {dy.data, dy.dtype, 1, dy.stride},
+                                            .b = {x.data, x.dtype, 1, x.stride},
                                             .c = layer->weight->grad.data,
                                             .c_dtype = TP_DTYPE_F32,
                                             .c_stride = layer->weight->grad.stride[0],
@@ -56,17 +55,76 @@ static tp_status weight_gemm(void *user, tpi_stream *stream, const tp_plan_op *o
                                             .row_sums = layer->bias ? layer->bias->grad.data : NULL});
 }
 
-/* COLLECTIVE of the weight gradient: x of all tokens. */
-static tp_status weight_gather(void *user, tpi_stream *stream, const tp_plan_op *op)
+/* Tokens in order, whatever was here first. Under a plan of one GEMM both operands are the caller's. */
+tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
-    const tpi_linear_call *call = user;
-    (void)op;
-    return tpi_comm_all_gather(stream, call->layer->group, call->saved->x, call->operand, NULL);
+    bool alone = op->reads == 1;
+    tp_region second = op->read[alone ? 0 : 2];
+    if (alone)
+        second.buffer = TP_BUFFER_SECOND;
+    for (int i = 0; i < tpi_run_segments(op); i++) {
+        tpi_segment segment = tpi_run_segment(run, op, i);
+        tpi_view one = tpi_run_at(run, &op->read[alone ? 0 : 1], segment), other = tpi_run_at(run, &second, segment);
+        bool swapped = call->layer->direct; /* ROW: x is here, dy is not */
+        TPI_TRY(weight_rows(call, stream, segment.rows.end - segment.rows.begin, swapped ? other : one, swapped ? one : other));
+    }
+    return TP_OK;
 }
 
-static const tpi_plan_table input_gather_table = {.issue = {[TP_OP_GEMM] = input_gemm, [TP_OP_COLLECTIVE] = tpi_linear_gather}};
-static const tpi_plan_table input_reduce_table = {.issue = {[TP_OP_GEMM] = input_gemm, [TP_OP_COLLECTIVE] = input_reduce}};
-static const tpi_plan_table weight_table = {.issue = {[TP_OP_GEMM] = weight_gemm, [TP_OP_COLLECTIVE] = weight_gather}};
+static tp_status input_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    return tpi_linear_input_op(tpi_run_job(run)->user, run, stream, op);
+}
+
+static tp_status weight_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    return tpi_linear_weight_op(tpi_run_job(run)->user, run, stream, op);
+}
+
+static tp_status both_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    const tpi_linear_call *call = tpi_run_job(run)->user;
+    return op->part == 0 ? tpi_linear_input_op(call, run, stream, op) : tpi_linear_weight_op(call, run, stream, op);
+}
+
+static tp_status copy_rows(tpi_stream *stream, int64_t rows, tpi_view from, tp_tensor to)
+{
+    void *out = (void *)(uintptr_t)rows_from(&to, from.first);
+    if (rows == 0 || out == from.data)
+        return TP_OK;
+    return tpi_map(stream, &(tpi_map_args){.rows = rows,
+                                          .cols = from.cols,
+                                          .in = from.data,
+                                          .in_dtype = from.dtype,
+                                          .in_stride = from.stride,
+                                          .out = out,
+                                          .out_dtype = to.dtype,
+                                          .out_stride = to.stride[0]});
+}
+
+/* LEAVE of ROW's input gradient: dy of all tokens, which the weight gradient reads, where the algorithm left some of it elsewhere. */
+static tp_status complete_gradient(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    const tpi_linear_call *call = tpi_run_job(run)->user;
+    const tp_linear *layer = call->layer;
+    const tp_plan *plan = tpi_prepared_plan(layer->input);
+    bool mixed = plan->algorithm == TP_OVERLAP_RING || plan->algorithm == TP_OVERLAP_PULL;
+    int own = tp_comm_rank(layer->group);
+    (void)op;
+    for (int piece = 0; !tp_tensor_is_none(call->whole) && piece < plan->ranks * plan->chunks; piece++) {
+        tp_region region = {.buffer = TP_BUFFER_GATHERED, .rank = own, .piece = piece, .pieces = 1, .step = 1};
+        if (mixed && piece / plan->chunks == own)
+            region.buffer = TP_BUFFER_INPUT;
+        tpi_segment segment = {piece, tpi_run_rows(run, piece, 1)};
+        tpi_view from = tpi_run_at(run, &region, segment);
+        TPI_TRY(copy_rows(stream, segment.rows.end - segment.rows.begin, from, call->whole));
+    }
+    return TP_OK;
+}
+
+static const tpi_plan_table input_table = {.issue = {[TP_OP_GEMM] = input_gemm, [TP_OP_LEAVE] = complete_gradient}};
+static const tpi_plan_table weight_table = {.issue = {[TP_OP_GEMM] = weight_gemm}};
+static const tpi_plan_table both_table = {.issue = {[TP_OP_GEMM] = both_gemm}};
 
 static bool masks(const tp_linear *layer)
 {
@@ -94,72 +152,103 @@ static tp_status check_backward(const tp_linear *layer, const tp_pass *pass, con
     return TP_OK;
 }
 
-/* dy of this rank's rows -> dy' of all tokens in `full`: dropout's mask, then the gather. */
-static tp_status prepare_gradient(tpi_linear_call *call, tp_tensor dy, tp_tensor full)
+/* What a backward call works with. */
+typedef struct tpi_linear_gradients {
+    tp_tensor dy;   /* after dropout's mask, as given: this rank's tokens or all */
+    tp_tensor full; /* what the weight gradient reads: all tokens, or, under direct, this rank's */
+} tpi_linear_gradients;
+
+static tp_status mask_gradient(const tpi_linear_call *call, tp_tensor dy, tp_tensor to)
 {
     const tp_linear *layer = call->layer;
-    tp_range rows = tpi_linear_rows(layer, &call->pass);
-    call->operand = full;
-    call->local = dy;
-    if (!masks(layer))
-        return TP_OK;
-    call->local = layer->gather_gradient ? tp_tensor_rows(full, rows.begin, rows.end) : full;
     return tpi_map(call->ctx->compute, &(tpi_map_args){.rows = dy.shape[0],
                                                       .cols = dy.shape[1],
                                                       .in = dy.data,
                                                       .in_dtype = dy.dtype,
                                                       .in_stride = dy.stride[0],
-                                                      .out = call->local.data,
+                                                      .out = to.data,
                                                       .out_dtype = dy.dtype,
-                                                      .out_stride = call->local.stride[0],
+                                                      .out_stride = to.stride[0],
                                                       .dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout),
                                                       .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass),
-                                                      .first_row = call->pass.first_token + rows.begin});
+                                                      .first_row = call->pass.first_token + tpi_linear_rows(layer, &call->pass).begin});
 }
 
-/* Runs the input-gradient plan; its gather (if any) fills call->operand even when dx is not wanted. */
-static tp_status run_input(tpi_linear_call *call, const tp_io *io)
+/* Finds room for dy' in `memory`, or in scratch where that is NULL, and applies dropout's mask. */
+static tp_status prepare_gradient(const tpi_linear_call *call, tp_tensor dy, void *memory, tpi_linear_gradients *out)
 {
     const tp_linear *layer = call->layer;
-    if (tp_tensor_is_none(io->out))
-        return layer->gather_gradient ? tpi_linear_gather(call, call->ctx->compute, NULL) : TP_OK;
-    bool reduces = layer->desc.kind == TP_LINEAR_COLUMN && layer->ranks > 1;
-    call->finish = !reduces;
-    call->result = io->out;
-    if (reduces) {
-        call->local = io->out;
-        TPI_TRY(tpi_scratch_tensor(call->ctx, TP_DTYPE_F32, call->pass.tokens, layer->in_local, &call->result));
+    bool gathers = layer->gather_gradient && !layer->direct;
+    *out = (tpi_linear_gradients){dy, dy};
+    if (!masks(layer) && !gathers)
+        return TP_OK;
+    out->full = tp_tensor_2d(memory, layer->desc.dtype, gathers ? call->pass.tokens : dy.shape[0], layer->out_local);
+    if (memory == NULL)
+        TPI_TRY(tpi_scratch(call->ctx, tp_tensor_bytes(out->full), &out->full.data));
+    if (!masks(layer))
+        return TP_OK;
+    tp_range rows = tpi_linear_rows(layer, &call->pass);
+    out->dy = gathers ? tp_tensor_rows(out->full, rows.begin, rows.end) : out->full;
+    return mask_gradient(call, dy, out->dy);
+}
+
+/* The job of an input gradient, on its own or with the weight gradient. */
+static tp_status input_job(tpi_linear_call *call, const tp_io *io, const tpi_linear_gradients *gradients, tpi_job *job)
+{
+    const tp_linear *layer = call->layer;
+    const tpi_prepared *plan = job->table == &both_table ? layer->both : layer->input;
+    int64_t first = tpi_linear_rows(layer, &call->pass).begin;
+    job->user = call;
+    job->tokens = call->pass.tokens;
+    job->view[TP_BUFFER_INPUT] = tpi_view_of(gradients->dy, layer->gather_gradient ? first : 0);
+    job->view[TP_BUFFER_OUTPUT] = tpi_view_of(io->out, layer->gather_input ? first : 0);
+    call->finish = layer->desc.kind != TP_LINEAR_COLUMN || layer->ranks == 1;
+    if (call->finish) {
+        call->residual = io->residual;
+        return TP_OK;
     }
-    return tpi_linear_run(call, layer->input, reduces ? &input_reduce_table : &input_gather_table);
+    job->residual = tpi_view_of(io->residual, layer->gather_input ? first : 0);
+    return tpi_linear_partial(call, plan, layer->in_local, job);
 }
 
-static tp_status input_in_scratch(tpi_linear_call *call, const tp_io *io, void *memory, tp_tensor *full)
+/* The gather of dy lands where it is wanted, unless the algorithm needs another order of rows. */
+static tp_status gather_job(tpi_linear_call *call, const tpi_linear_gradients *gradients, tpi_job *job)
 {
     const tp_linear *layer = call->layer;
-    bool own = masks(layer) || layer->gather_gradient; /* dy' is not dy itself */
-    *full = io->in;
-    if (own && memory != NULL)
-        *full = tp_tensor_2d(memory, layer->desc.dtype, call->pass.tokens, layer->out_local);
-    else if (own)
-        TPI_TRY(tpi_scratch_tensor(call->ctx, layer->desc.dtype, call->pass.tokens, layer->out_local, full));
-    TPI_TRY(prepare_gradient(call, io->in, *full));
-    return run_input(call, io);
+    if (!layer->gather_gradient || layer->direct)
+        return TP_OK;
+    call->whole = gradients->full;
+    const tp_plan *plan = tpi_prepared_plan(layer->input);
+    if (plan->algorithm == TP_OVERLAP_PIPELINE && plan->chunks > 1)
+        return tpi_linear_gathered(call, layer->input, TP_BUFFER_INPUT, job);
+    job->view[TP_BUFFER_GATHERED] = tpi_view_of(gradients->full, 0);
+    return TP_OK;
 }
 
-static tp_status begin_call(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows, tpi_linear_call *call)
+/* dx is not wanted: only the gather is left. */
+static tp_status gather_only(const tpi_linear_call *call, const tpi_linear_gradients *gradients)
 {
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.dropout};
-    *call = (tpi_linear_call){.ctx = ctx, .layer = layer};
-    return tpi_layer_pass(ctx, &need, pass, rows, &call->pass);
+    if (!call->layer->gather_gradient || call->layer->direct)
+        return TP_OK;
+    return tpi_comm_all_gather(call->ctx->compute, call->layer->group, gradients->dy, gradients->full, NULL);
+}
+
+static tp_status run_input(tpi_linear_call *call, const tp_io *io, const tpi_linear_gradients *gradients)
+{
+    tpi_job job = {.table = &input_table};
+    if (tp_tensor_is_none(io->out))
+        return gather_only(call, gradients);
+    TPI_TRY(input_job(call, io, gradients, &job));
+    TPI_TRY(gather_job(call, gradients, &job));
+    return tpi_plan_run(call->layer->input, &job);
 }
 
 tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
                                     tp_linear_delayed *delayed)
 {
     tpi_linear_call call;
-    TPI_TRY(begin_call(ctx, layer, pass, io->in.shape[0], &call));
+    TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
     TPI_TRY(check_backward(layer, &call.pass, io));
-    call.residual = io->residual;
     if (fusion != NULL)
         call.fusion = *fusion;
     void *memory = NULL;
@@ -168,21 +257,32 @@ tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const t
         memory = delayed->memory;
     }
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_tensor full;
-    tp_status status = input_in_scratch(&call, io, memory, &full);
+    tpi_linear_gradients gradients;
+    tp_status status = prepare_gradient(&call, io->in, memory, &gradients);
+    if (status == TP_OK)
+        status = run_input(&call, io, &gradients);
     if (delayed != NULL)
-        delayed->dy = full;
+        delayed->dy = gradients.full;
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }
 
-static tp_status weight_in_scratch(tpi_linear_call *call)
+/* The views of a weight gradient: what is here in INPUT, what may be at peers in SECOND. */
+static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor x, const tpi_prepared *plan, tpi_job *job)
 {
     const tp_linear *layer = call->layer;
-    call->operand = call->saved->x;
-    if (layer->gather_input)
-        TPI_TRY(tpi_scratch_tensor(call->ctx, layer->desc.dtype, call->pass.tokens, layer->in_local, &call->operand));
-    return tpi_linear_run(call, layer->weight_plan, &weight_table);
+    int64_t first = tpi_linear_rows(layer, &call->pass).begin;
+    bool gathers = layer->gather_input || layer->direct;
+    job->view[TP_BUFFER_INPUT] = tpi_view_of(layer->direct ? x : dy, 0);
+    job->view[TP_BUFFER_SECOND] = tpi_view_of(layer->direct ? dy : x, gathers ? first : 0);
+    return layer->gather_input ? tpi_linear_gathered(call, plan, TP_BUFFER_SECOND, job) : TP_OK;
+}
+
+static tp_status run_weight(tpi_linear_call *call, tp_tensor dy, tp_tensor x)
+{
+    tpi_job job = {.table = &weight_table, .user = call, .tokens = call->pass.tokens};
+    TPI_TRY(weight_job(call, dy, x, call->layer->weight_plan, &job));
+    return tpi_plan_run(call->layer->weight_plan, &job);
 }
 
 tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved,
@@ -193,13 +293,11 @@ tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const t
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_linear_backward_weight: %s is NULL",
                           layer == NULL ? "layer" : saved == NULL ? "saved" : "delayed");
     tpi_linear_call call;
-    TPI_TRY(begin_call(ctx, layer, pass, delayed->dy.shape[0], &call));
+    TPI_TRY(tpi_linear_begin(ctx, layer, pass, delayed->dy.shape[0], &call));
     if (layer->weight->grad.data == NULL)
         return TP_OK;
-    call.saved = saved;
-    call.local = delayed->dy;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = weight_in_scratch(&call);
+    tp_status status = run_weight(&call, delayed->dy, saved->x);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }
@@ -212,20 +310,40 @@ tp_status tp_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp
     return tpi_linear_backward_input(ctx, layer, pass, io, NULL, delayed);
 }
 
+/* COLUMN: both gradients in one plan. */
+static tp_status run_both(tpi_linear_call *call, const tp_io *io, tp_tensor x)
+{
+    const tp_linear *layer = call->layer;
+    const tpi_linear_gradients gradients = {io->in, io->in};
+    tpi_job job = {.table = &both_table};
+    TPI_TRY(input_job(call, io, &gradients, &job));
+    TPI_TRY(weight_job(call, io->in, x, layer->both, &job));
+    return tpi_plan_run(layer->both, &job);
+}
+
+static tp_status run_in_turn(tpi_linear_call *call, const tp_io *io, tp_tensor x)
+{
+    tpi_linear_gradients gradients;
+    TPI_TRY(prepare_gradient(call, io->in, NULL, &gradients));
+    tpi_arena_mark mark = tpi_arena_get_mark(&call->ctx->scratch);
+    tp_status status = run_input(call, io, &gradients);
+    tpi_arena_release(&call->ctx->scratch, mark);
+    if (status != TP_OK || call->layer->weight->grad.data == NULL)
+        return status;
+    return run_weight(call, gradients.full, x);
+}
+
 tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tp_linear_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL || saved == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_linear_backward: %s is NULL", layer == NULL ? "layer" : io == NULL ? "io" : "saved");
     tpi_linear_call call;
-    TPI_TRY(begin_call(ctx, layer, pass, io->in.shape[0], &call));
+    TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
+    TPI_TRY(check_backward(layer, &call.pass, io));
+    bool both = layer->both != NULL && !tp_tensor_is_none(io->out) && layer->weight->grad.data != NULL;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_linear_delayed delayed = {.bytes = tp_linear_delayed_bytes(layer, &call.pass)};
-    tp_status status = tpi_scratch(ctx, delayed.bytes, &delayed.memory);
-    if (status == TP_OK)
-        status = tpi_linear_backward_input(ctx, layer, &call.pass, io, NULL, &delayed);
-    if (status == TP_OK)
-        status = tp_linear_backward_weight(ctx, layer, &call.pass, saved, &delayed);
+    tp_status status = both ? run_both(&call, io, saved->x) : run_in_turn(&call, io, saved->x);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

@@ -10,20 +10,44 @@ tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass)
     return tp_pass_rows(layer->ctx, pass, tpi_linear_splits_tokens(layer));
 }
 
-tp_status tpi_linear_run(tpi_linear_call *call, const tp_plan *plan, const tpi_plan_table *table)
+tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows, tpi_linear_call *call)
 {
-    return tpi_plan_execute(call->ctx, plan, table, call);
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.dropout};
+    *call = (tpi_linear_call){.ctx = ctx, .layer = layer, .residual = tp_tensor_none(), .whole = tp_tensor_none()};
+    return tpi_layer_pass(ctx, &need, pass, rows, &call->pass);
 }
 
-/* COLLECTIVE of the gathering plans: this rank's rows become all tokens. */
-tp_status tpi_linear_gather(void *user, tpi_stream *stream, const tp_plan_op *op)
+tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tpi_job *job)
 {
-    const tpi_linear_call *call = user;
-    (void)op; /* one piece */
-    return tpi_comm_all_gather(stream, call->layer->group, call->local, call->operand, NULL);
+    if (tpi_prepared_plan(plan)->algorithm == TP_OVERLAP_DIRECT)
+        return TP_OK;
+    tp_tensor rows;
+    TPI_TRY(tpi_scratch_tensor(call->ctx, job->view[like].dtype, job->tokens, job->view[like].cols, &rows));
+    job->view[TP_BUFFER_GATHERED] = tpi_view_of(rows, 0);
+    return TP_OK;
 }
 
-static void finish_gemm(const tpi_linear_call *call, tpi_gemm_args *args)
+tp_status tpi_linear_partial(const tpi_linear_call *call, const tpi_prepared *plan, int64_t cols, tpi_job *job)
+{
+    const tp_plan *shape = tpi_prepared_plan(plan);
+    tp_tensor rows;
+    TPI_TRY(tpi_scratch_tensor(call->ctx, TP_DTYPE_F32, job->tokens, cols, &rows));
+    job->view[TP_BUFFER_PARTIAL] = tpi_view_of(rows, 0);
+    if (shape->algorithm != TP_OVERLAP_RING && shape->algorithm != TP_OVERLAP_PULL)
+        return TP_OK;
+    tp_range own = tp_shard_range(job->tokens, shape->ranks, tp_comm_rank(call->layer->group));
+    TPI_TRY(tpi_scratch_tensor(call->ctx, TP_DTYPE_F32, (own.end - own.begin) * (shape->ranks - 1), cols, &rows));
+    job->view[TP_BUFFER_INBOX] = tpi_view_of(rows, own.begin);
+    return TP_OK;
+}
+
+/* Rows from `row` on of a matrix of all rows; none stays NULL. */
+static void *rows_from(const tp_tensor *tensor, int64_t row)
+{
+    return tensor->data ? (char *)tensor->data + (size_t)(row * tensor->stride[0]) * tp_dtype_size(tensor->dtype) : NULL;
+}
+
+static void finish_gemm(const tpi_linear_call *call, int64_t row, tpi_gemm_args *args)
 {
     const tp_linear *layer = call->layer;
     if (layer->bias != NULL) {
@@ -31,54 +55,59 @@ static void finish_gemm(const tpi_linear_call *call, tpi_gemm_args *args)
         args->bias_dtype = layer->bias->value.dtype;
     }
     args->activation = call->fusion.activation;
-    args->pre = call->fusion.pre.data;
-    args->pre_stride = call->fusion.pre.data ? call->fusion.pre.stride[0] : 0;
-    args->residual = call->residual.data;
-    args->residual_stride = call->residual.data ? call->residual.stride[0] : 0;
+    args->pre = rows_from(&call->fusion.pre, row);
+    args->pre_stride = args->pre ? call->fusion.pre.stride[0] : 0;
+    args->residual = rows_from(&call->residual, row);
+    args->residual_stride = args->residual ? call->residual.stride[0] : 0;
     args->dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout);
     args->dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass);
-    args->first_row = call->pass.first_token;
+    args->first_row = call->pass.first_token + row;
 }
 
-/* GEMM of forward: operand [T, in] x weight [out, in]. */
-static tp_status forward_gemm(void *user, tpi_stream *stream, const tp_plan_op *op)
+/* Rows [.., in] x weight [out, in]. */
+static tp_status forward_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t rows, tpi_view from, tpi_view to)
 {
-    const tpi_linear_call *call = user;
     const tp_param *weight = call->layer->weight;
-    (void)op;
-    tpi_gemm_args args = {.rows = call->operand.shape[0],
+    tpi_gemm_args args = {.rows = rows,
                           .cols = weight->value.shape[0],
                           .inner = weight->value.shape[1],
-                          .a = {call->operand.data, call->operand.dtype, call->operand.stride[0], 1},
+                          .a = {from.data, from.dtype, from.stride, 1},
                           .b = {weight->value.data, weight->value.dtype, weight->value.stride[0], 1},
                           .b_packed = &tpi_param_internal_of(weight)->forward,
                           .order = tpi_param_order(weight, 1),
-                          .c = call->result.data,
-                          .c_dtype = call->result.dtype,
-                          .c_stride = call->result.stride[0]};
+                          .c = to.data,
+                          .c_dtype = to.dtype,
+                          .c_stride = to.stride};
     if (call->finish)
-        finish_gemm(call, &args);
+        finish_gemm(call, to.first, &args);
     return tpi_gemm(stream, &args);
 }
 
-/* COLLECTIVE of row-parallel forward: partial sums become the finished output. */
-static tp_status forward_reduce(void *user, tpi_stream *stream, const tp_plan_op *op)
+tp_status tpi_linear_forward_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
-    const tpi_linear_call *call = user;
-    const tp_linear *layer = call->layer;
-    (void)op;
-    tp_reduce_desc reduce = {.bias = layer->bias ? layer->bias->value : tp_tensor_none(),
-                             .residual = call->residual,
-                             .dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout),
-                             .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass),
-                             .first_row = call->pass.first_token + tpi_linear_rows(layer, &call->pass).begin};
-    if (layer->gather_gradient)
-        return tpi_comm_reduce_scatter(stream, layer->group, call->result, call->local, NULL, &reduce);
-    return tpi_comm_all_reduce(stream, layer->group, call->result, call->local, &reduce);
+    for (int i = 0; i < tpi_run_segments(op); i++) {
+        tpi_segment segment = tpi_run_segment(run, op, i);
+        tpi_view from = tpi_run_at(run, &op->read[0], segment), to = tpi_run_at(run, &op->write[0], segment);
+        TPI_TRY(forward_rows(call, stream, segment.rows.end - segment.rows.begin, from, to));
+    }
+    return TP_OK;
 }
 
-static const tpi_plan_table gather_table = {.issue = {[TP_OP_GEMM] = forward_gemm, [TP_OP_COLLECTIVE] = tpi_linear_gather}};
-static const tpi_plan_table reduce_table = {.issue = {[TP_OP_GEMM] = forward_gemm, [TP_OP_COLLECTIVE] = forward_reduce}};
+static tp_status forward_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    return tpi_linear_forward_op(tpi_run_job(run)->user, run, stream, op);
+}
+
+tp_reduce_desc tpi_linear_reduce(const tpi_linear_call *call)
+{
+    const tp_linear *layer = call->layer;
+    return (tp_reduce_desc){.bias = layer->bias ? layer->bias->value : tp_tensor_none(),
+                            .dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout),
+                            .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass),
+                            .first_row = call->pass.first_token};
+}
+
+static const tpi_plan_table forward_table = {.issue = {[TP_OP_GEMM] = forward_gemm}};
 
 static tp_status check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
 {
@@ -99,27 +128,28 @@ static tp_status check_forward(const tp_linear *layer, const tp_pass *pass, cons
 static tp_status forward_in_scratch(tpi_linear_call *call, const tp_io *io)
 {
     const tp_linear *layer = call->layer;
-    bool reduces = layer->desc.kind == TP_LINEAR_ROW && layer->ranks > 1;
-    call->finish = !reduces;
-    call->operand = io->in;
-    call->result = io->out;
-    if (layer->gather_input) {
-        call->local = io->in;
-        TPI_TRY(tpi_scratch_tensor(call->ctx, io->in.dtype, call->pass.tokens, layer->in_local, &call->operand));
+    int64_t first = tpi_linear_rows(layer, &call->pass).begin;
+    tpi_job job = {.table = &forward_table, .user = call, .tokens = call->pass.tokens};
+    job.view[TP_BUFFER_INPUT] = tpi_view_of(io->in, layer->gather_input ? first : 0);
+    job.view[TP_BUFFER_OUTPUT] = tpi_view_of(io->out, layer->gather_gradient ? first : 0);
+    call->finish = layer->desc.kind != TP_LINEAR_ROW || layer->ranks == 1;
+    if (layer->gather_input)
+        TPI_TRY(tpi_linear_gathered(call, layer->forward, TP_BUFFER_INPUT, &job));
+    if (call->finish) {
+        call->residual = io->residual;
+    } else {
+        job.reduce = tpi_linear_reduce(call);
+        job.residual = tpi_view_of(io->residual, layer->gather_gradient ? first : 0);
+        TPI_TRY(tpi_linear_partial(call, layer->forward, layer->out_local, &job));
     }
-    if (reduces) {
-        call->local = io->out;
-        TPI_TRY(tpi_scratch_tensor(call->ctx, TP_DTYPE_F32, call->pass.tokens, layer->out_local, &call->result));
-    }
-    return tpi_linear_run(call, layer->forward, reduces ? &reduce_table : &gather_table);
+    return tpi_plan_run(layer->forward, &job);
 }
 
 tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
                              tp_linear_saved *saved)
 {
-    tpi_linear_call call = {.ctx = ctx, .layer = layer, .residual = io->residual};
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.dropout};
-    TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &call.pass));
+    tpi_linear_call call;
+    TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
     TPI_TRY(check_forward(layer, &call.pass, io));
     if (fusion != NULL)
         call.fusion = *fusion;

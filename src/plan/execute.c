@@ -1,124 +1,324 @@
-#include "plan/execute.h"
+/* Running a prepared plan. Every op is issued with a task before it, which waits for peers, and one after it, which tells those who wait. */
+#include "plan/execute_state.h"
 
-/* Ops of one plan that other lanes wait for, at most. */
-#define EVENTS 1024
+/* What the tasks around an op get. */
+typedef struct op_step {
+    tpi_run *run;
+    int op;
+} op_step;
 
-/* Lanes and events of one context, made by its first plan that leaves the compute lane. */
-struct tpi_executor {
-    tpi_stream *lane[TP_LANES]; /* COMPUTE: the context's */
-    tpi_event *done[EVENTS];
-    tpi_event *fork, *join[TP_LANES];
+static int64_t now(void)
+{
+    return (int64_t)(tpi_seconds() * 1e9);
+}
+
+const tpi_view *tpi_run_page(const tpi_run *run, int rank)
+{
+    const tpi_board *board = run->prepared->board;
+    return (const tpi_view *)board->table->page(board, rank) + run->epoch % TPI_RUN_SLOTS * TP_BUFFERS;
+}
+
+/* ---- around an op ---------------------------------------------------------------------------------------------------------------------------- */
+
+static tp_status wait_for(const tpi_run *run, tp_lane lane, int rank, int flag, int64_t *ready)
+{
+    tpi_board *board = run->prepared->board;
+    const tpi_board_wait wait = {.lane = (int)lane, .rank = rank, .flag = flag, .epoch = run->epoch};
+    int64_t stamp = 0;
+    TPI_TRY(board->table->wait(board, &wait, &stamp));
+    *ready = stamp > *ready ? stamp : *ready;
+    return TP_OK;
+}
+
+static tp_status wait_for_all(const tpi_run *run, int index, int64_t *ready)
+{
+    const tpi_prepared *p = run->prepared;
+    const tp_plan_op *op = &p->list->op[index];
+    for (int w = 0; w < op->waits; w++) {
+        const tp_wait *wait = &op->wait[w];
+        if (wait->rank != p->rank)
+            TPI_TRY(wait_for(run, op->lane, wait->rank, tpi_flag_done(wait->op), ready));
+        else if (run->stamp[wait->op] > *ready)
+            *ready = run->stamp[wait->op];
+    }
+    if (op->kind == TP_OP_RECV)
+        TPI_TRY(wait_for(run, op->lane, op->peer, tpi_flag_posted(p->note[index].partner), ready));
+    return TP_OK;
+}
+
+static tp_status before_op(tp_ctx *ctx, const void *pointer)
+{
+    const op_step *step = pointer;
+    tpi_run *run = step->run;
+    const tpi_prepared *p = run->prepared;
+    tp_lane lane = p->list->op[step->op].lane;
+    bool timed = lane == TP_LANE_COMPUTE && p->note[step->op].looks;
+    double begin = timed ? tpi_seconds() : 0;
+    tp_status status = wait_for_all(run, step->op, &run->lane_ready[lane]);
+    if (timed)
+        tpi_add_seconds(ctx, 0, tpi_seconds() - begin);
+    TPI_TRY(status);
+    if (p->note[step->op].touches && p->board != NULL) {
+        TPI_TRY(p->board->table->touch(p->board));
+        run->lane_touching[lane] = true;
+    }
+    if (run->traced)
+        run->lane_begin[lane] = tpi_seconds();
+    return TP_OK;
+}
+
+/* When the modelled link is through with what the op moved: data that came from a peer, or went to one. */
+static int64_t deliver(const tpi_run *run, int index)
+{
+    const tpi_prepared *p = run->prepared;
+    const tp_plan_op *op = &p->list->op[index];
+    int64_t ready = run->lane_ready[op->lane], done = ready;
+    if (op->kind == TP_OP_RECV) {
+        size_t bytes = tpi_run_bytes(run, op->write);
+        return bytes > 0 ? p->board->table->deliver(p->board, op->peer, p->rank, bytes, ready) : ready;
+    }
+    for (int i = 0; i < op->reads + op->writes; i++) {
+        const tp_region *region = i < op->reads ? &op->read[i] : &op->write[i - op->reads];
+        size_t bytes = region->rank != p->rank ? tpi_run_bytes(run, region) : 0;
+        if (bytes == 0)
+            continue;
+        int from = i < op->reads ? region->rank : p->rank, to = i < op->reads ? p->rank : region->rank;
+        int64_t through = p->board->table->deliver(p->board, from, to, bytes, ready);
+        done = through > done ? through : done;
+    }
+    return done;
+}
+
+static bool is_transfer(tp_op_kind kind)
+{
+    return kind == TP_OP_PULL || kind == TP_OP_PUSH || kind == TP_OP_RECV;
+}
+
+static void finish_op(tpi_run *run, int index)
+{
+    const tpi_prepared *p = run->prepared;
+    const tp_plan_op *op = &p->list->op[index];
+    int64_t done = run->stamp[index];
+    if (p->note[index].touches && p->board != NULL) {
+        done = deliver(run, index);
+        p->board->table->sleep_until(p->board, done);
+    }
+    if (!is_transfer(op->kind) && op->kind != TP_OP_SEND) {
+        int64_t moment = now();
+        done = moment > done ? moment : done;
+    }
+    run->stamp[index] = done;
+    if (p->note[index].peers > 0)
+        p->board->table->raise(p->board, tpi_flag_done(index), run->epoch, done, p->note[index].peer, p->note[index].peers);
+}
+
+static void record_span(const tpi_run *run, int index)
+{
+    const tpi_prepared *p = run->prepared;
+    struct tpi_executor *executor = p->ctx->executor;
+    int64_t place = atomic_fetch_add(&executor->traced, 1);
+    if (place < executor->trace_capacity)
+        executor->trace[place] = (tp_trace_span){.plan = p->plan,
+                                                 .execution = run->epoch - 1,
+                                                 .op = index,
+                                                 .begin = run->lane_begin[p->list->op[index].lane],
+                                                 .end = tpi_seconds()};
+}
+
+static tp_status after_op(tp_ctx *ctx, const void *pointer)
+{
+    const op_step *step = pointer;
+    tpi_run *run = step->run;
+    const tpi_prepared *p = run->prepared;
+    const tp_plan_op *op = &p->list->op[step->op];
+    if (run->lane_touching[op->lane])
+        p->board->table->untouch(p->board);
+    run->lane_touching[op->lane] = false;
+    if (tp_ctx_failure(ctx) != TP_OK) {
+        if (op->kind == TP_OP_LEAVE && p->board != NULL)
+            p->board->table->settle(p->board);
+        return TP_OK;
+    }
+    finish_op(run, step->op);
+    if (run->traced)
+        record_span(run, step->op);
+    return TP_OK;
+}
+
+/* ---- issuing ----------------------------------------------------------------------------------------------------------------------------------- */
+
+static const tpi_plan_issue general[TP_OP_KINDS] = {
+    [TP_OP_PULL] = tpi_issue_transfer, [TP_OP_PUSH] = tpi_issue_transfer,       [TP_OP_COPY] = tpi_issue_transfer,
+    [TP_OP_SEND] = tpi_issue_transfer, [TP_OP_RECV] = tpi_issue_transfer,       [TP_OP_REDUCE] = tpi_issue_reduce,
+    [TP_OP_COLLECTIVE] = tpi_issue_collective,
 };
 
-static void executor_free(tp_ctx *ctx)
+static tp_status call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
-    struct tpi_executor *executor = ctx->executor;
-    const tpi_backend *backend = ctx->backend;
-    for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++) {
-        if (executor->lane[lane] != NULL)
-            backend->stream_destroy(executor->lane[lane]);
-        if (executor->join[lane] != NULL)
-            backend->event_destroy(executor->join[lane]);
-    }
-    for (int i = 0; i < EVENTS; i++)
-        if (executor->done[i] != NULL)
-            backend->event_destroy(executor->done[i]);
-    if (executor->fork != NULL)
-        backend->event_destroy(executor->fork);
-    tpi_host_release(ctx, executor, sizeof *executor);
-    ctx->executor = NULL;
-    ctx->executor_free = NULL;
+    tpi_plan_issue issue = run->job.table->issue[op->kind] ? run->job.table->issue[op->kind] : general[op->kind];
+    return issue ? issue(run, stream, op) : TP_OK;
 }
 
-static tp_status executor_fill(tp_ctx *ctx, struct tpi_executor *executor)
+/* Peers' addresses are needed to issue an op that touches their memory. Where ops are issued ahead of time, the issuing thread waits for them. */
+static tp_status see_pages(const tpi_run *run, const tp_plan_op *op)
 {
-    const tpi_backend *backend = ctx->backend;
-    executor->lane[TP_LANE_COMPUTE] = ctx->compute;
-    for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++) {
-        TPI_TRY(backend->stream_create(ctx, tp_lane_name((tp_lane)lane), false, &executor->lane[lane]));
-        TPI_TRY(backend->event_create(ctx, &executor->join[lane]));
+    const tpi_prepared *p = run->prepared;
+    for (int i = 0; i < op->reads + op->writes; i++) {
+        int rank = i < op->reads ? op->read[i].rank : op->write[i - op->reads].rank;
+        const tpi_board_wait wait = {.lane = TP_LANES, .rank = rank, .flag = tpi_flag_shown(p), .epoch = run->epoch};
+        if (rank != p->rank)
+            TPI_TRY(p->board->table->wait(p->board, &wait, NULL));
     }
-    for (int i = 0; i < EVENTS; i++)
-        TPI_TRY(backend->event_create(ctx, &executor->done[i]));
-    return backend->event_create(ctx, &executor->fork);
-}
-
-static tp_status executor_get(tp_ctx *ctx, struct tpi_executor **out)
-{
-    if (ctx->executor == NULL) {
-        struct tpi_executor *executor = tpi_host_allocate(ctx, sizeof *executor);
-        if (executor == NULL)
-            return tpi_refuse(ctx, TP_ERR_MEMORY, "plan executor: out of memory");
-        ctx->executor = executor;
-        ctx->executor_free = executor_free;
-        tp_status status = executor_fill(ctx, executor);
-        if (status != TP_OK) {
-            executor_free(ctx);
-            return status;
-        }
-    }
-    *out = ctx->executor;
     return TP_OK;
 }
 
-static bool one_lane(const tp_plan_rank *plan)
+static tp_status issue_between(tpi_run *run, tpi_stream *stream, int index)
 {
-    for (int i = 0; i < plan->count; i++)
-        if (plan->op[i].lane != TP_LANE_COMPUTE)
-            return false;
-    return true;
+    const tpi_prepared *p = run->prepared;
+    const tp_plan_op *op = &p->list->op[index];
+    const op_step step = {run, index};
+    if (p->ahead && p->note[index].touches && p->board != NULL)
+        TPI_TRY(see_pages(run, op)); /* before the stretch that touches: those never wait */
+    TPI_TRY(p->ctx->backend->run(stream, before_op, &step, sizeof step));
+    return call_issue(run, stream, op);
 }
 
-static tp_status execute_inline(tp_ctx *ctx, const tp_plan_rank *plan, const tpi_plan_table *table, void *user)
+static tp_status issue_op(tpi_run *run, int index)
 {
-    for (int i = 0; i < plan->count; i++)
-        if (table->issue[plan->op[i].kind] != NULL)
-            TPI_TRY(table->issue[plan->op[i].kind](user, ctx->compute, &plan->op[i]));
-    return TP_OK;
-}
-
-static bool waited_for(const tp_plan_rank *plan, int index)
-{
-    for (int i = index + 1; i < plan->count; i++)
-        for (int w = 0; w < plan->op[i].waits; w++)
-            if (plan->op[i].wait[w].op == index && plan->op[i].lane != plan->op[index].lane)
-                return true;
-    return false;
-}
-
-static tp_status issue_op(tp_ctx *ctx, struct tpi_executor *executor, const tp_plan_rank *plan, int index, const tpi_plan_table *table, void *user)
-{
-    const tp_plan_op *op = &plan->op[index];
-    tpi_stream *stream = executor->lane[op->lane];
+    tpi_prepared *p = run->prepared;
+    const tpi_backend *backend = p->ctx->backend;
+    const tp_plan_op *op = &p->list->op[index];
+    tpi_stream *stream = p->ctx->executor->lane[op->lane];
     for (int w = 0; w < op->waits; w++)
-        TPI_TRY(ctx->backend->event_wait(executor->done[op->wait[w].op], stream));
-    if (table->issue[op->kind] != NULL)
-        TPI_TRY(table->issue[op->kind](user, stream, op));
-    return waited_for(plan, index) ? ctx->backend->event_record(executor->done[index], stream) : TP_OK;
+        if (op->wait[w].rank == p->rank && p->list->op[op->wait[w].op].lane != op->lane)
+            TPI_TRY(backend->event_wait(p->note[op->wait[w].op].event, stream));
+    tp_status status = issue_between(run, stream, index);
+    const op_step step = {run, index};
+    tp_status after = backend->run_anyway(stream, after_op, &step, sizeof step);
+    TPI_TRY(status);
+    TPI_TRY(after);
+    return p->note[index].event != NULL ? backend->event_record(p->note[index].event, stream) : TP_OK;
 }
 
-static tp_status join_lanes(tp_ctx *ctx, struct tpi_executor *executor)
+static tp_status fork_lanes(tpi_prepared *p)
 {
+    struct tpi_executor *executor = p->ctx->executor;
+    if (!p->uses[TP_LANE_COMM] && !p->uses[TP_LANE_COPY])
+        return TP_OK;
+    TPI_TRY(p->ctx->backend->event_record(executor->fork, p->ctx->compute));
+    for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++)
+        if (p->uses[lane])
+            TPI_TRY(p->ctx->backend->event_wait(executor->fork, executor->lane[lane]));
+    return TP_OK;
+}
+
+static tp_status join_lanes(tpi_prepared *p)
+{
+    struct tpi_executor *executor = p->ctx->executor;
     for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++) {
-        TPI_TRY(ctx->backend->event_record(executor->join[lane], executor->lane[lane]));
-        TPI_TRY(ctx->backend->event_wait(executor->join[lane], ctx->compute));
+        if (!p->uses[lane])
+            continue;
+        TPI_TRY(p->ctx->backend->event_record(executor->join[lane], executor->lane[lane]));
+        TPI_TRY(p->ctx->backend->event_wait(executor->join[lane], p->ctx->compute));
     }
     return TP_OK;
 }
 
-tp_status tpi_plan_execute(tp_ctx *ctx, const tp_plan *whole, const tpi_plan_table *table, void *user)
+/* ---- a run -------------------------------------------------------------------------------------------------------------------------------------- */
+
+static tp_status end_run(tp_ctx *ctx, const void *pointer)
 {
-    const tp_plan_rank *plan = &whole->rank[tp_comm_rank(tp_ctx_group(ctx, TP_AXIS_TP))];
-    if (one_lane(plan))
-        return execute_inline(ctx, plan, table, user);
-    struct tpi_executor *executor = NULL;
-    TPI_TRY(executor_get(ctx, &executor));
-    TPI_TRY(ctx->backend->event_record(executor->fork, ctx->compute));
-    for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++)
-        TPI_TRY(ctx->backend->event_wait(executor->fork, executor->lane[lane]));
+    tpi_run *const *run = pointer;
+    (void)ctx;
+    atomic_store(&(*run)->busy, 0);
+    return TP_OK;
+}
+
+static tp_status begin_run(tpi_prepared *p, const tpi_job *job, tpi_run **out)
+{
+    unsigned epoch = ++p->runs;
+    tpi_run *run = &p->slot[epoch % TPI_RUN_SLOTS];
+    if (atomic_load(&run->busy))
+        TPI_TRY(p->ctx->backend->stream_synchronize(p->ctx->compute));
+    run->job = *job;
+    run->epoch = epoch;
+    run->traced = p->ctx->executor->trace != NULL;
+    for (int lane = 0; lane < TP_LANES; lane++)
+        run->lane_ready[lane] = 0;
+    atomic_store(&run->busy, 1);
+    *out = run;
+    if (p->board == NULL)
+        return TP_OK;
+    tpi_view *page = (tpi_view *)p->board->table->page(p->board, p->rank) + epoch % TPI_RUN_SLOTS * TP_BUFFERS;
+    for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
+        page[buffer] = job->view[buffer];
+    if (p->ahead) {
+        int peer[TP_PLAN_MAX_RANKS], peers = 0;
+        for (int rank = 0; rank < p->plan->ranks; rank++)
+            if (rank != p->rank)
+                peer[peers++] = rank;
+        p->board->table->raise(p->board, tpi_flag_shown(p), epoch, 0, peer, peers);
+    }
+    return TP_OK;
+}
+
+/* Nothing beside the compute stream, nobody to wait for: ops are simply called. */
+static bool is_plain(const tpi_prepared *p)
+{
+    return p->board == NULL && !p->uses[TP_LANE_COMM] && !p->uses[TP_LANE_COPY];
+}
+
+static tp_status issue_plain(const tpi_run *run)
+{
+    const tpi_prepared *p = run->prepared;
+    for (int i = 0; i < p->list->count; i++)
+        TPI_TRY(call_issue(run, p->ctx->compute, &p->list->op[i]));
+    return TP_OK;
+}
+
+/* No lane may run on in memory that the caller is about to free, and no peer may touch it. */
+static tp_status break_off(tpi_prepared *p, tp_status status)
+{
+    tp_ctx *ctx = p->ctx;
+    if (tp_ctx_failure(ctx) == TP_OK)
+        tpi_fail(ctx, status, "%s", tp_ctx_message(ctx)[0] ? tp_ctx_message(ctx) : tp_status_text(status));
+    for (int lane = 0; lane < TP_LANES; lane++)
+        if (p->uses[lane])
+            ctx->backend->stream_synchronize(ctx->executor->lane[lane]);
+    if (p->board != NULL)
+        p->board->table->settle(p->board);
+    return tpi_ctx_usable(ctx);
+}
+
+static tp_status check_views(const tpi_prepared *p, const tpi_job *job)
+{
+    const tpi_view *output = &job->view[TP_BUFFER_OUTPUT];
+    for (int i = 0; i < p->list->count; i++)
+        if (p->list->op[i].kind == TP_OP_REDUCE && (output->stride != output->cols || job->residual.stride != job->residual.cols))
+            return tpi_refuse(p->ctx, TP_ERR_SHAPE, "plan: what a reduction writes, and its residual, must be dense");
+    return TP_OK;
+}
+
+tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
+{
+    TPI_TRY(tpi_ctx_usable(p->ctx));
+    TPI_TRY(check_views(p, job));
+    tpi_run *run;
+    TPI_TRY(begin_run(p, job, &run));
+    bool plain = is_plain(p);
     tp_status status = TP_OK;
-    for (int i = 0; i < plan->count && status == TP_OK; i++)
-        status = issue_op(ctx, executor, plan, i, table, user);
-    tp_status joined = join_lanes(ctx, executor); /* also after a failure: no lane may run on in memory that is released */
-    return status != TP_OK ? status : joined;
+    if (plain && !run->traced) {
+        status = issue_plain(run);
+    } else {
+        status = fork_lanes(p);
+        for (int i = 0; i < p->list->count && status == TP_OK; i++)
+            status = issue_op(run, i);
+        tp_status joined = join_lanes(p); /* also after a failure */
+        status = status != TP_OK ? status : joined;
+    }
+    tp_status ended = p->ctx->backend->run_anyway(p->ctx->compute, end_run, &run, sizeof run);
+    status = status != TP_OK ? status : ended;
+    if (status == TP_OK)
+        status = tp_ctx_failure(p->ctx);
+    return plain || status == TP_OK ? status : break_off(p, status);
 }

@@ -1,0 +1,91 @@
+/* Inside the executor: a context's lanes, prepared plans, and runs of them. */
+#ifndef TPI_EXECUTE_STATE_H
+#define TPI_EXECUTE_STATE_H
+
+#include <tp/trace.h>
+
+#include "plan/execute.h"
+
+/* Runs of one plan whose ops may be issued and not done: more than one only where the compute stream is a lane. */
+#define TPI_RUN_SLOTS 4
+
+/* What preparing found out about one of this rank's ops. */
+typedef struct tpi_op_note {
+    bool touches;     /* reads or writes peers' memory */
+    bool looks;       /* waits for another rank */
+    tpi_event *event; /* another lane waits for it; NULL: none does */
+    int peers, *peer; /* ranks that wait for it */
+    int partner;      /* SEND, RECV: the op it meets */
+    int first_pointer; /* REDUCE: of its reads and writes in the run's pointers */
+    int first_count;   /* COLLECTIVE: rows a rank, in the run's counts; -1: all rows */
+} tpi_op_note;
+
+struct tpi_run {
+    tpi_prepared *prepared;
+    tpi_job job;
+    unsigned epoch; /* 1 for the plan's first run */
+    atomic_int busy;
+    bool traced;
+    void **pointer;
+    int64_t *count;
+    int64_t *stamp;                /* [ops]: when each was done, for the modelled link */
+    int64_t lane_ready[TP_LANES];  /* when everything that the lane has waited for was there */
+    bool lane_touching[TP_LANES];
+    double lane_begin[TP_LANES];   /* of the op under way, for the trace */
+};
+
+struct tpi_prepared {
+    tpi_prepared *next; /* of the context's */
+    tp_ctx *ctx;
+    tp_comm *comm, *lane_comm; /* compute lane's and other lanes' collectives */
+    tp_plan_desc desc;         /* that tpi_plan_get was asked for */
+    tp_plan *own;              /* made here; NULL: borrowed */
+    const tp_plan *plan;
+    const tp_plan_rank *list;
+    int rank;
+    bool uses[TP_LANES];
+    bool ahead; /* the compute stream is a lane: ops are issued before what they wait for is there */
+    bool striped[TP_BUFFERS]; /* pieces lie in order of chunks, then owners, so that a chunk's collective is dense */
+    int flags;  /* a rank */
+    tpi_board *board; /* NULL: no op looks at another rank */
+    tpi_op_note *note;
+    unsigned runs;
+    tpi_run slot[TPI_RUN_SLOTS];
+    void *memory;
+    size_t bytes;
+};
+
+/* A communicator for lanes beside the compute stream. */
+typedef struct tpi_lane_comm {
+    struct tpi_lane_comm *next;
+    tp_comm *group, *comm;
+} tpi_lane_comm;
+
+struct tpi_executor {
+    tpi_stream *lane[TP_LANES]; /* COMPUTE: the context's; others NULL until a plan uses them */
+    tpi_event *fork, *join[TP_LANES];
+    tpi_lane_comm *comms;
+    tpi_prepared *prepared;
+    tp_trace_span *trace; /* NULL: off */
+    int64_t trace_capacity;
+    atomic_llong traced;
+};
+
+/* Flags of op `op`: it is done; SEND: its data is there. After all ops': the run's addresses are on the page. */
+int tpi_flag_done(int op);
+int tpi_flag_posted(int op);
+int tpi_flag_shown(const tpi_prepared *prepared);
+
+/* What a rank shows of one run. */
+const tpi_view *tpi_run_page(const tpi_run *run, int rank);
+
+tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
+
+/* execute_ops.c: kinds that need no callback. */
+tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+/* Bytes of a region in this run. */
+size_t tpi_run_bytes(const tpi_run *run, const tp_region *region);
+
+#endif
