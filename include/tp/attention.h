@@ -23,6 +23,8 @@ typedef struct tp_attention_desc {
     float probability_dropout;
     float output_dropout;
     bool sequence_parallel;
+    tp_overlap overlap; /* of collectives with GEMMs; the same bits with any */
+    int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
     float init_std;      /* 0: 0.02 */
     float proj_init_std; /* 0: init_std */
     uint32_t layer;      /* tells layers' dropout masks apart */

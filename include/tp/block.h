@@ -13,12 +13,14 @@ typedef enum tp_norm_place {
     TP_NORM_POST     /* h = norm(x + attention(x)); y = norm(h + mlp(h)) */
 } tp_norm_place;
 
-/* hidden, dtype, sequence_parallel and layer of the parts come from here; what is set in them must agree or be 0. */
+/* hidden, dtype, sequence_parallel, overlap, chunks and layer of the parts come from here; what is set in them must agree or be 0. */
 typedef struct tp_block_desc {
     const char *name; /* "<name>.norm1.…", ".attention.…", ".norm2.…", ".mlp.…" */
     int64_t hidden;
     tp_dtype dtype;
     bool sequence_parallel;
+    tp_overlap overlap; /* of collectives with GEMMs; the same bits with any */
+    int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
     uint32_t layer;
     tp_norm_place place;
     tp_norm_kind norm;

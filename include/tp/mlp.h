@@ -25,6 +25,8 @@ typedef struct tp_mlp_desc {
     bool bias;
     float output_dropout;
     bool sequence_parallel;
+    tp_overlap overlap; /* of collectives with GEMMs; the same bits with any */
+    int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
     float init_std;      /* 0: 0.02 */
     float down_init_std; /* 0: init_std */
     uint32_t layer;

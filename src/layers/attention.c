@@ -52,6 +52,8 @@ static tp_status create_linears(tp_ctx *ctx, tp_attention *layer)
                              .dtype = desc->dtype,
                              .bias = desc->bias,
                              .sequence_parallel = desc->sequence_parallel,
+                             .overlap = desc->overlap,
+                             .chunks = desc->chunks,
                              .parts = 3,
                              .part = {query, key, key},
                              .init_std = desc->init_std};

@@ -58,6 +58,8 @@ static tp_status create_parts(tp_ctx *ctx, tp_block *layer)
     attention.hidden = desc->hidden;
     attention.dtype = desc->dtype;
     attention.sequence_parallel = desc->sequence_parallel;
+    attention.overlap = desc->overlap;
+    attention.chunks = desc->chunks;
     attention.layer = desc->layer;
     TPI_TRY(tp_attention_create(ctx, &attention, &layer->attention));
     tp_mlp_desc mlp = desc->mlp;
@@ -66,6 +68,8 @@ static tp_status create_parts(tp_ctx *ctx, tp_block *layer)
     mlp.hidden = desc->hidden;
     mlp.dtype = desc->dtype;
     mlp.sequence_parallel = desc->sequence_parallel;
+    mlp.overlap = desc->overlap;
+    mlp.chunks = desc->chunks;
     mlp.layer = desc->layer;
     return tp_mlp_create(ctx, &mlp, &layer->mlp);
 }

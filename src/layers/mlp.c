@@ -52,6 +52,8 @@ static tp_status create_linears(tp_ctx *ctx, tp_mlp *layer)
                              .dtype = desc->dtype,
                              .bias = desc->bias,
                              .sequence_parallel = desc->sequence_parallel,
+                             .overlap = desc->overlap,
+                             .chunks = desc->chunks,
                              .parts = layer->gated ? 2 : 1,
                              .part = {{.units = desc->ffn, .unit_size = 1}, {.units = desc->ffn, .unit_size = 1}},
                              .init_std = desc->init_std};

@@ -10,10 +10,12 @@ typedef struct linear_object {
     tp_linear_saved saved;
 } linear_object;
 
-static tp_status linear_create(tp_ctx *ctx, const void *desc, bool sequence_parallel, void **out)
+static tp_status linear_create(tp_ctx *ctx, const void *desc, const tpt_layout *layout, void **out)
 {
     tp_linear_desc own = *(const tp_linear_desc *)desc;
-    own.sequence_parallel = sequence_parallel;
+    own.sequence_parallel = layout->sequence_parallel;
+    own.overlap = layout->overlap;
+    own.chunks = layout->chunks;
     linear_object *object = calloc(1, sizeof *object);
     *out = object;
     return tp_linear_create(ctx, &own, &object->layer);
@@ -79,10 +81,10 @@ typedef struct norm_object {
     tp_norm_saved saved;
 } norm_object;
 
-static tp_status norm_create(tp_ctx *ctx, const void *desc, bool sequence_parallel, void **out)
+static tp_status norm_create(tp_ctx *ctx, const void *desc, const tpt_layout *layout, void **out)
 {
     tp_norm_desc own = *(const tp_norm_desc *)desc;
-    own.sequence_parallel = sequence_parallel;
+    own.sequence_parallel = layout->sequence_parallel;
     norm_object *object = calloc(1, sizeof *object);
     *out = object;
     return tp_norm_create(ctx, &own, &object->layer);
@@ -140,10 +142,12 @@ typedef struct mlp_object {
     tp_mlp_saved saved;
 } mlp_object;
 
-static tp_status mlp_create(tp_ctx *ctx, const void *desc, bool sequence_parallel, void **out)
+static tp_status mlp_create(tp_ctx *ctx, const void *desc, const tpt_layout *layout, void **out)
 {
     tp_mlp_desc own = *(const tp_mlp_desc *)desc;
-    own.sequence_parallel = sequence_parallel;
+    own.sequence_parallel = layout->sequence_parallel;
+    own.overlap = layout->overlap;
+    own.chunks = layout->chunks;
     mlp_object *object = calloc(1, sizeof *object);
     *out = object;
     return tp_mlp_create(ctx, &own, &object->layer);
@@ -206,10 +210,12 @@ typedef struct attention_object {
     tp_attention_saved saved;
 } attention_object;
 
-static tp_status attention_create(tp_ctx *ctx, const void *desc, bool sequence_parallel, void **out)
+static tp_status attention_create(tp_ctx *ctx, const void *desc, const tpt_layout *layout, void **out)
 {
     tp_attention_desc own = *(const tp_attention_desc *)desc;
-    own.sequence_parallel = sequence_parallel;
+    own.sequence_parallel = layout->sequence_parallel;
+    own.overlap = layout->overlap;
+    own.chunks = layout->chunks;
     attention_object *object = calloc(1, sizeof *object);
     *out = object;
     return tp_attention_create(ctx, &own, &object->layer);
@@ -272,10 +278,12 @@ typedef struct block_object {
     tp_block_saved saved;
 } block_object;
 
-static tp_status block_create(tp_ctx *ctx, const void *desc, bool sequence_parallel, void **out)
+static tp_status block_create(tp_ctx *ctx, const void *desc, const tpt_layout *layout, void **out)
 {
     tp_block_desc own = *(const tp_block_desc *)desc;
-    own.sequence_parallel = sequence_parallel;
+    own.sequence_parallel = layout->sequence_parallel;
+    own.overlap = layout->overlap;
+    own.chunks = layout->chunks;
     block_object *object = calloc(1, sizeof *object);
     *out = object;
     return tp_block_create(ctx, &own, &object->layer);

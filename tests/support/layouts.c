@@ -147,7 +147,7 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     run_state *s = arg;
     const tpt_case *c = s->c;
     void *layer = NULL;
-    tp_status status = c->table->create(ctx, c->desc, s->layout->sequence_parallel, &layer);
+    tp_status status = c->table->create(ctx, c->desc, s->layout, &layer);
     if (status != TP_OK)
         return status;
     tp_param *params[TPT_MAX_PARAMS];

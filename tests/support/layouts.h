@@ -14,6 +14,8 @@ typedef struct tpt_layout {
     tp_isa isa;
     uint64_t lane_delay_seed;
     bool split_backward; /* backward_input, then backward_weight, instead of backward */
+    tp_overlap overlap;
+    int chunks;
 } tpt_layout;
 
 /* Which side of a layer is cut over ranks by columns (single-unit parts only); the other follows sequence parallelism. */
@@ -21,7 +23,7 @@ typedef enum tpt_cut { TPT_CUT_NONE = 0, TPT_CUT_OUTPUT, TPT_CUT_INPUT } tpt_cut
 
 /* A layer as the harness sees it. layer is what create made. */
 typedef struct tpt_layer_table {
-    tp_status (*create)(tp_ctx *ctx, const void *desc, bool sequence_parallel, void **layer);
+    tp_status (*create)(tp_ctx *ctx, const void *desc, const tpt_layout *layout, void **layer);
     void (*destroy)(void *layer);
     int (*params)(void *layer, tp_param **out, int capacity);
     size_t (*saved_bytes)(void *layer, const tp_pass *pass);

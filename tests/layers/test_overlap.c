@@ -1,0 +1,97 @@
+/* Every overlap algorithm gives the bits of one rank without any: linear layers, MLP, attention and block, forward and backward. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../support/data.h"
+#include "../support/layer_tables.h"
+
+static const int64_t token_counts[] = {37, 5, 1, 0, 64};
+
+static tpt_case linear_case(const tp_linear_desc *desc, int64_t tokens)
+{
+    return (tpt_case){.name = desc->name,
+                      .table = &tpt_linear_table,
+                      .desc = desc,
+                      .dtype = desc->dtype,
+                      .cut = desc->kind == TP_LINEAR_COLUMN ? TPT_CUT_OUTPUT : TPT_CUT_INPUT,
+                      .in = desc->in_features,
+                      .out = desc->out_features,
+                      .pass = {.tokens = tokens, .step = 2, .first_token = 7},
+                      .residual = desc->kind == TP_LINEAR_ROW,
+                      .microbatches = 2,
+                      .seed = 31};
+}
+
+static void compare(const tpt_case *c, const tpt_result *one, const tpt_layout *layout)
+{
+    char name[128];
+    snprintf(name, sizeof name, "%s with %d chunks on %d ranks, sequence parallelism %s, %lld tokens", tp_overlap_name(layout->overlap), layout->chunks,
+             layout->tp, layout->sequence_parallel ? "on" : "off", (long long)c->pass.tokens);
+    tpt_result other;
+    tpt_case_run(c, layout, &other);
+    cr_assert(tpt_result_same(c, name, one, &other), "%s: %s differs from one rank", c->name, name);
+    tpt_result_free(&other);
+}
+
+/* All algorithms on a few layouts: every rank count, chunks and mode comes up. */
+static void same_with_every_algorithm(const tpt_case *c)
+{
+    static const tpt_layout layouts[] = {
+        {.tp = 2, .sequence_parallel = true, .chunks = 1},
+        {.tp = 2, .chunks = 3, .split_backward = true},
+        {.tp = 4, .sequence_parallel = true, .chunks = 2, .split_backward = true},
+        {.tp = 4, .chunks = 5, .lane_delay_seed = 11},
+        {.tp = 8, .sequence_parallel = true, .chunks = 3, .lane_delay_seed = 5},
+        {.tp = 8, .chunks = 2},
+    };
+    tpt_result one;
+    tpt_case_run(c, &(tpt_layout){.tp = 1, .threads = 1}, &one);
+    for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_AUTO; overlap++)
+        for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+            tpt_layout layout = layouts[i];
+            layout.threads = 1;
+            layout.overlap = (tp_overlap)overlap;
+            compare(c, &one, &layout);
+        }
+    tpt_result_free(&one);
+}
+
+static void every_token_count(const tp_linear_desc *desc)
+{
+    for (size_t i = 0; i < sizeof token_counts / sizeof token_counts[0]; i++) {
+        tpt_case c = linear_case(desc, token_counts[i]);
+        same_with_every_algorithm(&c);
+    }
+}
+
+Test(overlap, column_f32, .timeout = 120)
+{
+    every_token_count(&(tp_linear_desc){
+        .name = "column", .kind = TP_LINEAR_COLUMN, .in_features = 24, .out_features = 20, .dtype = TP_DTYPE_F32, .bias = true});
+}
+
+Test(overlap, column_bf16, .timeout = 120)
+{
+    every_token_count(&(tp_linear_desc){
+        .name = "column", .kind = TP_LINEAR_COLUMN, .in_features = 19, .out_features = 23, .dtype = TP_DTYPE_BF16, .bias = true});
+}
+
+Test(overlap, row_f32, .timeout = 120)
+{
+    every_token_count(&(tp_linear_desc){.name = "row",
+                                        .kind = TP_LINEAR_ROW,
+                                        .in_features = 21,
+                                        .out_features = 24,
+                                        .dtype = TP_DTYPE_F32,
+                                        .bias = true,
+                                        .dropout = 0.25f,
+                                        .site = 3});
+}
+
+Test(overlap, row_bf16, .timeout = 120)
+{
+    every_token_count(&(tp_linear_desc){
+        .name = "row", .kind = TP_LINEAR_ROW, .in_features = 33, .out_features = 18, .dtype = TP_DTYPE_BF16, .bias = true});
+}
