@@ -66,7 +66,8 @@ static tp_status create_linears(tp_ctx *ctx, tp_attention *layer)
     linear.init_std = desc->proj_init_std > 0 ? desc->proj_init_std : desc->init_std;
     linear.dropout = desc->output_dropout;
     linear.site = desc->layer << 8 | TPI_SITE_ATTENTION_OUTPUT;
-    return tp_linear_create(ctx, &linear, &layer->proj);
+    TPI_TRY(tp_linear_create(ctx, &linear, &layer->proj));
+    return tpi_chain_prepare(layer->qkv, layer->proj, true, &layer->chain);
 }
 
 static tp_status fill(tp_ctx *ctx, const tp_attention_desc *desc, tp_attention *layer)
@@ -158,9 +159,35 @@ static tp_status resolve_pass(tp_ctx *ctx, const tp_attention *layer, const tp_p
     return TP_OK;
 }
 
+/* Rotary embedding and attention between the chain's GEMMs, over all tokens. */
+static tp_status compute_core(const tpi_chain_call *call, tpi_stream *stream, tp_range rows)
+{
+    const tp_attention *layer = call->layer;
+    (void)rows;
+    TPI_TRY(tpi_attention_rotate(layer->ctx, layer, &call->first.pass, &call->middle, false));
+    tpi_attention_args core = tpi_attention_core_args(layer, &call->first.pass, call->saved);
+    return tpi_attention(stream, &core);
+}
+
+static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
+{
+    tpi_chain_call call;
+    TPI_TRY(tpi_chain_begin(ctx, layer->qkv, layer->proj, pass, &call));
+    call.middle = saved->qkv;
+    call.core = saved->core;
+    call.compute = compute_core;
+    call.layer = layer;
+    call.saved = saved;
+    saved->qkv_input.x = io->in;
+    saved->proj_input.x = saved->core;
+    return tpi_chain_forward(&call, layer->chain, io);
+}
+
 static tp_status forward_in(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
 {
     tp_io qkv = {.in = io->in, .out = saved->qkv};
+    if (layer->chain != NULL)
+        return forward_chain(ctx, layer, pass, io, saved);
     TPI_TRY(tp_linear_forward(ctx, layer->qkv, pass, &qkv, &saved->qkv_input));
     TPI_TRY(tpi_attention_rotate(ctx, layer, pass, &saved->qkv, false));
     tpi_attention_args core = tpi_attention_core_args(layer, pass, saved);
@@ -219,14 +246,29 @@ size_t tp_attention_delayed_bytes(const tp_attention *layer, const tp_pass *pass
 }
 
 /* dy -> dcore -> dqkv; dcore lives in scratch. */
-static tp_status backward_to_qkv(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy, const tp_attention_saved *saved,
-                                 tp_attention_delayed *delayed)
+static tp_status backward_core(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy, const tp_attention_saved *saved,
+                               tp_attention_delayed *delayed)
 {
     tp_tensor dcore;
     TPI_TRY(tpi_scratch_tensor(ctx, layer->desc.dtype, pass->tokens, layer->q_width, &dcore));
     tp_io proj = {.in = dy, .out = dcore};
     TPI_TRY(tp_linear_backward_input(ctx, layer->proj, pass, &proj, &delayed->proj));
     return tpi_attention_core_backward(ctx, layer, pass, &dcore, saved, &delayed->dqkv);
+}
+
+/* Carves the delayed memory and fills all of it but qkv's part. */
+static tp_status backward_to_qkv(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy, const tp_attention_saved *saved,
+                                 tp_attention_delayed *delayed)
+{
+    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_attention_delayed_bytes(layer, pass)));
+    tpi_attention_gradients gradients = carve_gradients(layer, pass, delayed->memory);
+    delayed->dqkv = gradients.dqkv;
+    delayed->proj = (tp_linear_delayed){.memory = gradients.proj, .bytes = gradients.proj_bytes};
+    delayed->qkv = (tp_linear_delayed){.memory = gradients.qkv, .bytes = gradients.qkv_bytes};
+    tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
+    tp_status status = backward_core(ctx, layer, pass, dy, saved, delayed);
+    tpi_arena_release(&ctx->scratch, mark);
+    return status;
 }
 
 tp_status tp_attention_backward_input(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
@@ -237,16 +279,9 @@ tp_status tp_attention_backward_input(tp_ctx *ctx, const tp_attention *layer, co
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_backward_input: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
-    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_attention_delayed_bytes(layer, &resolved)));
-    tpi_attention_gradients gradients = carve_gradients(layer, &resolved, delayed->memory);
-    delayed->dqkv = gradients.dqkv;
-    delayed->proj = (tp_linear_delayed){.memory = gradients.proj, .bytes = gradients.proj_bytes};
-    delayed->qkv = (tp_linear_delayed){.memory = gradients.qkv, .bytes = gradients.qkv_bytes};
-    tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = backward_to_qkv(ctx, layer, &resolved, io->in, saved, delayed);
-    tpi_arena_release(&ctx->scratch, mark);
+    TPI_TRY(backward_to_qkv(ctx, layer, &resolved, io->in, saved, delayed));
     tp_io qkv = {.in = delayed->dqkv, .out = io->out, .residual = io->residual};
-    return status != TP_OK ? status : tp_linear_backward_input(ctx, layer->qkv, &resolved, &qkv, &delayed->qkv);
+    return tp_linear_backward_input(ctx, layer->qkv, &resolved, &qkv, &delayed->qkv);
 }
 
 tp_status tp_attention_backward_weight(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_attention_saved *saved,
@@ -270,9 +305,12 @@ tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp
     tp_attention_delayed delayed = {.bytes = tp_attention_delayed_bytes(layer, &resolved)};
     tp_status status = tpi_scratch(ctx, delayed.bytes, &delayed.memory);
     if (status == TP_OK)
-        status = tp_attention_backward_input(ctx, layer, &resolved, io, saved, &delayed);
+        status = backward_to_qkv(ctx, layer, &resolved, io->in, saved, &delayed);
+    tp_io qkv = {.in = delayed.dqkv, .out = io->out, .residual = io->residual};
     if (status == TP_OK)
-        status = tp_attention_backward_weight(ctx, layer, &resolved, saved, &delayed);
+        status = tp_linear_backward(ctx, layer->qkv, &resolved, &qkv, &saved->qkv_input);
+    if (status == TP_OK)
+        status = tp_linear_backward_weight(ctx, layer->proj, &resolved, &saved->proj_input, &delayed.proj);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

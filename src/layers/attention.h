@@ -4,7 +4,7 @@
 
 #include <tp/attention.h>
 
-#include "layers/layer.h"
+#include "layers/chain.h"
 
 /* How partial dK, dV are added up. A slot is the chain over the query heads of one virtual rank that read one kv head. */
 typedef struct tpi_head_map {
@@ -26,6 +26,7 @@ struct tp_attention {
     tp_attention_desc desc;
     char name[TP_PARAM_NAME];
     tp_linear *qkv, *proj;
+    tpi_prepared *chain; /* forward; NULL: one after the other */
     tpi_head_map map;
     int64_t q_width, kv_width; /* features of this rank: q, and k or v */
 };

@@ -47,6 +47,7 @@ bool tpi_linear_splits_tokens(const tp_linear *layer);
 /* Rows of this rank on the side that sequence parallelism shards. */
 tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass);
 
+tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
 tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows, tpi_linear_call *call);
 
 #endif

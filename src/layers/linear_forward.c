@@ -109,7 +109,7 @@ tp_reduce_desc tpi_linear_reduce(const tpi_linear_call *call)
 
 static const tpi_plan_table forward_table = {.issue = {[TP_OP_GEMM] = forward_gemm}};
 
-static tp_status check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
+tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
 {
     tp_range rows = tpi_linear_rows(layer, pass);
     int64_t mine = rows.end - rows.begin;
@@ -150,7 +150,7 @@ tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
 {
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
-    TPI_TRY(check_forward(layer, &call.pass, io));
+    TPI_TRY(tpi_linear_check_forward(layer, &call.pass, io));
     if (fusion != NULL)
         call.fusion = *fusion;
     if (saved != NULL)

@@ -2,7 +2,7 @@
 
 #include <tp/mlp.h>
 
-#include "layers/layer.h"
+#include "layers/chain.h"
 
 struct tp_mlp {
     tp_ctx *ctx;
@@ -11,6 +11,7 @@ struct tp_mlp {
     tpi_activation activation;
     bool gated;
     tp_linear *up, *down;
+    tpi_prepared *chain; /* forward; NULL: the two layers one after the other */
     int64_t ffn_local;
 };
 
@@ -68,7 +69,7 @@ static tp_status create_linears(tp_ctx *ctx, tp_mlp *layer)
     linear.site = desc->layer << 8 | TPI_SITE_MLP_OUTPUT;
     TPI_TRY(tp_linear_create(ctx, &linear, &layer->down));
     layer->ffn_local = tp_linear_local_features(layer->down);
-    return TP_OK;
+    return tpi_chain_prepare(layer->up, layer->down, false, &layer->chain);
 }
 
 tp_status tp_mlp_create(tp_ctx *ctx, const tp_mlp_desc *desc, tp_mlp **out)
@@ -135,9 +136,9 @@ size_t tp_mlp_saved_bytes(const tp_mlp *layer, const tp_pass *pass)
     return carve_buffers(layer, pass, NULL).bytes;
 }
 
-static tp_status apply_gate(tp_ctx *ctx, const tp_mlp *layer, const tp_tensor *pre, const tp_tensor *act)
+static tp_status apply_gate(tpi_stream *stream, const tp_mlp *layer, const tp_tensor *pre, const tp_tensor *act)
 {
-    return tpi_activate(ctx->compute, &(tpi_activation_args){.activation = layer->activation,
+    return tpi_activate(stream, &(tpi_activation_args){.activation = layer->activation,
                                                             .gated = true,
                                                             .rows = act->shape[0],
                                                             .cols = layer->ffn_local,
@@ -146,6 +147,28 @@ static tp_status apply_gate(tp_ctx *ctx, const tp_mlp *layer, const tp_tensor *p
                                                             .x_stride = pre->stride[0],
                                                             .y = act->data,
                                                             .y_stride = act->stride[0]});
+}
+
+/* The gate between the chain's GEMMs, on some rows. */
+static tp_status gate_rows(const tpi_chain_call *call, tpi_stream *stream, tp_range rows)
+{
+    tp_tensor pre = tp_tensor_rows(call->middle, rows.begin, rows.end), act = tp_tensor_rows(call->core, rows.begin, rows.end);
+    return apply_gate(stream, call->layer, &pre, &act);
+}
+
+static tp_status forward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
+                               tp_mlp_saved *saved)
+{
+    tpi_chain_call call;
+    TPI_TRY(tpi_chain_begin(ctx, layer->up, layer->down, pass, &call));
+    call.first.fusion = *fusion;
+    call.middle = layer->gated ? saved->pre : saved->act;
+    call.core = saved->act;
+    call.compute = layer->gated ? gate_rows : NULL;
+    call.layer = layer;
+    saved->up_input.x = io->in;
+    saved->down_input.x = saved->act;
+    return tpi_chain_forward(&call, layer->chain, io);
 }
 
 static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, tp_mlp_saved *saved)
@@ -157,9 +180,11 @@ static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pas
         fusion.activation = layer->activation;
         fusion.pre = saved->pre;
     }
+    if (layer->chain != NULL)
+        return forward_chain(ctx, layer, pass, io, &fusion, saved);
     TPI_TRY(tpi_linear_forward(ctx, layer->up, pass, &up, &fusion, &saved->up_input));
     if (layer->gated)
-        TPI_TRY(apply_gate(ctx, layer, &saved->pre, &saved->act));
+        TPI_TRY(apply_gate(ctx->compute, layer, &saved->pre, &saved->act));
     tp_io down = {.in = saved->act, .out = io->out, .residual = io->residual};
     return tp_linear_forward(ctx, layer->down, pass, &down, &saved->down_input);
 }
@@ -246,6 +271,21 @@ static tp_status backward_down(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *
                                                             .dx_stride = delayed->dpre.stride[0]});
 }
 
+/* Carves the delayed memory and fills all of it but up's part. */
+static tp_status backward_to_up(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, tp_tensor dy, const tp_mlp_saved *saved,
+                                tp_mlp_delayed *delayed)
+{
+    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_mlp_delayed_bytes(layer, pass)));
+    tpi_mlp_gradients gradients = carve_gradients(layer, pass, delayed->memory);
+    delayed->dpre = gradients.dpre;
+    delayed->down = (tp_linear_delayed){.memory = gradients.down, .bytes = gradients.down_bytes};
+    delayed->up = (tp_linear_delayed){.memory = gradients.up, .bytes = gradients.up_bytes};
+    tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
+    tp_status status = backward_down(ctx, layer, pass, dy, saved, delayed);
+    tpi_arena_release(&ctx->scratch, mark);
+    return status;
+}
+
 tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved,
                                 tp_mlp_delayed *delayed)
 {
@@ -255,16 +295,9 @@ tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass 
     tp_pass resolved;
     tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
-    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_mlp_delayed_bytes(layer, &resolved)));
-    tpi_mlp_gradients gradients = carve_gradients(layer, &resolved, delayed->memory);
-    delayed->dpre = gradients.dpre;
-    delayed->down = (tp_linear_delayed){.memory = gradients.down, .bytes = gradients.down_bytes};
-    delayed->up = (tp_linear_delayed){.memory = gradients.up, .bytes = gradients.up_bytes};
-    tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = backward_down(ctx, layer, &resolved, io->in, saved, delayed);
-    tpi_arena_release(&ctx->scratch, mark);
+    TPI_TRY(backward_to_up(ctx, layer, &resolved, io->in, saved, delayed));
     tp_io up = {.in = delayed->dpre, .out = io->out, .residual = io->residual};
-    return status != TP_OK ? status : tp_linear_backward_input(ctx, layer->up, &resolved, &up, &delayed->up);
+    return tp_linear_backward_input(ctx, layer->up, &resolved, &up, &delayed->up);
 }
 
 tp_status tp_mlp_backward_weight(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_mlp_saved *saved,
@@ -289,9 +322,12 @@ tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     tp_mlp_delayed delayed = {.bytes = tp_mlp_delayed_bytes(layer, &resolved)};
     tp_status status = tpi_scratch(ctx, delayed.bytes, &delayed.memory);
     if (status == TP_OK)
-        status = tp_mlp_backward_input(ctx, layer, &resolved, io, saved, &delayed);
+        status = backward_to_up(ctx, layer, &resolved, io->in, saved, &delayed);
+    tp_io up = {.in = delayed.dpre, .out = io->out, .residual = io->residual};
     if (status == TP_OK)
-        status = tp_mlp_backward_weight(ctx, layer, &resolved, saved, &delayed);
+        status = tp_linear_backward(ctx, layer->up, &resolved, &up, &saved->up_input);
+    if (status == TP_OK)
+        status = tp_linear_backward_weight(ctx, layer->down, &resolved, &saved->down_input, &delayed.down);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

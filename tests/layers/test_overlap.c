@@ -95,3 +95,69 @@ Test(overlap, row_bf16, .timeout = 120)
     every_token_count(&(tp_linear_desc){
         .name = "row", .kind = TP_LINEAR_ROW, .in_features = 33, .out_features = 18, .dtype = TP_DTYPE_BF16, .bias = true});
 }
+
+static tpt_case wide_case(const char *name, const tpt_layer_table *table, const void *desc, tp_dtype dtype, int64_t hidden, int64_t tokens)
+{
+    return (tpt_case){.name = name,
+                      .table = table,
+                      .desc = desc,
+                      .dtype = dtype,
+                      .in = hidden,
+                      .out = hidden,
+                      .pass = {.tokens = tokens, .step = 2, .first_token = 7},
+                      .residual = true,
+                      .seed = 31};
+}
+
+Test(overlap, mlp, .timeout = 120)
+{
+    for (int i = 0; i < 4; i++) {
+        tp_mlp_desc desc = {.name = "mlp",
+                            .hidden = 24,
+                            .ffn = 35,
+                            .activation = i % 2 ? TP_ACTIVATION_SWIGLU : TP_ACTIVATION_GELU,
+                            .dtype = i / 2 ? TP_DTYPE_BF16 : TP_DTYPE_F32,
+                            .bias = true,
+                            .output_dropout = 0.25f,
+                            .layer = 3};
+        for (size_t t = 0; t < sizeof token_counts / sizeof token_counts[0]; t += i % 2 ? 2 : 1) {
+            tpt_case c = wide_case("mlp", &tpt_mlp_table, &desc, desc.dtype, desc.hidden, token_counts[t]);
+            same_with_every_algorithm(&c);
+        }
+    }
+}
+
+Test(overlap, attention, .timeout = 120)
+{
+    for (int i = 0; i < 2; i++) {
+        tp_attention_desc desc = {.name = "attention",
+                                  .hidden = 32,
+                                  .heads = 8,
+                                  .kv_heads = i ? 2 : 8,
+                                  .dtype = i ? TP_DTYPE_BF16 : TP_DTYPE_F32,
+                                  .bias = true,
+                                  .rope_theta = i ? 10000 : 0,
+                                  .output_dropout = 0.1f,
+                                  .layer = 2};
+        for (size_t t = 0; t < sizeof token_counts / sizeof token_counts[0]; t += 1) {
+            tpt_case c = wide_case("attention", &tpt_attention_table, &desc, desc.dtype, desc.hidden, token_counts[t]);
+            same_with_every_algorithm(&c);
+        }
+    }
+}
+
+Test(overlap, block, .timeout = 120)
+{
+    for (int i = 0; i < 2; i++) {
+        tp_block_desc desc = {.name = "block",
+                              .hidden = 32,
+                              .dtype = i ? TP_DTYPE_BF16 : TP_DTYPE_F32,
+                              .layer = 1,
+                              .place = i ? TP_NORM_POST : TP_NORM_PRE,
+                              .norm = i ? TP_NORM_RMS : TP_NORM_LAYER,
+                              .attention = {.heads = 8, .bias = true, .rope_theta = 10000},
+                              .mlp = {.ffn = 40, .activation = TP_ACTIVATION_SWIGLU, .bias = true, .output_dropout = 0.1f}};
+        tpt_case c = wide_case("block", &tpt_block_table, &desc, desc.dtype, desc.hidden, 37);
+        same_with_every_algorithm(&c);
+    }
+}
