@@ -50,6 +50,12 @@ void tpi_message_set(const char *text);
 /* TP_OK, or the sticky failure: public calls begin with it. */
 tp_status tpi_ctx_usable(tp_ctx *ctx);
 
+/* What public calls check first: an argument that must not be NULL, and an object, made with `owner` (NULL: there is no object), that must be this
+ * usable context's. what: "tp_norm_forward: layer". */
+tp_status tpi_given(tp_ctx *ctx, const char *what, const void *argument);
+tp_status tpi_object_usable(tp_ctx *ctx, const char *what, const tp_ctx *owner);
+#define TPI_TRY_OBJECT(ctx, what, object) TPI_TRY(tpi_object_usable(ctx, what, (object) != NULL ? (object)->ctx : NULL))
+
 /* Returns from the caller when a step fails. */
 #define TPI_TRY(expression)                        \
     do {                                           \

@@ -57,6 +57,18 @@ tp_status tpi_ctx_usable(tp_ctx *ctx)
     return status;
 }
 
+tp_status tpi_given(tp_ctx *ctx, const char *what, const void *argument)
+{
+    return argument ? TP_OK : tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s is NULL", what);
+}
+
+tp_status tpi_object_usable(tp_ctx *ctx, const char *what, const tp_ctx *owner)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_given(ctx, what, owner));
+    return owner == ctx ? TP_OK : tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s belongs to another context", what);
+}
+
 tp_status tp_ctx_failure(const tp_ctx *ctx)
 {
     return (tp_status)atomic_load(&ctx->failure.status);

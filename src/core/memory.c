@@ -86,6 +86,7 @@ void tpi_host_release(tp_ctx *ctx, void *memory, size_t bytes)
 
 tp_status tp_ctx_allocate(tp_ctx *ctx, tp_memory_kind kind, size_t bytes, void **out)
 {
+    TPI_TRY(tpi_given(ctx, "tp_ctx_allocate: out", out));
     *out = NULL;
     TPI_TRY(tpi_ctx_usable(ctx));
     if ((int)kind < 0 || (int)kind >= TP_MEMORY_KINDS)

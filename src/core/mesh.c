@@ -15,6 +15,8 @@ static int *axis_size(tp_mesh *mesh, tp_axis axis)
 
 tp_status tp_mesh_resolve(tp_mesh *mesh, int ranks)
 {
+    if (!mesh)
+        return tpi_message(TP_ERR_ARGUMENT, "mesh is NULL");
     if (ranks < 1)
         return tpi_message(TP_ERR_ARGUMENT, "mesh: the world has %d ranks, at least 1 is needed", ranks);
     tp_mesh resolved = *mesh;

@@ -189,6 +189,7 @@ static tp_status check_arguments(const char *const *paths, int count, tp_data_fo
 
 tp_status tp_data_open(const char *const *paths, int count, tp_data_format format, tp_data **out)
 {
+    TPI_TRY(tpi_given(NULL, "tp_data_open: out", out));
     *out = NULL;
     TPI_TRY(check_arguments(paths, count, format));
     tp_data *data = calloc(1, sizeof *data + (size_t)count * sizeof data->file[0]);
@@ -246,6 +247,9 @@ static void copy_tokens(const tp_data *data, int64_t at, int64_t count, int32_t 
 
 tp_status tp_data_read(const tp_data *data, int64_t at, int64_t count, int32_t *ids, int32_t *targets)
 {
+    TPI_TRY(tpi_given(NULL, "tp_data_read: data", data));
+    TPI_TRY(tpi_given(NULL, "tp_data_read: ids", ids));
+    TPI_TRY(tpi_given(NULL, "tp_data_read: targets", targets));
     if (at < 0)
         return tpi_message(TP_ERR_ARGUMENT, "data: at is %" PRId64 ", must be at least 0", at);
     if (count < 0 || count >= data->tokens)

@@ -151,12 +151,8 @@ size_t tp_attention_saved_bytes(const tp_attention *layer, const tp_pass *pass)
 static tp_status resolve_pass(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, int64_t rows, tp_pass *out)
 {
     float dropout = layer->desc.output_dropout > 0 ? layer->desc.output_dropout : layer->desc.probability_dropout;
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, dropout};
-    TPI_TRY(tpi_layer_pass(ctx, &need, pass, rows, out));
-    if (out->offsets == NULL && out->sequences > 0 && out->tokens % out->sequences != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %lld tokens don't divide into %lld equal sequences, and offsets is NULL", layer->name,
-                          (long long)out->tokens, (long long)out->sequences);
-    return TP_OK;
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, dropout, layer->ctx};
+    return tpi_layer_pass(ctx, &need, pass, rows, out);
 }
 
 /* Rotary embedding and attention between the chain's GEMMs, over all tokens. */

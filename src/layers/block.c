@@ -183,7 +183,7 @@ static tp_status resolve_pass(tp_ctx *ctx, const tp_block *layer, const tp_pass 
 {
     const tp_block_desc *desc = &layer->desc;
     bool dropout = desc->attention.probability_dropout > 0 || desc->attention.output_dropout > 0 || desc->mlp.output_dropout > 0;
-    tpi_pass_need need = {layer->name, desc->sequence_parallel, dropout ? 1 : 0};
+    tpi_pass_need need = {layer->name, desc->sequence_parallel, dropout ? 1 : 0, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, in.shape[0], out));
     tp_tensor expected = stream_view(layer, out);
     return tpi_layer_check_matrix(ctx, layer->name, "input", in, &expected);

@@ -60,8 +60,10 @@ static tp_status create_params(tp_ctx *ctx, tp_embedding *layer)
 
 tp_status tp_embedding_create(tp_ctx *ctx, const tp_embedding_desc *desc, tp_embedding **out)
 {
+    TPI_TRY(tpi_given(ctx, "tp_embedding_create: out", out));
     *out = NULL;
     TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_given(ctx, "tp_embedding_create: desc", desc));
     tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
     TPI_TRY(check_desc(ctx, desc, tp_comm_size(group)));
     tp_embedding *layer = tpi_host_allocate(ctx, sizeof *layer);
@@ -195,7 +197,7 @@ static tp_status combine(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *
 
 static tp_status check_call(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, const char *what, tp_tensor tensor)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY_OBJECT(ctx, "embedding", layer);
     TPI_TRY(check_pass(ctx, layer, pass));
     tp_range mine = tp_pass_rows(ctx, pass, layer->desc.sequence_parallel);
     tp_tensor expected = tp_tensor_2d(NULL, layer->desc.dtype, mine.end - mine.begin, layer->desc.features);

@@ -146,6 +146,7 @@ static const tp_module_table head_table = {.kind = "head",
 static tp_status check_head(tp_ctx *ctx, const tp_linear_desc *head, const tp_cross_entropy_desc *loss, const float *total)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_given(ctx, "tp_module_head: head", head));
     TPI_TRY(tpi_cross_entropy_check(ctx, loss));
     if (head->kind != TP_LINEAR_COLUMN)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "head: linear kind is %d, must be TP_LINEAR_COLUMN (%d)", (int)head->kind,
@@ -160,6 +161,7 @@ static tp_status check_head(tp_ctx *ctx, const tp_linear_desc *head, const tp_cr
 
 tp_status tp_module_head(tp_ctx *ctx, const tp_linear_desc *desc, const tp_cross_entropy_desc *loss, float *total, tp_module *out)
 {
+    TPI_TRY(tpi_given(ctx, "tp_module_head: out", out));
     *out = (tp_module){0};
     TPI_TRY(check_head(ctx, desc, loss, total));
     head_module *head = tpi_host_allocate(ctx, sizeof *head);
@@ -181,5 +183,5 @@ bool tpi_head_logits(const tp_module *module, const void *saved, tp_tensor *logi
     if (module->table != &head_table)
         return false;
     *logits = ((const head_saved *)saved)->logits;
-    return true;
+    return logits->data != NULL;
 }

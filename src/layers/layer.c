@@ -1,12 +1,12 @@
 #include "layers/layer.h"
 
+#include "layers/pass_check.h"
+
 tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *pass, int64_t rows, tp_pass *out)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_object_usable(ctx, need->layer, need->owner));
     if (pass != NULL) {
-        if (pass->tokens < 0 || pass->sequences < 0)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: pass has %lld tokens in %lld sequences", need->layer, (long long)pass->tokens,
-                              (long long)pass->sequences);
+        TPI_TRY(tpi_pass_check(ctx, pass));
         *out = *pass;
         return TP_OK;
     }

@@ -14,6 +14,7 @@ typedef struct tpi_pass_need {
     const char *layer;
     bool sequence_parallel;
     float dropout;
+    const tp_ctx *owner; /* the layer's context */
 } tpi_pass_need;
 tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *pass, int64_t rows, tp_pass *out);
 

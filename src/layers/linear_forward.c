@@ -12,7 +12,7 @@ tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass)
 
 tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows, tpi_linear_call *call)
 {
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.dropout};
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.dropout, layer->ctx};
     *call = (tpi_linear_call){.ctx = ctx, .layer = layer, .residual = tp_tensor_none(), .whole = tp_tensor_none()};
     return tpi_layer_pass(ctx, &need, pass, rows, &call->pass);
 }

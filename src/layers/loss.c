@@ -20,6 +20,7 @@ static tp_range columns_of(const tp_ctx *ctx, int64_t vocabulary)
 
 tp_status tpi_cross_entropy_check(tp_ctx *ctx, const tp_cross_entropy_desc *desc)
 {
+    TPI_TRY(tpi_given(ctx, "cross-entropy: desc", desc));
     int ranks = tp_comm_size(group_of(ctx));
     if (desc->vocabulary < ranks || desc->vocabulary > INT32_MAX)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: vocabulary is %" PRId64 ", must be in [ranks %d, %d]", desc->vocabulary,
@@ -138,7 +139,8 @@ tp_status tp_cross_entropy_forward(tp_ctx *ctx, const tp_cross_entropy_desc *des
                                    tp_cross_entropy_saved *saved)
 {
     tpi_inner order = {0};
-    if (desc->vocabulary > 0)
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (desc != NULL && desc->vocabulary > 0)
         tpi_cross_entropy_order(ctx, desc->vocabulary, &order);
     TPI_TRY(tpi_cross_entropy_forward(ctx, &(tpi_cross_entropy_args){desc, &order, pass, logits, total, saved}));
     return tp_ctx_synchronize(ctx); /* the ops read `order` */
@@ -149,6 +151,9 @@ tp_status tp_cross_entropy_backward(tp_ctx *ctx, const tp_cross_entropy_desc *de
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_cross_entropy_check(ctx, desc));
+    TPI_TRY(tpi_pass_check(ctx, pass));
+    TPI_TRY(tpi_given(ctx, "cross-entropy: saved", saved));
+    TPI_TRY(tpi_layer_check_memory(ctx, "cross-entropy", saved->memory, saved->bytes, tp_cross_entropy_saved_bytes(pass)));
     TPI_TRY(check_logits(ctx, desc, pass, saved->logits));
     TPI_TRY(tpi_cross_entropy_check_targets(ctx, pass, desc->vocabulary));
     tpi_xent_args op = op_args(ctx, desc, pass, saved->logits);

@@ -195,7 +195,7 @@ tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, 
     if (layer == NULL || io == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_forward: %s is NULL", layer == NULL ? "layer" : "io");
     tp_pass resolved;
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout};
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
     tp_mlp_saved unsaved = {0};
     tp_mlp_saved *keep = saved != NULL ? saved : &unsaved;
@@ -293,7 +293,7 @@ tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass 
     if (layer == NULL || io == NULL || saved == NULL || delayed == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_backward_input: an argument is NULL");
     tp_pass resolved;
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout};
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
     TPI_TRY(backward_to_up(ctx, layer, &resolved, io->in, saved, delayed));
     tp_io up = {.in = delayed->dpre, .out = io->out, .residual = io->residual};
@@ -316,7 +316,7 @@ tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     if (layer == NULL || io == NULL || saved == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_backward: an argument is NULL");
     tp_pass resolved;
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout};
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_mlp_delayed delayed = {.bytes = tp_mlp_delayed_bytes(layer, &resolved)};

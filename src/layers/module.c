@@ -18,6 +18,14 @@ static void *behind(void *memory, size_t size)
     return (char *)memory + aligned(size);
 }
 
+static tp_status check_creation(tp_ctx *ctx, const char *call, const void *desc, tp_module *out)
+{
+    if (out == NULL || desc == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s is NULL", call, out == NULL ? "out" : "desc");
+    *out = (tp_module){0};
+    return TP_OK;
+}
+
 static tp_status new_module(tp_ctx *ctx, size_t bytes, const char *kind, void **out)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
@@ -105,7 +113,7 @@ static const tp_module_table block_table = {.kind = "block",
 tp_status tp_module_block(tp_ctx *ctx, const tp_block_desc *desc, tp_module *out)
 {
     void *memory;
-    *out = (tp_module){0};
+    TPI_TRY(check_creation(ctx, "tp_module_block", desc, out));
     TPI_TRY(new_module(ctx, sizeof(block_module), "block", &memory));
     block_module *module = memory;
     *module = (block_module){.ctx = ctx, .features = desc->hidden};
@@ -195,7 +203,7 @@ static const tp_module_table norm_table = {.kind = "norm",
 tp_status tp_module_norm(tp_ctx *ctx, const tp_norm_desc *desc, tp_module *out)
 {
     void *memory;
-    *out = (tp_module){0};
+    TPI_TRY(check_creation(ctx, "tp_module_norm", desc, out));
     TPI_TRY(new_module(ctx, sizeof(norm_module), "norm", &memory));
     norm_module *module = memory;
     *module = (norm_module){.ctx = ctx, .features = desc->features};
@@ -295,7 +303,7 @@ static const tp_module_table embedding_table = {.kind = "embedding",
 tp_status tp_module_embedding(tp_ctx *ctx, const tp_embedding_desc *desc, tp_module *out)
 {
     void *memory;
-    *out = (tp_module){0};
+    TPI_TRY(check_creation(ctx, "tp_module_embedding", desc, out));
     TPI_TRY(new_module(ctx, sizeof(embedding_module), "embedding", &memory));
     embedding_module *module = memory;
     *module = (embedding_module){.ctx = ctx, .features = desc->features};

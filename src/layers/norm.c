@@ -95,8 +95,8 @@ size_t tp_norm_saved_bytes(const tp_norm *layer, const tp_pass *pass)
 
 static tp_status begin_call(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, tp_tensor in, tp_pass *resolved)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, 0};
+    TPI_TRY_OBJECT(ctx, "norm", layer);
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, 0, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, in.shape[0], resolved));
     tp_range rows = tp_pass_rows(ctx, resolved, layer->desc.sequence_parallel);
     tp_tensor expected = tp_tensor_2d(NULL, layer->desc.dtype, rows.end - rows.begin, layer->desc.features);
@@ -106,6 +106,7 @@ static tp_status begin_call(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pa
 tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved)
 {
     tp_pass resolved;
+    TPI_TRY(tpi_given(ctx, "tp_norm_forward: io", io));
     TPI_TRY(begin_call(ctx, layer, pass, io->in, &resolved));
     tp_tensor expected = io->in;
     TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "output", io->out, &expected));
@@ -183,12 +184,23 @@ static tp_status check_backward(tp_ctx *ctx, const tp_norm *layer, const tp_io *
     return tp_tensor_is_none(io->residual) ? TP_OK : tpi_layer_check_matrix(ctx, layer->name, "residual gradient", io->residual, &expected);
 }
 
+/* What forward has filled, for as many rows as dy has. */
+static tp_status check_saved(tp_ctx *ctx, const tp_norm *layer, tp_tensor dy, const tp_norm_saved *saved)
+{
+    TPI_TRY(tpi_given(ctx, "norm: saved", saved));
+    tp_tensor stats = stats_view(NULL, dy.shape[0]);
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "saved input", saved->x, &dy));
+    return tpi_layer_check_matrix(ctx, layer->name, "saved statistics", saved->stats, &stats);
+}
+
 tp_status tp_norm_backward_input(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, const tp_norm_saved *saved,
                                  tp_norm_delayed *delayed)
 {
     tp_pass resolved;
+    TPI_TRY(tpi_given(ctx, "tp_norm_backward_input: io", io));
     TPI_TRY(begin_call(ctx, layer, pass, io->in, &resolved));
     TPI_TRY(check_backward(ctx, layer, io));
+    TPI_TRY(check_saved(ctx, layer, io->in, saved));
     tpi_norm_grad_args args = gradient_args(layer, io->in, saved);
     want_input(io, &args);
     if (delayed != NULL)
@@ -200,7 +212,9 @@ tp_status tp_norm_backward_weight(tp_ctx *ctx, const tp_norm *layer, const tp_pa
                                   const tp_norm_delayed *delayed)
 {
     tp_pass resolved;
+    TPI_TRY(tpi_given(ctx, "tp_norm_backward_weight: delayed", delayed));
     TPI_TRY(begin_call(ctx, layer, pass, delayed->dy, &resolved));
+    TPI_TRY(check_saved(ctx, layer, delayed->dy, saved));
     tpi_norm_grad_args args = gradient_args(layer, delayed->dy, saved);
     want_weight(ctx, layer, &resolved, &args);
     return tpi_norm_grad(ctx->compute, &args);
@@ -209,8 +223,10 @@ tp_status tp_norm_backward_weight(tp_ctx *ctx, const tp_norm *layer, const tp_pa
 tp_status tp_norm_backward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, const tp_norm_saved *saved)
 {
     tp_pass resolved;
+    TPI_TRY(tpi_given(ctx, "tp_norm_backward: io", io));
     TPI_TRY(begin_call(ctx, layer, pass, io->in, &resolved));
     TPI_TRY(check_backward(ctx, layer, io));
+    TPI_TRY(check_saved(ctx, layer, io->in, saved));
     tpi_norm_grad_args args = gradient_args(layer, io->in, saved);
     int64_t rows = args.rows;
     want_weight(ctx, layer, &resolved, &args);

@@ -153,6 +153,7 @@ static tp_status build(building *b, tp_model **out)
 
 tp_status tp_model_create(tp_ctx *ctx, const tp_model_desc *desc, tp_model **out)
 {
+    TPI_TRY(tpi_given(ctx, "tp_model_create: out", out));
     *out = NULL;
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_model_check(ctx, desc, tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP))));

@@ -45,6 +45,8 @@ static tp_status check_compose(tp_ctx *ctx, const tp_compose_desc *desc)
     if (desc->total == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: total is NULL");
     for (int i = 0; i < desc->count; i++) {
+        if (desc->modules[i].table == NULL)
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d has no table", i, desc->count);
         int64_t features = desc->modules[i].table->features(desc->modules[i].self);
         if ((features < 1) != (i == desc->count - 1))
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d has %" PRId64 " features; only the last, the head, has 0", i,
@@ -139,11 +141,16 @@ static tp_status compose(tp_ctx *ctx, const tp_compose_desc *desc, tp_model **ou
 
 tp_status tp_model_compose(tp_ctx *ctx, const tp_compose_desc *desc, tp_model **out)
 {
-    *out = NULL;
-    tp_status status = compose(ctx, desc, out);
+    TPI_TRY(tpi_given(ctx, "tp_model_compose: desc", desc));
+    tp_status status = tpi_given(ctx, "tp_model_compose: out", out);
+    if (status == TP_OK) {
+        *out = NULL;
+        status = compose(ctx, desc, out);
+    }
     if (status != TP_OK && desc->modules != NULL)
         for (int i = desc->count - 1; i >= 0; i--)
-            desc->modules[i].table->destroy(desc->modules[i].self);
+            if (desc->modules[i].table != NULL)
+                desc->modules[i].table->destroy(desc->modules[i].self);
     return status;
 }
 
@@ -156,6 +163,11 @@ void tpi_model_adopt(tp_model *model, const tp_model_desc *desc)
 const tp_model_desc *tpi_model_desc_of(const tp_model *model)
 {
     return model->described ? &model->desc : NULL;
+}
+
+const tp_ctx *tpi_model_ctx(const tp_model *model)
+{
+    return model != NULL ? model->ctx : NULL;
 }
 
 void tp_model_destroy(tp_model *model)
@@ -233,7 +245,7 @@ size_t tp_model_saved_bytes(const tp_model *model, const tp_pass *pass)
 /* What modules would refuse in the middle of a pass is refused before it. */
 static tp_status check_call(tp_ctx *ctx, const tp_model *model, const tp_pass *pass)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY_OBJECT(ctx, "model", model);
     TPI_TRY(tpi_pass_check(ctx, pass));
     if (!model->described)
         return TP_OK;
@@ -334,7 +346,9 @@ tp_status tpi_model_loss_reset(tp_ctx *ctx, tp_model *model)
 
 tp_status tp_model_loss(tp_ctx *ctx, tp_model *model, double *sum, double *tokens)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY_OBJECT(ctx, "tp_model_loss: model", model);
+    TPI_TRY(tpi_given(ctx, "tp_model_loss: sum", sum));
+    TPI_TRY(tpi_given(ctx, "tp_model_loss: tokens", tokens));
     TPI_TRY(tp_ctx_synchronize(ctx));
     *sum = model->total[0];
     *tokens = model->total[1];
@@ -343,10 +357,13 @@ tp_status tp_model_loss(tp_ctx *ctx, tp_model *model, double *sum, double *token
 
 tp_status tp_model_logits(const tp_model *model, const void *saved, const tp_pass *pass, tp_tensor *out)
 {
+    TPI_TRY(tpi_given(NULL, "tp_model_logits: model", model));
+    TPI_TRY(tpi_given(model->ctx, "tp_model_logits: out", out));
+    TPI_TRY(tpi_pass_check(model->ctx, pass));
     int head = model->count - 1;
     size_t bytes = aligned(model->modules[head].table->saved_bytes(model->modules[head].self, pass));
     const char *place = (const char *)saved + tp_model_saved_bytes(model, pass) - bytes;
     if (saved == NULL || !tpi_head_logits(&model->modules[head], place, out))
-        return tpi_refuse(model->ctx, TP_ERR_STATE, "model: no logits: %s", saved == NULL ? "saved is NULL" : "the head is not ours");
+        return tpi_refuse(model->ctx, TP_ERR_STATE, "model: no logits: %s", saved == NULL ? "saved is NULL" : "no forward filled saved, or the head is not ours");
     return TP_OK;
 }

@@ -96,6 +96,7 @@ tp_status tp_model_preset(const char *name, tp_model_desc *out)
 {
     if (name == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "model: name is NULL");
+    TPI_TRY(tpi_given(NULL, "tp_model_preset: out", out));
     for (int i = 0; i < PRESETS; i++)
         if (strcmp(name, presets[i].name) == 0) {
             *out = presets[i].desc;

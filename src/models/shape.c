@@ -93,6 +93,7 @@ static tp_status check_share(tp_ctx *ctx, const char *field, int64_t value, int 
 
 tp_status tpi_model_check(tp_ctx *ctx, const tp_model_desc *desc, int tp)
 {
+    TPI_TRY(tpi_given(ctx, "model: desc", desc));
     if (tp < 1)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: %d tensor-parallel ranks, at least 1 is needed", tp);
     TPI_TRY(check_sizes(ctx, desc));

@@ -69,6 +69,7 @@ tp_status tp_params_grad_norm(tp_ctx *ctx, tp_param *const *params, int count, f
     TPI_TRY(tpi_ctx_usable(ctx));
     if (count < 0 || norm == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_params_grad_norm: count is %d, norm is %s", count, norm == NULL ? "NULL" : "set");
+    TPI_TRY(tpi_params_check(ctx, "tp_params_grad_norm", params, count));
     *norm = 0.0f;
     if (count == 0)
         return TP_OK;

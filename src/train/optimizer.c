@@ -42,6 +42,7 @@ static tp_status check_field(tp_ctx *ctx, const char *field, double value, doubl
 
 tp_status tpi_optimizer_check(tp_ctx *ctx, const tp_optimizer_desc *desc)
 {
+    TPI_TRY(tpi_given(ctx, "optimizer: desc", desc));
     if (desc->kind != TP_OPTIMIZER_SGD && desc->kind != TP_OPTIMIZER_ADAMW)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: kind is %d, must be %d or %d", (int)desc->kind, (int)TP_OPTIMIZER_SGD,
                           (int)TP_OPTIMIZER_ADAMW);
@@ -167,13 +168,29 @@ static tp_status create_lists(tp_optimizer *optimizer, tp_param *const *params, 
     return TP_OK;
 }
 
+/* A parameter that comes twice would be updated twice, and one of bf16 or f16 can have one master only. */
+static tp_status check_params(tp_ctx *ctx, tp_param *const *params, int count)
+{
+    if (count < 1 || params == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: count is %d, at least 1 parameter is needed", count);
+    TPI_TRY(tpi_params_check(ctx, "tp_optimizer_create", params, count));
+    for (int i = 0; i < count; i++) {
+        if (tpi_param_listened(params[i]))
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' has another optimizer", params[i]->name);
+        for (int j = 0; j < i; j++)
+            if (params[j] == params[i])
+                return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: params[%d] and params[%d] are both '%s'", j, i, params[i]->name);
+    }
+    return TP_OK;
+}
+
 tp_status tp_optimizer_create(tp_ctx *ctx, const tp_optimizer_desc *desc, tp_param *const *params, int count, tp_optimizer **out)
 {
+    TPI_TRY(tpi_given(ctx, "tp_optimizer_create: out", out));
     *out = NULL;
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_optimizer_check(ctx, desc));
-    if (count < 1 || params == NULL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: count is %d, at least 1 parameter is needed", count);
+    TPI_TRY(check_params(ctx, params, count));
     tp_optimizer *optimizer = tpi_host_allocate(ctx, sizeof *optimizer);
     if (optimizer == NULL)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "optimizer: out of memory");
@@ -282,7 +299,7 @@ static tp_status update(tp_optimizer *optimizer, const optimizer_state *state, f
 
 tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_step_report *report)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY_OBJECT(ctx, "tp_optimizer_step: optimizer", optimizer);
     TPI_TRY(check_field(ctx, "lr", lr, INFINITY));
     TPI_TRY(settle(optimizer));
     TPI_TRY(tpi_norm_squares(ctx, optimizer->params, optimizer->count, optimizer->orders, optimizer->squares));
@@ -300,6 +317,8 @@ tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_s
 
 tp_status tp_optimizer_state(tp_optimizer *optimizer, const tp_param *param, float **master, float **m, float **v, int64_t *step)
 {
+    TPI_TRY(tpi_given(NULL, "tp_optimizer_state: optimizer", optimizer));
+    TPI_TRY(tpi_given(optimizer->ctx, "tp_optimizer_state: param", param));
     TPI_TRY(settle(optimizer));
     for (int i = 0; i < optimizer->count; i++) {
         const optimizer_state *state = &optimizer->state[i];

@@ -145,6 +145,32 @@ void tpi_param_listen(tp_param *param, tpi_param_listener listener, void *user)
     internal->listener_user = user;
 }
 
+bool tpi_param_listened(const tp_param *param)
+{
+    const tpi_param_internal *internal = param->internal;
+    return internal->listener != NULL;
+}
+
+tp_status tpi_param_check(tp_ctx *ctx, const char *call, const tp_param *param)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (param == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: parameter is NULL", call);
+    if (tpi_param_internal_of(param)->ctx != ctx)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: parameter '%s' belongs to another context", call, param->name);
+    return TP_OK;
+}
+
+tp_status tpi_params_check(tp_ctx *ctx, const char *call, tp_param *const *params, int count)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (count < 0 || (count > 0 && params == NULL))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: count is %d, params is %s", call, count, params == NULL ? "NULL" : "set");
+    for (int i = 0; i < count; i++)
+        TPI_TRY(tpi_param_check(ctx, call, params[i]));
+    return TP_OK;
+}
+
 const tpi_inner *tpi_param_order(const tp_param *param, int dim)
 {
     const tpi_param_internal *internal = param->internal;
@@ -182,7 +208,7 @@ tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param)
 
 tp_status tp_param_touch(tp_ctx *ctx, tp_param *param)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_param_check(ctx, "tp_param_touch", param));
     TPI_TRY(tpi_param_repack(ctx, param));
     const tpi_param_internal *internal = param->internal;
     if (internal->listener != NULL)
@@ -206,7 +232,7 @@ static tp_status zero(tp_ctx *ctx, tp_tensor view)
 
 tp_status tp_params_zero_grad(tp_ctx *ctx, tp_param *const *params, int count)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_params_check(ctx, "tp_params_zero_grad", params, count));
     for (int i = 0; i < count; i++) {
         TPI_TRY(zero(ctx, params[i]->grad));
         TPI_TRY(zero(ctx, params[i]->grad_tied));

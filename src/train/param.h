@@ -40,6 +40,13 @@ void tpi_param_destroy(tp_ctx *ctx, tp_param *param);
 const tpi_param_internal *tpi_param_internal_of(const tp_param *param);
 void tpi_param_listen(tp_param *param, tpi_param_listener listener, void *user);
 
+/* Whether somebody listens: an optimizer that keeps a master of it. */
+bool tpi_param_listened(const tp_param *param);
+
+/* TP_OK if the parameter, or all `count` of a list, are there and this context's; call: the public function, for the message. */
+tp_status tpi_param_check(tp_ctx *ctx, const char *call, const tp_param *param);
+tp_status tpi_params_check(tp_ctx *ctx, const char *call, tp_param *const *params, int count);
+
 /* Order of the inner sum when the value's rows (dim 0) or columns (dim 1) are summed over; NULL: one chain. */
 const tpi_inner *tpi_param_order(const tp_param *param, int dim);
 

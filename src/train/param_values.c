@@ -71,9 +71,8 @@ static tpi_window window_of(const tp_param *param, const tpi_run *run)
 
 tp_status tp_param_load(tp_ctx *ctx, tp_param *param, const void *global, tp_dtype dtype, const int64_t stride[2])
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
-    if (param == NULL || global == NULL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_load: %s is NULL", param == NULL ? "param" : "global");
+    TPI_TRY(tpi_param_check(ctx, "tp_param_load", param));
+    TPI_TRY(tpi_given(ctx, "tp_param_load: global", global));
     if (dtype != TP_DTYPE_F32 && dtype != TP_DTYPE_BF16 && dtype != TP_DTYPE_F16)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "tp_param_load: '%s' from dtype %s: f32, bf16 or f16 expected", param->name,
                           tp_dtype_name(dtype));
@@ -101,7 +100,9 @@ tp_status tp_param_load(tp_ctx *ctx, tp_param *param, const void *global, tp_dty
 
 tp_status tp_param_gather(tp_ctx *ctx, const tp_param *param, int which, float *global)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_param_check(ctx, "tp_param_gather", param));
+    if (which != 0 && which != 1)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_gather: which is %d, must be 0 (value) or 1 (gradient)", which);
     const tp_tensor *source = which == 0 ? &param->value : &param->grad;
     if (source->data == NULL || global == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_gather: '%s' has no %s", param->name,
@@ -163,7 +164,7 @@ static tp_status init_param(tp_ctx *ctx, tp_param *param)
 
 tp_status tp_params_init(tp_ctx *ctx, tp_param *const *params, int count)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_params_check(ctx, "tp_params_init", params, count));
     for (int i = 0; i < count; i++)
         TPI_TRY(init_param(ctx, params[i]));
     return TP_OK;
@@ -221,7 +222,7 @@ static tp_status finish_partial(tp_ctx *ctx, tp_param *const *params, int count,
 
 tp_status tp_params_finish(tp_ctx *ctx, tp_param *const *params, int count)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_params_check(ctx, "tp_params_finish", params, count));
     int64_t total = 0;
     for (int i = 0; i < count; i++)
         total += params[i]->grad_partial.data != NULL ? params[i]->grad_partial.shape[1] : 0;

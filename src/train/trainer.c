@@ -113,8 +113,12 @@ static tp_status fill_trainer(tp_trainer *trainer)
 
 tp_status tp_trainer_create(tp_ctx *ctx, const tp_trainer_desc *desc, tp_model *model, const tp_data *data, tp_trainer **out)
 {
+    TPI_TRY(tpi_given(ctx, "tp_trainer_create: out", out));
     *out = NULL;
     TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_given(ctx, "tp_trainer_create: desc", desc));
+    TPI_TRY(tpi_given(ctx, "tp_trainer_create: data", data));
+    TPI_TRY(tpi_object_usable(ctx, "tp_trainer_create: model", tpi_model_ctx(model)));
     TPI_TRY(check_desc(ctx, desc));
     TPI_TRY(check_fit(ctx, desc, model, data));
     tp_trainer *trainer = tpi_host_allocate(ctx, sizeof *trainer);
@@ -228,7 +232,7 @@ static tp_status fill_report(tp_ctx *ctx, tp_trainer *trainer, float lr, const t
 
 tp_status tp_trainer_step(tp_ctx *ctx, tp_trainer *trainer, tp_train_report *report)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY_OBJECT(ctx, "tp_trainer_step: trainer", trainer);
     const tp_trainer_desc *desc = &trainer->desc;
     const step_data *data = &trainer->buffer[trainer->step % 2];
     int64_t tokens = desc->batch * desc->sequence;
@@ -263,7 +267,8 @@ static tp_status evaluate_pass(tp_ctx *ctx, tp_trainer *trainer, int64_t at, int
 
 tp_status tp_trainer_evaluate(tp_ctx *ctx, tp_trainer *trainer, int64_t at, int64_t sequences, double *loss)
 {
-    TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY_OBJECT(ctx, "tp_trainer_evaluate: trainer", trainer);
+    TPI_TRY(tpi_given(ctx, "tp_trainer_evaluate: loss", loss));
     if (at < 0 || sequences < 1)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: at is %" PRId64 ", at least 0 expected; sequences is %" PRId64 ", at least 1", at,
                           sequences);
