@@ -12,7 +12,7 @@
 typedef struct tp_plan_costs {
     double gemm_seconds[2];    /* part 0 and 1, all pieces together, unchunked */
     double compute_seconds;    /* COMPUTE 0, all pieces together */
-    double gemm_overhead, compute_overhead; /* fixed, a call; REDUCE and COPY have compute_overhead */
+    double gemm_overhead[2], compute_overhead; /* fixed, a call; REDUCE and COPY have compute_overhead */
     double bytes[TP_BUFFERS];  /* of all pieces of a buffer together; INBOX: of one slot */
     double reduce_bytes_per_second; /* memory rate of REDUCE, and of a reducing collective's adds */
     double copy_bytes_per_second;   /* memory rate of PULL, PUSH, RECV, COPY and all-gather; 0: only the link counts */

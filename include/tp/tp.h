@@ -3,6 +3,7 @@
 #define TP_TP_H
 
 #include <tp/attention.h>
+#include <tp/auto.h>
 #include <tp/block.h>
 #include <tp/comm.h>
 #include <tp/context.h>

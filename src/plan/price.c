@@ -20,7 +20,8 @@ tp_status tpi_price_check_costs(const char *function, const tp_plan *plan, const
         {"gemm_seconds[0]", costs->gemm_seconds[0]},
         {"gemm_seconds[1]", costs->gemm_seconds[1]},
         {"compute_seconds", costs->compute_seconds},
-        {"gemm_overhead", costs->gemm_overhead},
+        {"gemm_overhead[0]", costs->gemm_overhead[0]},
+        {"gemm_overhead[1]", costs->gemm_overhead[1]},
         {"compute_overhead", costs->compute_overhead},
         {"reduce_bytes_per_second", costs->reduce_bytes_per_second},
         {"copy_bytes_per_second", costs->copy_bytes_per_second},
@@ -113,7 +114,7 @@ double tpi_price_compute(const tp_plan *plan, const tp_plan_costs *costs, const 
     /* Without peers a rank's own pieces are all there are. */
     double part = plan->pattern == TP_PATTERN_GEMM ? (double)op->pieces / plan->chunks : share(plan, op->pieces);
     switch (op->kind) {
-    case TP_OP_GEMM: return costs->gemm_overhead + costs->gemm_seconds[op->part] * part;
+    case TP_OP_GEMM: return costs->gemm_overhead[op->part] + costs->gemm_seconds[op->part] * part;
     case TP_OP_COMPUTE: return costs->compute_overhead + costs->compute_seconds * part;
     case TP_OP_REDUCE: return costs->compute_overhead + tpi_price_seconds(touched(plan, costs, op), costs->reduce_bytes_per_second);
     case TP_OP_COPY: return costs->compute_overhead + tpi_price_seconds(touched(plan, costs, op) / 2, costs->copy_bytes_per_second);

@@ -19,14 +19,14 @@ static int next_on_lane(const tp_plan_rank *list, int from, int lane)
 static void number_rank(tpi_simulation *s, int rank)
 {
     const tp_plan_rank *list = &s->plan->rank[rank];
-    int collectives = 0, issuer = -1, last[TP_LANES] = {-1, -1, -1};
+    int issuer = -1, collectives[TP_LANES] = {0}, last[TP_LANES] = {-1, -1, -1};
     for (int i = 0; i < list->count; i++) {
         const tp_plan_op *op = &list->op[i];
         tpi_op_state *state = &s->state[rank][i];
         *state = (tpi_op_state){.match = -1, .issuer = issuer, .before = last[op->lane], .cause = nothing};
         last[op->lane] = i;
         if (op->kind == TP_OP_COLLECTIVE)
-            state->match = collectives++;
+            state->match = (int)op->lane + TP_LANES * collectives[op->lane]++; /* they meet lane by lane */
         if (op->lane == TP_LANE_COMPUTE)
             issuer = i;
     }

@@ -6,7 +6,7 @@
 
 typedef struct tpi_op_state {
     bool done;
-    int match;     /* SEND, RECV: the op of the peer that it meets; COLLECTIVE: its number; -1: none */
+    int match;     /* SEND, RECV: the op of the peer that it meets; COLLECTIVE: a number that its peers have too; -1: none */
     int issuer;    /* the last op on the compute lane before it in the list; -1: none */
     int before;    /* the last op on its own lane before it; -1: none */
     tp_wait cause; /* what its beginning waited for; rank -1: nothing */

@@ -25,7 +25,7 @@ Test(simulate, none_adds_up)
     for (int n = 2; n <= 16; n++) {
         tp_plan_costs costs = tpt_costs(3, 2);
         costs.link.latency_seconds = 0.25;
-        costs.gemm_overhead = 0.125;
+        costs.gemm_overhead[0] = costs.gemm_overhead[1] = 0.125;
         costs.transfer_overhead = 0.0625;
         double part = (double)(n - 1) / n, comm = 2 * part + 0.25 + 0.0625;
         times gather = run(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, n, 1, costs);
@@ -175,7 +175,7 @@ static tp_plan_costs uneven(double link)
     tp_plan_costs costs = tpt_costs(1.1, link);
     costs.gemm_seconds[1] = 0.83;
     costs.compute_seconds = 0.29;
-    costs.gemm_overhead = 0.013;
+    costs.gemm_overhead[0] = costs.gemm_overhead[1] = 0.013;
     costs.compute_overhead = 0.007;
     costs.reduce_bytes_per_second = 3 * TPT_BYTES;
     costs.copy_bytes_per_second = 17 * TPT_BYTES;

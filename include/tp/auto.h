@@ -1,0 +1,101 @@
+/* TP_OVERLAP_AUTO: which algorithm and how many chunks, from a machine's figures. Every candidate's plan is simulated with the costs of the shape, and the
+ * cheapest wins; `none` wins where nothing is faster by more than the noise. Pure functions of their arguments. */
+#ifndef TP_AUTO_H
+#define TP_AUTO_H
+
+#include <tp/dtype.h>
+#include <tp/simulate.h>
+
+#define TP_MACHINE_POINTS 16
+
+/* What `tp_bench calibrate` measures: one rank's rates while its peers work too. A rate of 0 was not measured and costs nothing. */
+typedef struct tp_machine {
+    char name[96];
+    int threads; /* compute threads a rank */
+    /* FLOP/s of a layer's GEMM by rows, rows rising. points 0: as f32 */
+    struct {
+        int points;
+        double rows[TP_MACHINE_POINTS], flops[TP_MACHINE_POINTS];
+    } gemm[TP_DTYPE_COUNT];
+    double direct_slowdown;         /* of a GEMM that reads peers' memory: its time over that with own memory; 0: 1 */
+    double call_seconds;            /* fixed, an op of a plan */
+    double transfer_seconds;        /* fixed, a PULL, SEND or COLLECTIVE */
+    double wait_seconds;            /* from a peer's or lane's flag to going on */
+    double copy_bytes_per_second;   /* out of a peer's memory */
+    double reduce_bytes_per_second; /* read and written by adds */
+    bool lanes_share_cores;         /* COMM and COPY have no core of their own: their copying takes time from compute */
+    tp_link link;                   /* between ranks; bandwidth 0: memory is shared, and copying is all there is */
+} tp_machine;
+
+/* What is combined, on one rank. GEMM k multiplies `rows` rows (all ranks' tokens) of inner[k] features by a weight of cols[k] x inner[k], or, for a weight
+ * gradient, adds up cols[k] x inner[k] over the rows, SECOND having cols[k] features. */
+typedef struct tp_overlap_shape {
+    tp_pattern pattern;
+    tp_dtype dtype;
+    int ranks;
+    int64_t rows;
+    int64_t cols[2], inner[2];
+    double compute_flops, compute_bytes; /* of COMPUTE 0, all rows together */
+} tp_overlap_shape;
+
+typedef struct tp_overlap_candidate {
+    tp_overlap algorithm;
+    int chunks;
+    double seconds; /* predicted */
+    double comm_seconds, exposed_seconds, hidden;
+} tp_overlap_candidate;
+
+#define TP_OVERLAP_CANDIDATES 24
+
+typedef struct tp_overlap_choice {
+    tp_overlap algorithm;
+    int chunks;
+    double seconds; /* predicted */
+    int candidates;
+    tp_overlap_candidate candidate[TP_OVERLAP_CANDIDATES]; /* [0]: none */
+    char reason[160];
+} tp_overlap_choice;
+
+/* Choices by the number of rows, made once, so that looking one up neither computes nor allocates. */
+#define TP_OVERLAP_CLASSES 24
+
+typedef struct tp_overlap_table {
+    int classes;
+    struct {
+        int64_t rows; /* up to which it holds */
+        tp_overlap algorithm;
+        int chunks;
+    } entry[TP_OVERLAP_CLASSES];
+} tp_overlap_table;
+
+TP_BEGIN_DECLS
+
+/* A machine nobody measured: one core of a server, ranks sharing memory, lanes sharing cores. */
+TP_API void tp_machine_default(tp_machine *out);
+
+/* Text form, one line a figure, in whole numbers of the unit in its name. Writes at most `bytes` with the final 0; returns the length it needs. */
+TP_API size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes);
+
+/* Errors: TP_ERR_FORMAT with the line and what is wrong with it. Figures that are not in the text stay 0. */
+TP_API tp_status tp_machine_parse(const char *text, tp_machine *out);
+
+/* Errors: TP_ERR_IO, and those of parse. */
+TP_API tp_status tp_machine_load(const char *path, tp_machine *out);
+
+/* Costs of a shape for an algorithm with so many chunks. Errors: TP_ERR_ARGUMENT. */
+TP_API tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, tp_plan_costs *out);
+
+/* Errors: TP_ERR_ARGUMENT (names the field), TP_ERR_MEMORY. */
+TP_API tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out);
+
+/* All candidates with their predicted times, the chosen one marked, and the reason. Writes at most `bytes` with the final 0; returns the length it needs. */
+TP_API size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap_choice *choice, char *text, size_t bytes);
+
+/* Choices for 1, 2, 4, ... rows, up to the first class that holds shape->rows. Each plan is made once, so this costs little more than one choice. */
+TP_API tp_status tp_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_table *out);
+
+/* The choice for so many rows: *algorithm and *chunks. Past the last class: that one's; an empty table: none. */
+TP_API void tp_overlap_table_find(const tp_overlap_table *table, int64_t rows, tp_overlap *algorithm, int *chunks);
+
+TP_END_DECLS
+#endif

@@ -1,0 +1,203 @@
+/* Every candidate's plan is made once and simulated for every number of rows that is asked for. */
+#include <tp/auto.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "core/context.h"
+#include "plan/price.h"
+
+/* `none` stays unless something is faster by more than this. */
+#define NOISE 0.02
+/* More chunks must be worth it. */
+#define CHUNK_GAIN 0.005
+
+static const int chunk_counts[] = {1, 2, 4, 8, 16};
+
+static bool is_backward(tp_pattern pattern)
+{
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE;
+}
+
+/* Candidates in the order of preference at equal times. */
+static int list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES])
+{
+    static const tp_overlap cut[] = {TP_OVERLAP_DIRECT, TP_OVERLAP_PULL, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE};
+    int count = 0;
+    tp_plan_desc one = {.pattern = shape->pattern, .ranks = shape->ranks, .chunks = 1};
+    desc[count++] = one;
+    if (shape->ranks == 1 || shape->pattern == TP_PATTERN_GEMM)
+        return count;
+    one.algorithm = TP_OVERLAP_BULK;
+    if (is_backward(shape->pattern))
+        desc[count++] = one;
+    for (size_t a = 0; a < sizeof cut / sizeof *cut; a++)
+        for (size_t c = 0; c < sizeof chunk_counts / sizeof *chunk_counts; c++) {
+            one.algorithm = cut[a];
+            one.chunks = chunk_counts[c];
+            desc[count++] = one;
+        }
+    return count;
+}
+
+/* Some pieces would have no rows at all. */
+static bool too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc)
+{
+    return desc->algorithm != TP_OVERLAP_NONE && desc->chunks > 1 && shape->rows < (int64_t)shape->ranks * desc->chunks;
+}
+
+/* Time that the lanes of one rank spend on moving and adding memory. */
+static double lane_work(const tp_timeline *timeline, const tp_plan_costs *costs)
+{
+    const tp_plan *plan = timeline->plan;
+    const tp_plan_rank *list = &plan->rank[timeline->rank];
+    double seconds = 0;
+    for (int i = 0; i < list->count; i++) {
+        const tp_plan_op *op = &list->op[i];
+        if (op->lane == TP_LANE_COMPUTE || !tpi_price_is_transfer(op->kind) || op->kind == TP_OP_SEND)
+            continue;
+        if (op->kind == TP_OP_COLLECTIVE) {
+            tpi_collective_price price = tpi_price_collective(plan, costs, op);
+            seconds += tpi_price_seconds(price.copied, costs->copy_bytes_per_second) + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
+        } else {
+            const tp_region *moved = op->kind == TP_OP_RECV ? &op->write[0] : &op->read[0];
+            seconds += tpi_price_seconds(tpi_price_bytes(plan, costs, moved), costs->copy_bytes_per_second);
+        }
+    }
+    return seconds;
+}
+
+/* What the simulation does not know: lanes without a core of their own take from compute what they did beside it. */
+static double stolen(const tp_machine *machine, const tp_timeline *timeline, const tp_plan_costs *costs)
+{
+    if (!machine->lanes_share_cores || timeline->comm_seconds <= 0)
+        return 0;
+    double beside = 1 - fmin(timeline->exposed_seconds / timeline->comm_seconds, 1);
+    return lane_work(timeline, costs) * beside;
+}
+
+static tp_status predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, const tp_plan *plan,
+                         tp_overlap_candidate *out)
+{
+    tp_plan_costs costs;
+    tp_timeline *timeline;
+    TPI_TRY(tp_overlap_costs(machine, shape, desc, &costs));
+    TPI_TRY(tp_plan_simulate(plan, &costs, &timeline));
+    *out = (tp_overlap_candidate){.algorithm = desc->algorithm,
+                                  .chunks = desc->chunks,
+                                  .seconds = timeline->seconds + stolen(machine, timeline, &costs),
+                                  .comm_seconds = timeline->comm_seconds,
+                                  .exposed_seconds = timeline->exposed_seconds,
+                                  .hidden = timeline->hidden};
+    tp_timeline_destroy(timeline);
+    return TP_OK;
+}
+
+static void add_candidate(tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
+{
+    choice->candidate[choice->candidates++] = *candidate;
+    bool first = choice->candidates == 1;
+    if (first || candidate->seconds < choice->seconds * (1 - CHUNK_GAIN)) {
+        choice->algorithm = candidate->algorithm;
+        choice->chunks = candidate->chunks;
+        choice->seconds = candidate->seconds;
+    }
+}
+
+static void conclude(const tp_overlap_shape *shape, tp_overlap_choice *choice)
+{
+    double none = choice->candidate[0].seconds, gain = none > 0 ? 1 - choice->seconds / none : 0;
+    if (choice->algorithm != TP_OVERLAP_NONE && gain > NOISE) {
+        int tenths = (int)(gain * 1000);
+        snprintf(choice->reason, sizeof choice->reason, "%s takes %d.%d %% less than none", tp_overlap_name(choice->algorithm), tenths / 10,
+                 tenths % 10);
+        return;
+    }
+    choice->algorithm = TP_OVERLAP_NONE;
+    choice->chunks = 1;
+    choice->seconds = none;
+    if (shape->ranks == 1)
+        snprintf(choice->reason, sizeof choice->reason, "one rank: there is nothing to overlap");
+    else if (choice->candidates == 1)
+        snprintf(choice->reason, sizeof choice->reason, "no communication: there is nothing to overlap");
+    else
+        snprintf(choice->reason, sizeof choice->reason, "nothing is faster than none by more than %d %%", (int)(NOISE * 100 + 0.5));
+}
+
+/* Choices for the shape with each of `count` numbers of rows. */
+static tp_status choose_all(const tp_machine *machine, const tp_overlap_shape *shape, const int64_t *rows, int count, tp_overlap_choice *out)
+{
+    tp_plan_desc desc[TP_OVERLAP_CANDIDATES];
+    int candidates = list_candidates(shape, desc);
+    tp_status status = TP_OK;
+    for (int i = 0; i < count; i++)
+        out[i] = (tp_overlap_choice){.algorithm = TP_OVERLAP_NONE};
+    for (int c = 0; c < candidates && status == TP_OK; c++) {
+        tp_plan *plan = NULL;
+        status = tp_plan_create(&desc[c], &plan);
+        for (int i = 0; i < count && status == TP_OK; i++) {
+            tp_overlap_shape one = *shape;
+            tp_overlap_candidate candidate;
+            one.rows = rows[i];
+            if (too_fine(&one, &desc[c]))
+                continue;
+            status = predict(machine, &one, &desc[c], plan, &candidate);
+            if (status == TP_OK)
+                add_candidate(&out[i], &candidate);
+        }
+        tp_plan_destroy(plan);
+    }
+    for (int i = 0; i < count && status == TP_OK; i++)
+        conclude(shape, &out[i]);
+    return status;
+}
+
+static tp_status check(const char *function, const tp_machine *machine, const tp_overlap_shape *shape, const void *out)
+{
+    if (machine == NULL || shape == NULL || out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "%s: %s is NULL", function, machine == NULL ? "machine" : shape == NULL ? "shape" : "out");
+    tp_plan_costs costs;
+    return tp_overlap_costs(machine, shape, &(tp_plan_desc){.chunks = 1}, &costs);
+}
+
+tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out)
+{
+    TPI_TRY(check("tp_overlap_choose", machine, shape, out));
+    return choose_all(machine, shape, &shape->rows, 1, out);
+}
+
+tp_status tp_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_table *out)
+{
+    TPI_TRY(check("tp_overlap_table_fill", machine, shape, out));
+    int64_t rows[TP_OVERLAP_CLASSES];
+    int count = 0;
+    do
+        rows[count] = (int64_t)1 << count;
+    while (rows[count++] < shape->rows && count < TP_OVERLAP_CLASSES);
+    *out = (tp_overlap_table){0};
+    tp_overlap_choice *choices = malloc((size_t)count * sizeof *choices);
+    if (choices == NULL)
+        return tpi_message(TP_ERR_MEMORY, "tp_overlap_table_fill: out of memory");
+    tp_status status = choose_all(machine, shape, rows, count, choices);
+    for (int i = 0; i < count && status == TP_OK; i++) {
+        out->entry[i].rows = rows[i];
+        out->entry[i].algorithm = choices[i].algorithm;
+        out->entry[i].chunks = choices[i].chunks;
+        out->classes = i + 1;
+    }
+    free(choices);
+    return status;
+}
+
+void tp_overlap_table_find(const tp_overlap_table *table, int64_t rows, tp_overlap *algorithm, int *chunks)
+{
+    *algorithm = TP_OVERLAP_NONE;
+    *chunks = 1;
+    for (int i = 0; i < table->classes; i++) {
+        *algorithm = table->entry[i].algorithm;
+        *chunks = table->entry[i].chunks;
+        if (rows <= table->entry[i].rows)
+            return;
+    }
+}

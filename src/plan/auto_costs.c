@@ -1,0 +1,133 @@
+/* From a machine's figures and a shape to the costs of a plan. */
+#include <tp/auto.h>
+
+#include <math.h>
+
+#include "core/context.h"
+
+/* rows / rate, in rows of a point: linear between points, proportional outside. */
+static double row_time(const tp_machine *machine, tp_dtype dtype, double rows)
+{
+    int which = machine->gemm[dtype].points > 0 ? (int)dtype : (int)TP_DTYPE_F32;
+    int points = machine->gemm[which].points;
+    const double *at = machine->gemm[which].rows, *flops = machine->gemm[which].flops;
+    if (points == 0 || rows <= 0)
+        return 0;
+    if (rows <= at[0])
+        return rows / flops[0];
+    int right = 1;
+    while (right < points && at[right] < rows)
+        right++;
+    if (right == points)
+        return rows / flops[points - 1];
+    double low = at[right - 1] / flops[right - 1], high = at[right] / flops[right];
+    return low + (high - low) * (rows - at[right - 1]) / (at[right] - at[right - 1]);
+}
+
+static double gemm_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part, double rows)
+{
+    return 2.0 * (double)shape->cols[part] * (double)shape->inner[part] * row_time(machine, shape->dtype, rows);
+}
+
+/* Rows of what the algorithm's GEMMs work on. */
+static double unit_rows(const tp_overlap_shape *shape, const tp_plan_desc *desc)
+{
+    double rows = (double)shape->rows;
+    switch (desc->algorithm) {
+    case TP_OVERLAP_PIPELINE: return rows / desc->chunks;
+    case TP_OVERLAP_RING:
+    case TP_OVERLAP_PULL:
+    case TP_OVERLAP_DIRECT: return rows / ((double)desc->chunks * shape->ranks);
+    default: return rows;
+    }
+}
+
+static double over(double amount, double rate)
+{
+    return rate > 0 ? amount / rate : 0;
+}
+
+/* The GEMM that adds up a weight gradient; -1: none does. */
+static int weight_part(tp_pattern pattern)
+{
+    if (pattern == TP_PATTERN_GATHER_WEIGHT)
+        return 0;
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ? 1 : -1;
+}
+
+static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, tp_plan_costs *out)
+{
+    double rows = (double)shape->rows, unit = unit_rows(shape, desc);
+    bool reads_peers = desc->algorithm == TP_OVERLAP_DIRECT && shape->ranks > 1;
+    for (int part = 0; part < 2; part++) {
+        double whole = gemm_seconds(machine, shape, part, rows);
+        double cut = gemm_seconds(machine, shape, part, unit) - (rows > 0 ? whole * unit / rows : 0);
+        out->gemm_seconds[part] = whole;
+        out->gemm_overhead[part] = machine->call_seconds + fmax(cut, 0);
+        /* Every call reads and writes the whole gradient. */
+        if (part == weight_part(shape->pattern) && unit < rows)
+            out->gemm_overhead[part] += over(8.0 * (double)shape->cols[part] * (double)shape->inner[part], machine->reduce_bytes_per_second);
+    }
+    if (reads_peers && machine->direct_slowdown > 1) {
+        double remote = (machine->direct_slowdown - 1) * (shape->ranks - 1) / shape->ranks;
+        bool weights = shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD;
+        bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN || shape->pattern == TP_PATTERN_CHAIN_CORE;
+        if (weights)
+            out->gemm_seconds[weight_part(shape->pattern)] *= 1 + remote;
+        if (inputs)
+            out->gemm_seconds[0] *= 1 + remote;
+    }
+}
+
+static void byte_costs(const tp_overlap_shape *shape, tp_plan_costs *out)
+{
+    double rows = (double)shape->rows, size = (double)tp_dtype_size(shape->dtype);
+    int last = shape->pattern >= TP_PATTERN_CHAIN ? 1 : 0, weight = weight_part(shape->pattern);
+    out->bytes[TP_BUFFER_INPUT] = out->bytes[TP_BUFFER_GATHERED] = rows * (double)shape->inner[0] * size;
+    out->bytes[TP_BUFFER_PARTIAL] = out->bytes[TP_BUFFER_INBOX] = rows * (double)shape->cols[last] * 4;
+    out->bytes[TP_BUFFER_OUTPUT] = rows * (double)shape->cols[last] * size;
+    out->bytes[TP_BUFFER_MIDDLE] = rows * (double)shape->cols[0] * size;
+    out->bytes[TP_BUFFER_CORE] = rows * (double)shape->inner[1] * size;
+    if (weight >= 0) {
+        out->bytes[TP_BUFFER_SECOND] = rows * (double)shape->cols[weight] * size;
+        out->bytes[TP_BUFFER_GATHERED] = out->bytes[TP_BUFFER_SECOND];
+        out->bytes[TP_BUFFER_GRADIENT] = (double)shape->cols[weight] * (double)shape->inner[weight] * 4;
+    }
+}
+
+static tp_status check_shape(const tp_overlap_shape *shape)
+{
+    if ((int)shape->pattern < 0 || shape->pattern >= TP_PATTERN_COUNT)
+        return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.pattern is %d, must be 0 to %d", (int)shape->pattern, TP_PATTERN_COUNT - 1);
+    if (shape->dtype != TP_DTYPE_F32 && shape->dtype != TP_DTYPE_BF16 && shape->dtype != TP_DTYPE_F16)
+        return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.dtype is %d, must be f32, bf16 or f16", (int)shape->dtype);
+    if (shape->ranks < 1 || shape->ranks > TP_PLAN_MAX_RANKS)
+        return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.ranks is %d, must be 1 to %d", shape->ranks, TP_PLAN_MAX_RANKS);
+    const int64_t sizes[] = {shape->rows, shape->cols[0], shape->cols[1], shape->inner[0], shape->inner[1]};
+    static const char *const names[] = {"rows", "cols[0]", "cols[1]", "inner[0]", "inner[1]"};
+    for (int i = 0; i < 5; i++)
+        if (sizes[i] < 0)
+            return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.%s is %lld, must be 0 or more", names[i], (long long)sizes[i]);
+    return TP_OK;
+}
+
+tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, tp_plan_costs *out)
+{
+    if (machine == NULL || shape == NULL || desc == NULL || out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: an argument is NULL");
+    *out = (tp_plan_costs){0};
+    TPI_TRY(check_shape(shape));
+    if (desc->chunks < 1 || desc->chunks > TP_PLAN_MAX_CHUNKS)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: chunks is %d, must be 1 to %d", desc->chunks, TP_PLAN_MAX_CHUNKS);
+    gemm_costs(machine, shape, desc, out);
+    byte_costs(shape, out);
+    double best = row_time(machine, shape->dtype, 1e6) / 1e6; /* seconds an operation, at many rows */
+    out->compute_seconds = shape->compute_flops * best + over(shape->compute_bytes, machine->reduce_bytes_per_second);
+    out->compute_overhead = machine->call_seconds;
+    out->reduce_bytes_per_second = machine->reduce_bytes_per_second;
+    out->copy_bytes_per_second = machine->copy_bytes_per_second;
+    out->transfer_overhead = machine->transfer_seconds;
+    out->wait_seconds = machine->wait_seconds;
+    out->link = machine->link;
+    return TP_OK;
+}

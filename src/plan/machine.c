@@ -1,0 +1,187 @@
+/* A machine's figures as text: whole numbers only, so that no locale changes them. */
+#include <tp/auto.h>
+
+#include <errno.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/context.h"
+#include "plan/render.h"
+
+static const char header[] = "tp-machine 1";
+
+/* Figures of one number, in units of `unit`. */
+static const struct {
+    const char *name;
+    size_t offset;
+    double unit;
+} figures[] = {
+    {"direct_slowdown_permille", offsetof(tp_machine, direct_slowdown), 1e-3},
+    {"call_nanoseconds", offsetof(tp_machine, call_seconds), 1e-9},
+    {"transfer_nanoseconds", offsetof(tp_machine, transfer_seconds), 1e-9},
+    {"wait_nanoseconds", offsetof(tp_machine, wait_seconds), 1e-9},
+    {"copy_bytes_per_second", offsetof(tp_machine, copy_bytes_per_second), 1},
+    {"reduce_bytes_per_second", offsetof(tp_machine, reduce_bytes_per_second), 1},
+    {"link_latency_nanoseconds", offsetof(tp_machine, link) + offsetof(tp_link, latency_seconds), 1e-9},
+    {"link_bytes_per_second", offsetof(tp_machine, link) + offsetof(tp_link, bytes_per_second), 1},
+};
+
+enum { FIGURES = sizeof figures / sizeof *figures };
+
+static const tp_dtype gemm_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
+
+static double *figure_at(tp_machine *machine, int index)
+{
+    return (double *)(void *)((char *)machine + figures[index].offset);
+}
+
+void tp_machine_default(tp_machine *out)
+{
+    *out = (tp_machine){.name = "not measured",
+                        .threads = 1,
+                        .direct_slowdown = 1.02,
+                        .call_seconds = 1e-6,
+                        .transfer_seconds = 2e-6,
+                        .wait_seconds = 5e-6,
+                        .copy_bytes_per_second = 8e9,
+                        .reduce_bytes_per_second = 12e9,
+                        .lanes_share_cores = true};
+    static const double rows[] = {1, 8, 64, 512}, share[] = {0.1, 0.5, 0.9, 1};
+    for (int i = 0; i < 4; i++) {
+        out->gemm[TP_DTYPE_F32].rows[i] = out->gemm[TP_DTYPE_BF16].rows[i] = rows[i];
+        out->gemm[TP_DTYPE_F32].flops[i] = 8e10 * share[i];
+        out->gemm[TP_DTYPE_BF16].flops[i] = 16e10 * share[i];
+    }
+    out->gemm[TP_DTYPE_F32].points = out->gemm[TP_DTYPE_BF16].points = 4;
+}
+
+size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
+{
+    tpi_page page = {.text = text, .bytes = text != NULL ? bytes : 0};
+    tp_machine copy = *machine;
+    tpi_page_add(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1, machine->name, machine->threads,
+                 machine->lanes_share_cores);
+    for (int i = 0; i < FIGURES; i++)
+        tpi_page_add(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
+    for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++)
+        for (int i = 0; i < machine->gemm[gemm_dtypes[d]].points; i++)
+            tpi_page_add(&page, "gemm %s rows %lld flops_per_second %lld\n", tp_dtype_name(gemm_dtypes[d]),
+                         llround(machine->gemm[gemm_dtypes[d]].rows[i]), llround(machine->gemm[gemm_dtypes[d]].flops[i]));
+    return page.used + 1;
+}
+
+/* A whole number that is not negative, and nothing after it. */
+static bool read_number(const char *text, const char **end, double *out)
+{
+    char *after;
+    errno = 0;
+    long long value = strtoll(text, &after, 10);
+    *end = after;
+    *out = (double)value;
+    return after != text && errno == 0 && value >= 0;
+}
+
+static bool read_gemm(const char *text, tp_machine *machine)
+{
+    for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
+        const char *name = tp_dtype_name(gemm_dtypes[d]), *at = text;
+        size_t length = strlen(name);
+        if (strncmp(at, name, length) != 0 || strncmp(at + length, " rows ", 6) != 0)
+            continue;
+        double rows, flops;
+        int points = machine->gemm[gemm_dtypes[d]].points;
+        if (!read_number(at + length + 6, &at, &rows) || strncmp(at, " flops_per_second ", 18) != 0 || !read_number(at + 18, &at, &flops))
+            return false;
+        double before = points > 0 ? machine->gemm[gemm_dtypes[d]].rows[points - 1] : 0;
+        if (*at != '\0' || points == TP_MACHINE_POINTS || rows <= before || flops <= 0)
+            return false;
+        machine->gemm[gemm_dtypes[d]].rows[points] = rows;
+        machine->gemm[gemm_dtypes[d]].flops[points] = flops;
+        machine->gemm[gemm_dtypes[d]].points++;
+        return true;
+    }
+    return false;
+}
+
+/* One line after the header; empty lines and # are skipped. */
+static bool read_line(const char *line, tp_machine *machine)
+{
+    const char *value = strchr(line, ' '), *end;
+    double number;
+    if (*line == '\0' || *line == '#')
+        return true;
+    if (value == NULL)
+        return false;
+    size_t length = (size_t)(value++ - line);
+    if (length == 4 && strncmp(line, "name", 4) == 0) {
+        snprintf(machine->name, sizeof machine->name, "%s", value);
+        return true;
+    }
+    if (length == 4 && strncmp(line, "gemm", 4) == 0)
+        return read_gemm(value, machine);
+    if (!read_number(value, &end, &number) || *end != '\0')
+        return false;
+    if (length == 7 && strncmp(line, "threads", 7) == 0 && number <= 4096) {
+        machine->threads = (int)number;
+        return true;
+    }
+    if (length == 17 && strncmp(line, "lanes_share_cores", 17) == 0 && number <= 1) {
+        machine->lanes_share_cores = number > 0;
+        return true;
+    }
+    for (int i = 0; i < FIGURES; i++)
+        if (length == strlen(figures[i].name) && strncmp(line, figures[i].name, length) == 0) {
+            *figure_at(machine, i) = number * figures[i].unit;
+            return true;
+        }
+    return false;
+}
+
+tp_status tp_machine_parse(const char *text, tp_machine *out)
+{
+    if (text == NULL || out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_machine_parse: %s is NULL", text == NULL ? "text" : "out");
+    *out = (tp_machine){.threads = 1};
+    if (*text == '\0')
+        return tpi_message(TP_ERR_FORMAT, "machine: the text is empty, its first line must be '%s'", header);
+    for (int number = 1; *text != '\0'; number++) {
+        char line[256];
+        size_t length = strcspn(text, "\n");
+        snprintf(line, sizeof line, "%.*s", (int)(length < sizeof line ? length : sizeof line - 1), text);
+        if (number == 1 && strcmp(line, header) != 0)
+            return tpi_message(TP_ERR_FORMAT, "machine: line 1 is '%.40s', must be '%s'", line, header);
+        if (number > 1 && (length >= sizeof line || !read_line(line, out)))
+            return tpi_message(TP_ERR_FORMAT, "machine: line %d is not understood: '%.60s'", number, line);
+        text += length + (text[length] == '\n');
+    }
+    return TP_OK;
+}
+
+#define MOST_BYTES 65536
+
+tp_status tp_machine_load(const char *path, tp_machine *out)
+{
+    if (path == NULL || out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_machine_load: %s is NULL", path == NULL ? "path" : "out");
+    FILE *file = fopen(path, "rb");
+    if (file == NULL)
+        return tpi_message(TP_ERR_IO, "machine: %s: %s", path, strerror(errno));
+    char *text = malloc(MOST_BYTES);
+    size_t length = text != NULL ? fread(text, 1, MOST_BYTES - 1, file) : 0;
+    bool failed = ferror(file) != 0, more = fgetc(file) != EOF;
+    fclose(file);
+    tp_status status = TP_OK;
+    if (text == NULL)
+        status = tpi_message(TP_ERR_MEMORY, "machine: out of memory");
+    else if (failed || more || length == 0)
+        status = tpi_message(TP_ERR_IO, "machine: %s: %s", path, failed ? "can't be read" : more ? "is too long" : "is empty");
+    if (status == TP_OK) {
+        text[length] = '\0';
+        status = tp_machine_parse(text, out);
+    }
+    free(text);
+    return status;
+}

@@ -1,0 +1,292 @@
+/* The automatic choice: it is the cheapest of what it lists, none within the noise, and a pure function. */
+#include "costs.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tp/auto.h>
+
+/* A rate that doesn't fall for few rows, and nothing fixed: then costs are those of the closed forms. */
+static tp_machine ideal(double link)
+{
+    tp_machine machine = {.threads = 1, .link = {.bytes_per_second = link}};
+    machine.gemm[TP_DTYPE_F32].points = 1;
+    machine.gemm[TP_DTYPE_F32].rows[0] = 1;
+    machine.gemm[TP_DTYPE_F32].flops[0] = 1e11;
+    return machine;
+}
+
+static tp_overlap_shape linear(tp_pattern pattern, int ranks, int64_t rows)
+{
+    return (tp_overlap_shape){.pattern = pattern,
+                              .dtype = TP_DTYPE_F32,
+                              .ranks = ranks,
+                              .rows = rows,
+                              .cols = {1000, 1000},
+                              .inner = {1000, 1000},
+                              .compute_bytes = (double)rows * 8000};
+}
+
+static tp_overlap_choice choose(const tp_machine *machine, const tp_overlap_shape *shape)
+{
+    tp_overlap_choice choice;
+    cr_assert_eq(tp_overlap_choose(machine, shape, &choice), TP_OK, "%s", tp_last_message());
+    return choice;
+}
+
+/* Link time of the remote half = GEMM time: 2 * 1000 * 1000 flops and 4 * 1000 / 2 bytes a row. */
+static const double even_link = 2000.0 / (2e6 / 1e11);
+
+Test(auto, costs_of_a_shape)
+{
+    tp_machine machine = ideal(even_link);
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 512);
+    tp_plan_costs costs;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, &(tp_plan_desc){.algorithm = TP_OVERLAP_PULL, .chunks = 4}, &costs), TP_OK);
+    tpt_same(costs.gemm_seconds[0], 512 * 2e6 / 1e11, "gemm");
+    tpt_same(costs.gemm_overhead[0], 0, "overhead");
+    tpt_same(costs.bytes[TP_BUFFER_INPUT], 512 * 4000, "input");
+    /* a curve: 10 rows take as long as 100; between points times are linear */
+    machine.gemm[TP_DTYPE_F32].points = 2;
+    machine.gemm[TP_DTYPE_F32].rows[0] = 10;
+    machine.gemm[TP_DTYPE_F32].flops[0] = 1e10;
+    machine.gemm[TP_DTYPE_F32].rows[1] = 100;
+    machine.gemm[TP_DTYPE_F32].flops[1] = 1e11;
+    shape.rows = 80;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, &(tp_plan_desc){.algorithm = TP_OVERLAP_PULL, .chunks = 4}, &costs), TP_OK);
+    tpt_same(costs.gemm_seconds[0], 100 * 2e6 / 1e11, "gemm at 80 rows");
+    tpt_same(costs.gemm_overhead[0], 100 * 2e6 / 1e11 * (1 - 1.0 / 8), "a chunk of 10 rows costs as much as 80");
+}
+
+Test(auto, takes_the_cheapest)
+{
+    static const double links[] = {0, 1e7, 1e8, 1e9, 1e10};
+    for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
+        for (int ranks = 1; ranks <= 4; ranks++)
+            for (int l = 0; l < 5; l++) {
+                tp_machine machine;
+                tp_machine_default(&machine);
+                machine.link.bytes_per_second = links[l];
+                machine.lanes_share_cores = false;
+                tp_overlap_shape shape = linear((tp_pattern)pattern, ranks, 300);
+                tp_overlap_choice choice = choose(&machine, &shape);
+                cr_assert_eq(choice.candidate[0].algorithm, TP_OVERLAP_NONE);
+                double least = INFINITY;
+                for (int i = 0; i < choice.candidates; i++) {
+                    const tp_overlap_candidate *c = &choice.candidate[i];
+                    tp_plan_desc desc = {.algorithm = c->algorithm, .pattern = shape.pattern, .ranks = ranks, .chunks = c->chunks};
+                    tp_plan_costs costs;
+                    cr_assert_eq(tp_overlap_costs(&machine, &shape, &desc, &costs), TP_OK);
+                    tp_plan *plan = tpt_plan(c->algorithm, shape.pattern, ranks, c->chunks);
+                    tp_timeline *timeline = tpt_simulate(plan, &costs);
+                    tpt_same(c->seconds, timeline->seconds, "a candidate's time");
+                    least = fmin(least, timeline->seconds);
+                    tp_timeline_destroy(timeline);
+                    tp_plan_destroy(plan);
+                }
+                cr_assert(choice.seconds <= least * 1.025 && choice.seconds <= choice.candidate[0].seconds);
+                cr_assert(choice.seconds >= least && strlen(choice.reason) > 10);
+            }
+}
+
+Test(auto, hides_what_can_be_hidden)
+{
+    tp_machine machine = ideal(even_link);
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER};
+    for (int i = 0; i < 2; i++) {
+        tp_overlap_shape shape = linear(patterns[i], 2, 1000);
+        tp_overlap_choice choice = choose(&machine, &shape);
+        cr_assert(choice.algorithm == TP_OVERLAP_PULL || choice.algorithm == TP_OVERLAP_RING);
+        cr_assert_eq(choice.chunks, 16);
+        tpt_same(choice.seconds, 0.02 * (1 + 1.0 / 32), "seconds");
+        cr_assert(strstr(choice.reason, "48.4 % less than none") != NULL, "%s", choice.reason);
+    }
+}
+
+Test(auto, none_where_nothing_is_gained)
+{
+    tp_machine machine = ideal(1e15);
+    machine.call_seconds = 1e-6;
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 4, 1000);
+    tp_overlap_choice choice = choose(&machine, &shape);
+    cr_assert_eq(choice.algorithm, TP_OVERLAP_NONE);
+    cr_assert(strstr(choice.reason, "2 %") != NULL, "%s", choice.reason);
+    cr_assert_gt(choice.candidates, 10);
+    shape.ranks = 1;
+    choice = choose(&machine, &shape);
+    cr_assert(choice.algorithm == TP_OVERLAP_NONE && strstr(choice.reason, "one rank") != NULL);
+    shape.ranks = 2;
+    shape.rows = 0;
+    cr_assert_eq(choose(&machine, &shape).algorithm, TP_OVERLAP_NONE);
+    shape.pattern = TP_PATTERN_GEMM;
+    cr_assert_eq(choose(&machine, &shape).candidates, 1);
+}
+
+/* On shared memory, a lane that copies on the core of the GEMM gains nothing: what remains is not to copy. */
+Test(auto, copies_on_shared_cores_are_not_free)
+{
+    tp_machine machine;
+    tp_machine_default(&machine);
+    machine.copy_bytes_per_second = 2e8;
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    tp_overlap_choice choice = choose(&machine, &shape);
+    cr_assert(choice.algorithm == TP_OVERLAP_DIRECT || choice.algorithm == TP_OVERLAP_NONE, "%s", tp_overlap_name(choice.algorithm));
+    machine.direct_slowdown = 5;
+    cr_assert_eq(choose(&machine, &shape).algorithm, TP_OVERLAP_NONE);
+    machine.lanes_share_cores = false;
+    choice = choose(&machine, &shape);
+    cr_assert(choice.algorithm == TP_OVERLAP_PULL || choice.algorithm == TP_OVERLAP_RING || choice.algorithm == TP_OVERLAP_PIPELINE);
+}
+
+Test(auto, repeats)
+{
+    tp_machine machine = ideal(1e8);
+    tp_overlap_shape shape = linear(TP_PATTERN_CHAIN, 3, 77);
+    tp_overlap_choice *choice = calloc(2, sizeof *choice);
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice[0]), TP_OK);
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice[1]), TP_OK);
+    cr_assert(choice[0].algorithm == choice[1].algorithm && choice[0].chunks == choice[1].chunks && choice[0].candidates == choice[1].candidates);
+    for (int i = 0; i < choice[0].candidates; i++)
+        cr_assert_eq(choice[0].candidate[i].seconds, choice[1].candidate[i].seconds);
+    free(choice);
+}
+
+Test(auto, table_of_rows)
+{
+    tp_machine machine;
+    tp_machine_default(&machine);
+    machine.link = (tp_link){1e-5, 1e9};
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1500);
+    tp_overlap_table table;
+    cr_assert_eq(tp_overlap_table_fill(&machine, &shape, &table), TP_OK);
+    cr_assert_eq(table.classes, 12);
+    cr_assert_eq(table.entry[11].rows, 2048);
+    bool cut = false;
+    for (int64_t rows = 1; rows <= 2048; rows *= 2) {
+        shape.rows = rows;
+        tp_overlap_choice choice = choose(&machine, &shape);
+        tp_overlap algorithm;
+        int chunks;
+        tp_overlap_table_find(&table, rows, &algorithm, &chunks);
+        cr_assert(algorithm == choice.algorithm && chunks == choice.chunks, "%lld rows", (long long)rows);
+        tp_overlap_table_find(&table, rows - rows / 4, &algorithm, &chunks);
+        cr_assert(algorithm == choice.algorithm && chunks == choice.chunks);
+        cut = cut || algorithm != TP_OVERLAP_NONE;
+    }
+    cr_assert(cut);
+    tp_overlap algorithm;
+    int chunks;
+    tp_overlap_table_find(&table, 1000000, &algorithm, &chunks);
+    cr_assert(algorithm == table.entry[11].algorithm && chunks == table.entry[11].chunks);
+    tp_overlap_table_find(&(tp_overlap_table){0}, 5, &algorithm, &chunks);
+    cr_assert(algorithm == TP_OVERLAP_NONE && chunks == 1);
+}
+
+Test(auto, explains_itself)
+{
+    tp_machine machine = ideal(even_link);
+    tp_overlap_shape shape = linear(TP_PATTERN_BACKWARD, 2, 1000);
+    tp_overlap_choice choice = choose(&machine, &shape);
+    size_t bytes = tp_overlap_explain(&shape, &choice, NULL, 0);
+    char *text = malloc(bytes), line[64];
+    cr_assert_eq(tp_overlap_explain(&shape, &choice, text, bytes), bytes);
+    cr_assert_eq(strlen(text) + 1, bytes);
+    int lines = 0, marks = 0;
+    for (const char *at = text; *at != '\0'; at++) {
+        lines += *at == '\n';
+        marks += *at == '*';
+    }
+    cr_assert_eq(lines, choice.candidates + 3);
+    cr_assert_eq(marks, 1);
+    snprintf(line, sizeof line, "* %-9s %6d", tp_overlap_name(choice.algorithm), choice.chunks);
+    cr_assert(strstr(text, line) != NULL && strstr(text, choice.reason) != NULL && strstr(text, "bulk") != NULL, "%s", text);
+    free(text);
+}
+
+Test(auto, refused)
+{
+    tp_machine machine = ideal(1);
+    tp_overlap_shape shape = linear(TP_PATTERN_CHAIN, 2, 10);
+    tp_overlap_choice choice;
+    cr_assert_eq(tp_overlap_choose(NULL, &shape, &choice), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_overlap_choose(&machine, NULL, &choice), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, NULL), TP_ERR_ARGUMENT);
+    shape.rows = -3;
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "rows is -3") != NULL);
+    shape = linear(TP_PATTERN_CHAIN, 65, 10);
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "ranks is 65, must be 1 to 64") != NULL);
+    shape = linear(TP_PATTERN_CHAIN, 2, 10);
+    shape.dtype = TP_DTYPE_I64;
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
+    machine.wait_seconds = NAN;
+    shape.dtype = TP_DTYPE_F32;
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
+}
+
+Test(machine, text_round_trip)
+{
+    tp_machine machine, back;
+    tp_machine_default(&machine);
+    snprintf(machine.name, sizeof machine.name, "a processor, 2 cores");
+    machine.link = (tp_link){5e-6, 1.25e9};
+    machine.threads = 3;
+    machine.lanes_share_cores = false;
+    size_t bytes = tp_machine_print(&machine, NULL, 0);
+    char *text = malloc(bytes);
+    cr_assert_eq(tp_machine_print(&machine, text, bytes), bytes);
+    cr_assert_eq(tp_machine_parse(text, &back), TP_OK, "%s", tp_last_message());
+    cr_assert_str_eq(back.name, machine.name);
+    cr_assert(back.threads == 3 && !back.lanes_share_cores);
+    tpt_same(back.link.latency_seconds, 5e-6, "latency");
+    tpt_same(back.link.bytes_per_second, 1.25e9, "bandwidth");
+    tpt_same(back.direct_slowdown, machine.direct_slowdown, "slowdown");
+    for (int d = 0; d < TP_DTYPE_COUNT; d++) {
+        cr_assert_eq(back.gemm[d].points, machine.gemm[d].points);
+        for (int i = 0; i < back.gemm[d].points; i++) {
+            tpt_same(back.gemm[d].rows[i], machine.gemm[d].rows[i], "rows");
+            tpt_same(back.gemm[d].flops[i], machine.gemm[d].flops[i], "flops");
+        }
+    }
+    char *again = malloc(bytes);
+    cr_assert_eq(tp_machine_print(&back, again, bytes), bytes);
+    cr_assert_str_eq(text, again);
+    FILE *file = fopen("machine-for-test.txt", "wb");
+    cr_assert(file != NULL && fwrite(text, 1, bytes - 1, file) == bytes - 1 && fclose(file) == 0);
+    cr_assert_eq(tp_machine_load("machine-for-test.txt", &back), TP_OK);
+    remove("machine-for-test.txt");
+    cr_assert_eq(tp_machine_load("machine-for-test.txt", &back), TP_ERR_IO);
+    free(text);
+    free(again);
+}
+
+Test(machine, text_that_is_wrong)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"", "empty"},
+        {"tp-machine 2\n", "line 1"},
+        {"tp-machine 1\nthreads two\n", "line 2"},
+        {"tp-machine 1\n\nspeed 5\n", "line 3"},
+        {"tp-machine 1\ncall_nanoseconds -5\n", "line 2"},
+        {"tp-machine 1\ncall_nanoseconds 5.5\n", "line 2"},
+        {"tp-machine 1\ncall_nanoseconds 99999999999999999999\n", "line 2"},
+        {"tp-machine 1\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n", "line 3"},
+        {"tp-machine 1\ngemm f32 rows 8 flops_per_second 0\n", "line 2"},
+        {"tp-machine 1\ngemm f33 rows 8 flops_per_second 1\n", "line 2"},
+        {"tp-machine 1\ngemm f32 rows 8\n", "line 2"},
+        {"tp-machine 1\nthreads\n", "line 2"},
+        {"tp-machine 1\nlanes_share_cores 2", "line 2"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_machine machine;
+        cr_assert_eq(tp_machine_parse(cases[i].text, &machine), TP_ERR_FORMAT, "'%s'", cases[i].text);
+        cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(), cases[i].words);
+    }
+    tp_machine machine;
+    cr_assert_eq(tp_machine_parse("tp-machine 1\n# a comment\n\nthreads 2", &machine), TP_OK);
+    cr_assert_eq(machine.threads, 2);
+    cr_assert_eq(tp_machine_parse(NULL, &machine), TP_ERR_ARGUMENT);
+}
