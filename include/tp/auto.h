@@ -73,7 +73,7 @@ TP_BEGIN_DECLS
 /* A machine nobody measured: one core of a server, ranks sharing memory, lanes sharing cores. */
 TP_API void tp_machine_default(tp_machine *out);
 
-/* Text form, one line a figure, in whole numbers of the unit in its name. Writes at most `bytes` with the final 0; returns the length it needs. */
+/* Text form, one line a figure, in whole numbers of the unit in its name. Writes at most `bytes` with the final 0; returns the length it needs without it. */
 TP_API size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes);
 
 /* Errors: TP_ERR_FORMAT with the line and what is wrong with it. Figures that are not in the text stay 0. */
@@ -88,7 +88,7 @@ TP_API tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_sh
 /* Errors: TP_ERR_ARGUMENT (names the field), TP_ERR_MEMORY. */
 TP_API tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out);
 
-/* All candidates with their predicted times, the chosen one marked, and the reason. Writes at most `bytes` with the final 0; returns the length it needs. */
+/* All candidates with their predicted times, the chosen one marked, and the reason. Writes at most `bytes` with the final 0; returns the length it needs without it. */
 TP_API size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap_choice *choice, char *text, size_t bytes);
 
 /* Choices for 1, 2, 4, ... rows, up to the first class that holds shape->rows. Each plan is made once, so this costs little more than one choice. */

@@ -68,7 +68,8 @@ TP_API void tp_timeline_destroy(tp_timeline *timeline);
 TP_API tp_status tp_plan_count_traffic(const tp_plan *plan, const tp_plan_costs *costs, tp_plan_traffic *out);
 
 /* Pictures: lanes x time as SVG (arrows for messages, a colour a kind, exposed communication marked), one timeline or two of the same plan on one scale
- * (second NULL: one); Chrome/Perfetto trace JSON. Write at most `bytes` with the final 0; return the length they need (0: no timeline). */
+ * (second NULL: one); Chrome/Perfetto trace JSON. Write at most `bytes` with the final 0; return the length they need
+ * without it (0: no timeline). */
 TP_API size_t tp_timeline_svg(const tp_timeline *first, const tp_timeline *second, char *text, size_t bytes);
 TP_API size_t tp_timeline_trace(const tp_timeline *timeline, char *text, size_t bytes);
 

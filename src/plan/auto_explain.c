@@ -5,12 +5,12 @@
 #include "plan/render.h"
 
 /* Right-aligned; the micro sign has two bytes. */
-static void cell(tpi_page *page, int width, const char *text)
+static void cell(tpi_writer *page, int width, const char *text)
 {
-    tpi_page_add(page, "%*s", width + (strchr(text, '\302') != NULL), text);
+    tpi_put(page, "%*s", width + (strchr(text, '\302') != NULL), text);
 }
 
-static void line(tpi_page *page, const tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
+static void line(tpi_writer *page, const tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
 {
     bool chosen = candidate->algorithm == choice->algorithm && candidate->chunks == choice->chunks;
     char seconds[TPI_LABEL], comm[TPI_LABEL], exposed[TPI_LABEL], hidden[TPI_LABEL];
@@ -18,24 +18,24 @@ static void line(tpi_page *page, const tp_overlap_choice *choice, const tp_overl
     tpi_label_seconds(comm, candidate->comm_seconds);
     tpi_label_seconds(exposed, candidate->exposed_seconds);
     tpi_label_percent(hidden, candidate->hidden);
-    tpi_page_add(page, "%c %-9s %6d", chosen ? '*' : ' ', tp_overlap_name(candidate->algorithm), candidate->chunks);
+    tpi_put(page, "%c %-9s %6d", chosen ? '*' : ' ', tp_overlap_name(candidate->algorithm), candidate->chunks);
     cell(page, 12, seconds);
     cell(page, 15, comm);
     cell(page, 11, exposed);
     cell(page, 10, hidden);
-    tpi_page_add(page, "\n");
+    tpi_put(page, "\n");
 }
 
 size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap_choice *choice, char *text, size_t bytes)
 {
-    tpi_page page = {.text = text, .bytes = text != NULL ? bytes : 0};
-    tpi_page_add(&page, "%s, %s, %d ranks, %lld rows, gemm 0: %lld x %lld", tp_pattern_name(shape->pattern), tp_dtype_name(shape->dtype), shape->ranks,
+    tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
+    tpi_put(&page, "%s, %s, %d ranks, %lld rows, gemm 0: %lld x %lld", tp_pattern_name(shape->pattern), tp_dtype_name(shape->dtype), shape->ranks,
                  (long long)shape->rows, (long long)shape->cols[0], (long long)shape->inner[0]);
     if (shape->cols[1] > 0)
-        tpi_page_add(&page, ", gemm 1: %lld x %lld", (long long)shape->cols[1], (long long)shape->inner[1]);
-    tpi_page_add(&page, "\n  algorithm chunks   predicted  communication    exposed    hidden\n");
+        tpi_put(&page, ", gemm 1: %lld x %lld", (long long)shape->cols[1], (long long)shape->inner[1]);
+    tpi_put(&page, "\n  algorithm chunks   predicted  communication    exposed    hidden\n");
     for (int i = 0; i < choice->candidates; i++)
         line(&page, choice, &choice->candidate[i]);
-    tpi_page_add(&page, "%s: %s\n", tp_overlap_name(choice->algorithm), choice->reason);
-    return page.used + 1;
+    tpi_put(&page, "%s: %s\n", tp_overlap_name(choice->algorithm), choice->reason);
+    return tpi_put_end(&page);
 }

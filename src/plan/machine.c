@@ -60,17 +60,17 @@ void tp_machine_default(tp_machine *out)
 
 size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
 {
-    tpi_page page = {.text = text, .bytes = text != NULL ? bytes : 0};
+    tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
     tp_machine copy = *machine;
-    tpi_page_add(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1, machine->name, machine->threads,
+    tpi_put(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1, machine->name, machine->threads,
                  machine->lanes_share_cores);
     for (int i = 0; i < FIGURES; i++)
-        tpi_page_add(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
+        tpi_put(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
     for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++)
         for (int i = 0; i < machine->gemm[gemm_dtypes[d]].points; i++)
-            tpi_page_add(&page, "gemm %s rows %lld flops_per_second %lld\n", tp_dtype_name(gemm_dtypes[d]),
+            tpi_put(&page, "gemm %s rows %lld flops_per_second %lld\n", tp_dtype_name(gemm_dtypes[d]),
                          llround(machine->gemm[gemm_dtypes[d]].rows[i]), llround(machine->gemm[gemm_dtypes[d]].flops[i]));
-    return page.used + 1;
+    return tpi_put_end(&page);
 }
 
 /* A whole number that is not negative, and nothing after it. */

@@ -1,27 +1,16 @@
 #include "plan/render.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-void tpi_page_add(tpi_page *page, const char *format, ...)
-{
-    va_list arguments;
-    va_start(arguments, format);
-    size_t room = page->used < page->bytes ? page->bytes - page->used : 0;
-    int length = vsnprintf(room > 0 ? page->text + page->used : NULL, room, format, arguments);
-    va_end(arguments);
-    page->used += length > 0 ? (size_t)length : 0;
-}
-
-void tpi_page_tenth(tpi_page *page, double value)
+void tpi_put_tenth(tpi_writer *page, double value)
 {
     long long tenths = llround(value * 10), whole = llabs(tenths) / 10, rest = llabs(tenths) % 10;
-    tpi_page_add(page, "%s%lld", tenths < 0 ? "-" : "", whole);
+    tpi_put(page, "%s%lld", tenths < 0 ? "-" : "", whole);
     if (rest != 0)
-        tpi_page_add(page, ".%lld", rest);
+        tpi_put(page, ".%lld", rest);
 }
 
 /* A number of 0 to 1000 with three digits. */

@@ -1,19 +1,13 @@
-/* Text of pictures: written without the locale, measured when there is no room. */
+/* Text of pictures: numbers are written without the locale. */
 #ifndef TPI_RENDER_H
 #define TPI_RENDER_H
 
 #include <tp/simulate.h>
 
-typedef struct tpi_page {
-    char *text;
-    size_t bytes, used; /* used: what all of it needs, without the final 0 */
-} tpi_page;
-
-/* Adds text; never numbers with a point, which the locale would change. */
-void tpi_page_add(tpi_page *page, const char *format, ...) __attribute__((format(printf, 2, 3)));
+#include "plan/text.h"
 
 /* A number with one digit after the point, or none where that is 0. */
-void tpi_page_tenth(tpi_page *page, double value);
+void tpi_put_tenth(tpi_writer *page, double value);
 
 #define TPI_LABEL 32
 

@@ -19,7 +19,7 @@
 #define CHARACTER 6.1 /* width of one in a box, about */
 
 typedef struct picture {
-    tpi_page *page;
+    tpi_writer *page;
     const tp_plan *plan;
     double lane_height;
     int lanes;                /* rows a rank */
@@ -79,47 +79,47 @@ static double timeline_height(const picture *p)
 
 static void attribute(const picture *p, const char *name, double value)
 {
-    tpi_page_add(p->page, " %s=\"", name);
-    tpi_page_tenth(p->page, value);
-    tpi_page_add(p->page, "\"");
+    tpi_put(p->page, " %s=\"", name);
+    tpi_put_tenth(p->page, value);
+    tpi_put(p->page, "\"");
 }
 
 static void rectangle(const picture *p, const char *class, double x, double y, double width, double height)
 {
-    tpi_page_add(p->page, "<rect class=\"%s\"", class);
+    tpi_put(p->page, "<rect class=\"%s\"", class);
     attribute(p, "x", x);
     attribute(p, "y", y);
     attribute(p, "width", width);
     attribute(p, "height", height);
-    tpi_page_add(p->page, "/>");
+    tpi_put(p->page, "/>");
 }
 
 static void begin_text(const picture *p, const char *class, double x, double y)
 {
-    tpi_page_add(p->page, "<text class=\"%s\"", class);
+    tpi_put(p->page, "<text class=\"%s\"", class);
     attribute(p, "x", x);
     attribute(p, "y", y);
-    tpi_page_add(p->page, ">");
+    tpi_put(p->page, ">");
 }
 
 static void text(const picture *p, const char *class, double x, double y, const char *words)
 {
     begin_text(p, class, x, y);
-    tpi_page_add(p->page, "%s</text>", words);
+    tpi_put(p->page, "%s</text>", words);
 }
 
 static void style(const picture *p)
 {
-    tpi_page_add(p->page, "<style>text{font:11px system-ui,sans-serif;fill:#24292f}.t{font-size:15px;font-weight:600}.n{fill:#57606a}.e{text-anchor:end}"
+    tpi_put(p->page, "<style>text{font:11px system-ui,sans-serif;fill:#24292f}.t{font-size:15px;font-weight:600}.n{fill:#57606a}.e{text-anchor:end}"
                           ".m{text-anchor:middle}.b{font-size:10px;fill:#fff;text-anchor:middle;pointer-events:none}"
                           ".card{fill:#fff;stroke:#d0d7de}.lane{fill:#f3f5f7}.grid{stroke:#d0d7de;stroke-dasharray:2 3}"
                           ".a{fill:none;stroke:#57606a;stroke-width:.8;opacity:.75;marker-end:url(#head)}#head path{fill:#57606a}"
                           ".x{fill:url(#hatch);stroke:#c62828;stroke-width:.8}.i{stroke:#111;stroke-width:1.4}.d{fill:#b42318;font-weight:600}");
     for (int i = 0; i < LOOKS; i++)
-        tpi_page_add(p->page, ".%c{fill:%s}", looks[i].class, looks[i].colour);
-    tpi_page_add(p->page, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.n{fill:#9198a1}.b{fill:#fff}.card{fill:#0d1117;stroke:#30363d}"
+        tpi_put(p->page, ".%c{fill:%s}", looks[i].class, looks[i].colour);
+    tpi_put(p->page, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.n{fill:#9198a1}.b{fill:#fff}.card{fill:#0d1117;stroke:#30363d}"
                           ".lane{fill:#1a2029}.grid{stroke:#30363d}.a{stroke:#9198a1}#head path{fill:#9198a1}.i{stroke:#f0f6fc}.d{fill:#ff7b72}}</style>");
-    tpi_page_add(p->page, "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
+    tpi_put(p->page, "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
                           "<path d=\"M0 0V6\" stroke=\"#e53935\" stroke-width=\"3.2\"/></pattern><marker id=\"head\" viewBox=\"0 0 6 6\" refX=\"5.5\" "
                           "refY=\"3\" markerWidth=\"6\" markerHeight=\"6\" orient=\"auto\"><path d=\"M0 0L6 3L0 6z\"/></marker></defs>\n");
 }
@@ -143,17 +143,17 @@ static void axis(const picture *p, double bottom)
     for (int i = 0; i * step <= p->seconds * 1.0001; i++) {
         char label[TPI_LABEL];
         double x = x_of(p, i * step);
-        tpi_page_add(p->page, "<path class=\"grid\" d=\"M");
-        tpi_page_tenth(p->page, x);
-        tpi_page_add(p->page, " ");
-        tpi_page_tenth(p->page, TOP - 4);
-        tpi_page_add(p->page, "V");
-        tpi_page_tenth(p->page, bottom + 4);
-        tpi_page_add(p->page, "\"/>");
+        tpi_put(p->page, "<path class=\"grid\" d=\"M");
+        tpi_put_tenth(p->page, x);
+        tpi_put(p->page, " ");
+        tpi_put_tenth(p->page, TOP - 4);
+        tpi_put(p->page, "V");
+        tpi_put_tenth(p->page, bottom + 4);
+        tpi_put(p->page, "\"/>");
         tpi_label_round(label, i * step);
         text(p, "n m", x, bottom + 18, label);
     }
-    tpi_page_add(p->page, "\n");
+    tpi_put(p->page, "\n");
 }
 
 static void lane_labels(const picture *p)
@@ -161,7 +161,7 @@ static void lane_labels(const picture *p)
     for (int rank = 0; rank < p->plan->ranks; rank++) {
         double middle = y_of(p, rank, TP_LANE_COMPUTE) + (p->lanes * (p->lane_height + GAP) - GAP) / 2 + 4;
         begin_text(p, "", 16, middle);
-        tpi_page_add(p->page, "rank %d</text>", rank);
+        tpi_put(p->page, "rank %d</text>", rank);
         for (int lane = 0; lane < TP_LANES; lane++) {
             if (p->row[lane] < 0)
                 continue;
@@ -169,7 +169,7 @@ static void lane_labels(const picture *p)
             text(p, "n e", LEFT - 8, y + p->lane_height / 2 + 4, tp_lane_name((tp_lane)lane));
             rectangle(p, "lane", LEFT, y, WIDTH - LEFT - RIGHT, p->lane_height);
         }
-        tpi_page_add(p->page, "\n");
+        tpi_put(p->page, "\n");
     }
 }
 
@@ -180,10 +180,10 @@ static void tooltip(const picture *p, const tp_timeline *timeline, int rank, int
     char begin[TPI_LABEL], length[TPI_LABEL];
     tpi_label_seconds(begin, span->begin);
     tpi_label_seconds(length, span->end - span->begin);
-    tpi_page_add(p->page, "<title>%s %s", tp_op_name(op->kind), pieces);
+    tpi_put(p->page, "<title>%s %s", tp_op_name(op->kind), pieces);
     if (op->peer >= 0)
-        tpi_page_add(p->page, ", peer %d", op->peer);
-    tpi_page_add(p->page, ": %s at %s</title>", length, begin);
+        tpi_put(p->page, ", peer %d", op->peer);
+    tpi_put(p->page, ": %s at %s</title>", length, begin);
 }
 
 static void box(const picture *p, const tp_timeline *timeline, int rank, int index)
@@ -195,14 +195,14 @@ static void box(const picture *p, const tp_timeline *timeline, int rank, int ind
     double x = x_of(p, span->begin), width = fmax(x_of(p, span->end) - x - 0.6, 0.4), y = y_of(p, rank, op->lane);
     tpi_label_pieces(pieces, p->plan, op);
     size_t length = strlen(pieces);
-    tpi_page_add(p->page, "<g>");
+    tpi_put(p->page, "<g>");
     tooltip(p, timeline, rank, index, pieces);
     rectangle(p, class, x, y, width, p->lane_height);
     if (op->kind == TP_OP_COLLECTIVE && x_of(p, span->compute_end) - x_of(p, span->compute_begin) > 1)
         rectangle(p, "r", x_of(p, span->compute_begin), y, x_of(p, span->compute_end) - x_of(p, span->compute_begin) - 0.6, p->lane_height);
     if (length > 0 && width > (double)length * CHARACTER + 2)
         text(p, "b", x + width / 2, y + p->lane_height / 2 + 3.5, pieces);
-    tpi_page_add(p->page, "</g>\n");
+    tpi_put(p->page, "</g>\n");
 }
 
 /* The part of [begin, end) before the rank's first computing after `begin`; and where that ends. */
@@ -262,12 +262,12 @@ static void curve(const picture *p, point from, point to)
     double bend = (to.y - from.y) * 0.45;
     const double numbers[] = {from.x, from.y, from.x, from.y + bend, to.x, to.y - bend, to.x, to.y};
     static const char *const marks[] = {"M", " ", "C", " ", " ", " ", " ", " "};
-    tpi_page_add(p->page, "<path class=\"a\" d=\"");
+    tpi_put(p->page, "<path class=\"a\" d=\"");
     for (int i = 0; i < 8; i++) {
-        tpi_page_add(p->page, "%s", marks[i]);
-        tpi_page_tenth(p->page, numbers[i]);
+        tpi_put(p->page, "%s", marks[i]);
+        tpi_put_tenth(p->page, numbers[i]);
     }
-    tpi_page_add(p->page, "\"/>\n");
+    tpi_put(p->page, "\"/>\n");
 }
 
 /* From the end of what was waited for, or, for a message, from its sender, to an op. */
@@ -334,10 +334,10 @@ static void figures(const picture *p, const tp_timeline *timeline, double y)
     tpi_label_seconds(exposed_time, timeline->exposed_seconds);
     tpi_label_percent(hidden, timeline->hidden);
     begin_text(p, "n", 16, y);
-    tpi_page_add(p->page, "%s: %s, of it compute %s; communication %s", timeline->measured ? "measured" : "simulated", seconds, compute, comm);
+    tpi_put(p->page, "%s: %s, of it compute %s; communication %s", timeline->measured ? "measured" : "simulated", seconds, compute, comm);
     if (timeline->comm_seconds > 0)
-        tpi_page_add(p->page, ", hidden %s, <tspan class=\"d\">exposed %s</tspan>", hidden, exposed_time);
-    tpi_page_add(p->page, "</text>\n");
+        tpi_put(p->page, ", hidden %s, <tspan class=\"d\">exposed %s</tspan>", hidden, exposed_time);
+    tpi_put(p->page, "</text>\n");
 }
 
 static void draw_timeline(const picture *p, const tp_timeline *timeline, bool arrows)
@@ -384,10 +384,10 @@ static void legend(const picture *p, double y, bool simulated)
     if (simulated)
         x = legend_entry(p, "lane i", "critical path", x, y);
     text(p, "n", x, y, "rA.B: chunk B of rank A's rows");
-    tpi_page_add(p->page, "\n");
+    tpi_put(p->page, "\n");
 }
 
-static picture lay_out(tpi_page *page, const tp_timeline *first, const tp_timeline *second)
+static picture lay_out(tpi_writer *page, const tp_timeline *first, const tp_timeline *second)
 {
     picture p = {.page = page, .plan = first->plan, .row = {0, -1, -1}, .lanes = 1, .top = TOP};
     for (int rank = 0; rank < p.plan->ranks; rank++)
@@ -408,12 +408,12 @@ static void draw(picture *p, const tp_timeline *first, const tp_timeline *second
 {
     const tp_plan *plan = p->plan;
     double one = timeline_height(p), bottom = TOP + one + (second != NULL ? HEAD + one : 0), height = bottom + BOTTOM;
-    tpi_page_add(p->page, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n", WIDTH, height, WIDTH,
+    tpi_put(p->page, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n", WIDTH, height, WIDTH,
                  height);
     style(p);
-    tpi_page_add(p->page, "<rect class=\"card\" x=\"0\" y=\"0\" width=\"%.0f\" height=\"%.0f\" rx=\"8\"/>", WIDTH, height);
+    tpi_put(p->page, "<rect class=\"card\" x=\"0\" y=\"0\" width=\"%.0f\" height=\"%.0f\" rx=\"8\"/>", WIDTH, height);
     begin_text(p, "t", 16, 30);
-    tpi_page_add(p->page, "%s, %s, %d rank%s, %d chunk%s</text>\n", tp_overlap_name((tp_overlap)plan->algorithm),
+    tpi_put(p->page, "%s, %s, %d rank%s, %d chunk%s</text>\n", tp_overlap_name((tp_overlap)plan->algorithm),
                  tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->ranks == 1 ? "" : "s", plan->chunks, plan->chunks == 1 ? "" : "s");
     bool arrows = count_arrows(p) <= MOST_ARROWS;
     axis(p, bottom);
@@ -423,15 +423,15 @@ static void draw(picture *p, const tp_timeline *first, const tp_timeline *second
         draw_timeline(p, second, arrows);
     }
     legend(p, height - 18, !first->measured);
-    tpi_page_add(p->page, "</svg>\n");
+    tpi_put(p->page, "</svg>\n");
 }
 
 size_t tp_timeline_svg(const tp_timeline *first, const tp_timeline *second, char *text_out, size_t bytes)
 {
     if (first == NULL || tpi_price_check_plan(first->plan) != TP_OK || (second != NULL && second->plan != first->plan))
         return 0;
-    tpi_page page = {.text = text_out, .bytes = text_out != NULL ? bytes : 0};
+    tpi_writer page = {.text = text_out, .bytes = text_out != NULL ? bytes : 0};
     picture p = lay_out(&page, first, second);
     draw(&p, first, second);
-    return page.used + 1;
+    return tpi_put_end(&page);
 }

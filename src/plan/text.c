@@ -27,14 +27,12 @@ const char *tpi_collective_name(tp_collective collective)
 
 void tpi_put(tpi_writer *writer, const char *format, ...)
 {
-    char piece[256];
+    size_t room = writer->length < writer->bytes ? writer->bytes - writer->length : 0;
     va_list arguments;
     va_start(arguments, format);
-    vsnprintf(piece, sizeof piece, format, arguments);
+    int length = vsnprintf(room > 0 ? writer->text + writer->length : NULL, room, format, arguments);
     va_end(arguments);
-    for (const char *c = piece; *c != '\0'; c++, writer->length++)
-        if (writer->length + 1 < writer->bytes)
-            writer->text[writer->length] = *c;
+    writer->length += length > 0 ? (size_t)length : 0;
 }
 
 size_t tpi_put_end(tpi_writer *writer)

@@ -190,9 +190,9 @@ Test(auto, explains_itself)
     tp_overlap_shape shape = linear(TP_PATTERN_BACKWARD, 2, 1000);
     tp_overlap_choice choice = choose(&machine, &shape);
     size_t bytes = tp_overlap_explain(&shape, &choice, NULL, 0);
-    char *text = malloc(bytes), line[64];
-    cr_assert_eq(tp_overlap_explain(&shape, &choice, text, bytes), bytes);
-    cr_assert_eq(strlen(text) + 1, bytes);
+    char *text = malloc(bytes + 1), line[64];
+    cr_assert_eq(tp_overlap_explain(&shape, &choice, text, bytes + 1), bytes);
+    cr_assert_eq(strlen(text), bytes);
     int lines = 0, marks = 0;
     for (const char *at = text; *at != '\0'; at++) {
         lines += *at == '\n';
@@ -236,8 +236,8 @@ Test(machine, text_round_trip)
     machine.threads = 3;
     machine.lanes_share_cores = false;
     size_t bytes = tp_machine_print(&machine, NULL, 0);
-    char *text = malloc(bytes);
-    cr_assert_eq(tp_machine_print(&machine, text, bytes), bytes);
+    char *text = malloc(bytes + 1);
+    cr_assert_eq(tp_machine_print(&machine, text, bytes + 1), bytes);
     cr_assert_eq(tp_machine_parse(text, &back), TP_OK, "%s", tp_last_message());
     cr_assert_str_eq(back.name, machine.name);
     cr_assert(back.threads == 3 && !back.lanes_share_cores);
@@ -251,11 +251,11 @@ Test(machine, text_round_trip)
             tpt_same(back.gemm[d].flops[i], machine.gemm[d].flops[i], "flops");
         }
     }
-    char *again = malloc(bytes);
-    cr_assert_eq(tp_machine_print(&back, again, bytes), bytes);
+    char *again = malloc(bytes + 1);
+    cr_assert_eq(tp_machine_print(&back, again, bytes + 1), bytes);
     cr_assert_str_eq(text, again);
     FILE *file = fopen("machine-for-test.txt", "wb");
-    cr_assert(file != NULL && fwrite(text, 1, bytes - 1, file) == bytes - 1 && fclose(file) == 0);
+    cr_assert(file != NULL && fwrite(text, 1, bytes, file) == bytes && fclose(file) == 0);
     cr_assert_eq(tp_machine_load("machine-for-test.txt", &back), TP_OK);
     remove("machine-for-test.txt");
     cr_assert_eq(tp_machine_load("machine-for-test.txt", &back), TP_ERR_IO);
