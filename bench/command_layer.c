@@ -50,14 +50,17 @@ static tp_status compare(layer_party *party, tp_ctx *ctx, bench_layer *layer)
         return TP_ERR_MEMORY;
     tp_status status = bench_team_sum(&party->team, ctx, 0, &unused);
     int64_t different = 0;
-    if (status == TP_OK && (first || reference->ready)) {
+    double all_different = 0;
+    bool compared = first || reference->ready;
+    if (status == TP_OK && compared)
         status = bench_layer_compare(layer, reference, &different);
-        party->compared = !first;
-    }
     if (status == TP_OK)
-        status = bench_team_sum(&party->team, ctx, (double)different, &party->different);
-    if (status == TP_OK && first && root)
-        reference->ready = true;
+        status = bench_team_sum(&party->team, ctx, (double)different, &all_different);
+    if (status == TP_OK && root) {
+        party->compared = compared && !first;
+        party->different = all_different;
+        reference->ready = compared;
+    }
     return status;
 }
 
