@@ -14,6 +14,10 @@ set(TPI_ISA_FLAGS_portable)
 set(TPI_ISA_FLAGS_avx2 -mavx2 -mfma -mf16c)
 set(TPI_ISA_FLAGS_avx512 ${TPI_ISA_FLAGS_avx2} -mavx512f -mavx512bw -mavx512dq -mavx512vl)
 set(TPI_ISA_FLAGS_avx512_bf16 ${TPI_ISA_FLAGS_avx512} -mavx512bf16)
+# The plain C vectors are loops of sixteen; checking every access in them makes gcc's -O2 take minutes a file.
+if(TP_SANITIZE MATCHES undefined)
+    set(TPI_ISA_FLAGS_portable -O1)
+endif()
 # AVX512-BF16 adds a dot product that only these use; its table takes the other ops from avx512.
 set(TPI_ISA_PREFIXES_avx512_bf16 gemm attention table)
 
