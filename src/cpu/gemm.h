@@ -7,7 +7,7 @@
  * ends of matrices are filled with zeros, so that edge tiles run the same code as full ones.
  *
  * bf16 arithmetic is the one of vdpbf16ps on every set: a chain of FMAs with subnormal operands and results flushed to
- * zero, in pairs (a block of odd length is padded with a zero product). Sets without the instruction widen while
+ * zero, in pairs (a block of odd length is padded with a product of -0, which changes no sum). Sets without the instruction widen while
  * packing and run the f32 kernel with the processor's flush modes on. The tree's additions are never flushed. */
 #ifndef TPI_GEMM_H
 #define TPI_GEMM_H

@@ -265,15 +265,22 @@ static void pack_run(const tpi_gemm_pack_job *job, const tpi_gemm_run *run, int6
     }
 }
 
-/* Zeros of a padded or empty block. A pair's second half is zero already. */
+/* Zeros of a padded or empty block: -0 in A, +0 in B. Their product, -0, changes no sum; +0 would turn a sum of -0 into
+ * +0, and a chain that goes on in another call would differ from one that doesn't stop. */
 static void pack_zeros(const tpi_gemm_pack_job *job, int64_t from, int64_t to)
 {
-    const int per_step = job->plan->per_step;
-    int64_t first = (from + per_step - 1) / per_step - job->first_step;
-    int64_t end = to / per_step - job->first_step;
-    for (int64_t o = 0; o < job->count && first < end; o += job->width)
-        memset(job->out + o / job->width * job->panel_stride + first * job->width, 0,
-               (size_t)((end - first) * job->width) * sizeof(float));
+    const bool pairs = job->plan->per_step == 2;
+    const uint32_t zero = job->width != TPI_GEMM_ROWS ? 0 : pairs ? 0x80008000u : 0x80000000u;
+    const int64_t start = job->first_step * job->plan->per_step;
+    for (int64_t o = 0; o < job->count; o += job->width) {
+        uint32_t *panel = (uint32_t *)job->out + o / job->width * job->panel_stride;
+        for (int64_t at = from - start; at < to - start; at++) {
+            uint32_t *step = panel + at / job->plan->per_step * job->width;
+            const bool second = pairs && at % 2 != 0;
+            for (int i = 0; i < job->width; i++)
+                step[i] = second ? step[i] | (zero & 0xffffu) : zero;
+        }
+    }
 }
 
 void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job)

@@ -90,7 +90,7 @@ static inline tpi_inner gemm_eight_blocks(int64_t inner)
     return order;
 }
 
-/* One block's chain. bf16 is summed as vdpbf16ps does: subnormals are flushed, and an odd block gets a zero product. */
+/* One block's chain. bf16 is summed as vdpbf16ps does: subnormals are flushed, and an odd block is padded with a product that changes nothing. */
 static __attribute__((noinline)) float gemm_chain(float start, const float *a, const float *b, const tpi_inner *order,
                                                   int block, bool bf16)
 {
@@ -101,16 +101,14 @@ static __attribute__((noinline)) float gemm_chain(float start, const float *a, c
 #endif
     volatile float result = start;
     float x = result;
-    int64_t length = 0;
     for (int s = 0; s < order->segments; s++) {
         if (order->segment[s].block != block)
             continue;
         int64_t begin = order->segment[s].begin, end = begin + order->segment[s].length;
         for (int64_t k = begin; k < end; k++)
             x = fmaf(a[k], b[k], x);
-        length += end - begin;
     }
-    result = bf16 && length % 2 != 0 ? fmaf(0, 0, x) : x;
+    result = x;
 #if defined(__SSE__)
     _mm_setcsr(mode);
 #endif
