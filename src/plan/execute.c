@@ -303,7 +303,7 @@ tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
 {
     TPI_TRY(tpi_ctx_usable(p->ctx));
     TPI_TRY(check_views(p, job));
-    tpi_run *run;
+    tpi_run *run = NULL;
     TPI_TRY(begin_run(p, job, &run));
     bool plain = is_plain(p);
     tp_status status = TP_OK;

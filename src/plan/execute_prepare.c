@@ -310,7 +310,7 @@ tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_
     *out = NULL;
     if (plan->ranks != 1 && plan->ranks != comm->size)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "plan of %d ranks on a group of %d", plan->ranks, comm->size);
-    struct tpi_executor *executor;
+    struct tpi_executor *executor = NULL;
     TPI_TRY(tpi_executor_get(ctx, &executor));
     tpi_prepared *p = tpi_host_allocate(ctx, sizeof *p);
     if (p == NULL)
