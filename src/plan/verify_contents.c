@@ -141,9 +141,9 @@ static bool walk_leave(tpi_verifier *v, int op)
             return false;
     for (int w = 0; w < o->writes; w++)
         for (int i = 0; i < o->write[w].pieces; i++) {
-            if (!claim_piece(v, op, &o->write[w], i))
-                return false;
             tpi_cell *cell = tpi_verify_cell(v, &o->write[w], i);
+            if (!cell->taken && !claim_piece(v, op, &o->write[w], i))
+                return false;
             cell->content = 0; /* writer and readers stay: who used the piece while it was alive */
             cell->taken = true;
         }

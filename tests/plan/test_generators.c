@@ -1,6 +1,8 @@
 /* Every plan of every generator is proven. TPT_FULL_GRID=1: 1 to 16 ranks x 0 to 16 chunks; else all of it up to 8 ranks, and some numbers of chunks above. */
 #include <criterion/criterion.h>
+#include <malloc.h>
 #include <stdlib.h>
+#include <string.h>
 #include <tp/overlap.h>
 
 typedef struct grid {
@@ -85,3 +87,80 @@ Test(generators, many_ranks)
     for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++)
         prove(&(tp_plan_desc){(tp_overlap)algorithm, TP_PATTERN_CHAIN, TP_PLAN_MAX_RANKS, 2}, &g);
 }
+
+#ifndef TPT_SANITIZED
+
+/* The process's own allocations, of which one can be made to fail. */
+void *__libc_calloc(size_t count, size_t bytes);
+void *__libc_realloc(void *memory, size_t bytes);
+
+static int allowed = -1; /* until one fails; -1: none does */
+
+static bool fails(void)
+{
+    return allowed >= 0 && allowed-- == 0;
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    return fails() ? NULL : __libc_calloc(count, bytes);
+}
+
+void *realloc(void *memory, size_t bytes)
+{
+    return fails() ? NULL : __libc_realloc(memory, bytes);
+}
+
+static tp_status create(void *text, tp_plan **plan)
+{
+    (void)text;
+    return tp_plan_create(&(tp_plan_desc){TP_OVERLAP_RING, TP_PATTERN_BACKWARD, 2, 2}, plan);
+}
+
+static tp_status parse(void *text, tp_plan **plan)
+{
+    return tp_plan_parse(text, plan);
+}
+
+static tp_status verify(void *plan, tp_plan **out)
+{
+    tp_proof proof;
+    *out = NULL;
+    tp_status status = tp_plan_verify(plan, &proof);
+    return status == TP_OK && !proof.proven ? TP_ERR_INTERNAL : status;
+}
+
+/* Each allocation fails in turn: a clean error, and nothing leaks. */
+static void fail_each(tp_status (*call)(void *, tp_plan **), void *argument, const char *what)
+{
+    tp_status status = TP_ERR_MEMORY;
+    int n = 0;
+    for (; status != TP_OK; n++) {
+        tp_plan *plan = NULL;
+        size_t before = mallinfo2().uordblks;
+        allowed = n;
+        status = call(argument, &plan);
+        allowed = -1;
+        if (status == TP_OK)
+            tp_plan_destroy(plan);
+        size_t after = mallinfo2().uordblks;
+        cr_assert(status == TP_OK || (status == TP_ERR_MEMORY && plan == NULL && strstr(tp_last_message(), "memory") != NULL), "%s, allocation %d: %s",
+                  what, n, tp_last_message());
+        cr_assert_eq(after, before, "%s, allocation %d: leaks", what, n);
+    }
+    cr_assert_gt(n, 2, "%s: %d allocations", what, n);
+}
+
+Test(generators, without_memory)
+{
+    tp_plan *plan;
+    cr_assert_eq(create(NULL, &plan), TP_OK);
+    char text[8192];
+    cr_assert_lt(tp_plan_print(plan, text, sizeof text), sizeof text);
+    fail_each(create, NULL, "create");
+    fail_each(verify, plan, "verify");
+    fail_each(parse, text, "parse");
+    tp_plan_destroy(plan);
+}
+
+#endif

@@ -1,0 +1,473 @@
+#include "interpreter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data.h"
+
+#define MAX_LANES (TP_PLAN_MAX_RANKS * TP_LANES)
+
+typedef struct lane_state {
+    int *op; /* indices in the rank's list */
+    int count, at;
+    bool running;
+    uint64_t begun;    /* when */
+    uint32_t priority; /* of this run */
+    uint64_t *seen;    /* what the running op has read */
+} lane_state;
+
+typedef struct machine {
+    const tp_plan *plan;
+    int pieces, planes;
+    uint64_t random, now;
+    bool inline_compute, trespass;
+    bool open[TP_PLAN_MAX_RANKS];
+    uint64_t *memory; /* [rank][plane][piece] */
+    bool *finished[TP_PLAN_MAX_RANKS];
+    int computing[TP_PLAN_MAX_RANKS]; /* the first op on the compute lane that is not finished */
+    lane_state lane[MAX_LANES];
+} machine;
+
+static uint64_t draw(machine *m)
+{
+    m->random += 0x9e3779b97f4a7c15u;
+    uint64_t z = m->random;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Arithmetic on integers mod 2^64 that no two different plans agree on by chance. Each is a map of its own for every rank and part. */
+static uint64_t constant(uint64_t a, uint64_t b, uint64_t c)
+{
+    machine m = {.random = a * 1000003 + b * 1009 + c * 7919};
+    return draw(&m) | 1;
+}
+
+static uint64_t input_number(int buffer, int rank, int piece)
+{
+    return constant(100 + (uint64_t)buffer, (uint64_t)rank + 1, (uint64_t)piece);
+}
+
+static uint64_t gemm(int rank, int part, uint64_t x)
+{
+    return x * constant(1, (uint64_t)rank, (uint64_t)part) + constant(2, (uint64_t)rank, (uint64_t)part);
+}
+
+static uint64_t compute(int rank, uint64_t x)
+{
+    return (x ^ (x >> 31)) * constant(3, (uint64_t)rank, 0);
+}
+
+static uint64_t core(int rank, const uint64_t *x, int count, int piece)
+{
+    uint64_t all = 0;
+    for (int i = 0; i < count; i++)
+        all = all * 31 + compute(rank, x[i]);
+    return all * constant(4, (uint64_t)rank, (uint64_t)piece);
+}
+
+static uint64_t accumulate(uint64_t sum, uint64_t x)
+{
+    return sum * 1000003 + x;
+}
+
+static uint64_t accumulate_gradient(int part, uint64_t gradient, uint64_t dy, uint64_t x)
+{
+    return accumulate(gradient * constant(5, (uint64_t)part, 0), dy * (x ^ (x >> 17)));
+}
+
+static uint64_t *cell(machine *m, const tp_region *region, int i)
+{
+    int plane = region->buffer == TP_BUFFER_INBOX && region->slot > 0 ? TP_BUFFERS - 1 + region->slot : (int)region->buffer;
+    return &m->memory[((size_t)region->rank * (size_t)m->planes + (size_t)plane) * (size_t)m->pieces + (size_t)(region->piece + i * region->step)];
+}
+
+static const tp_plan_op *op_of(const machine *m, int lane)
+{
+    return &m->plan->rank[lane / TP_LANES].op[m->lane[lane].op[m->lane[lane].at]];
+}
+
+static void check_open(machine *m, int rank, const tp_region *region)
+{
+    if (region->rank != rank && region->pieces > 0 && !m->open[region->rank])
+        m->trespass = true;
+}
+
+/* Reads everything into `out`; returns how many numbers. */
+static int read_all(machine *m, int lane, uint64_t *out)
+{
+    const tp_plan_op *op = op_of(m, lane);
+    int count = 0;
+    for (int r = 0; r < op->reads; r++) {
+        check_open(m, lane / TP_LANES, &op->read[r]);
+        for (int i = 0; i < op->read[r].pieces; i++)
+            out[count++] = *cell(m, &op->read[r], i);
+    }
+    return count;
+}
+
+static void write_garbage(machine *m, int lane)
+{
+    const tp_plan_op *op = op_of(m, lane);
+    for (int w = 0; w < op->writes; w++) {
+        check_open(m, lane / TP_LANES, &op->write[w]);
+        for (int i = 0; i < op->write[w].pieces; i++)
+            *cell(m, &op->write[w], i) = draw(m);
+    }
+}
+
+/* Whether the op's data flows while it runs; others move when they meet. */
+static bool flows(const tp_plan_op *op)
+{
+    return op->kind != TP_OP_SEND && op->kind != TP_OP_RECV && op->kind != TP_OP_COLLECTIVE && op->kind != TP_OP_LEAVE;
+}
+
+/* An op that writes over what it reads (a gradient) reads it once. */
+static bool in_place(const tp_plan_op *op)
+{
+    return op->kind == TP_OP_GEMM && op->write[0].buffer == TP_BUFFER_GRADIENT;
+}
+
+static void begin(machine *m, int lane)
+{
+    const tp_plan_op *op = op_of(m, lane);
+    m->lane[lane].running = true;
+    m->lane[lane].begun = m->now++;
+    if (op->kind == TP_OP_LEAVE)
+        m->open[lane / TP_LANES] = false;
+    if (!flows(op))
+        return;
+    read_all(m, lane, m->lane[lane].seen);
+    write_garbage(m, lane);
+}
+
+static void finish(machine *m, int lane)
+{
+    int rank = lane / TP_LANES;
+    const tp_plan_rank *list = &m->plan->rank[rank];
+    m->finished[rank][m->lane[lane].op[m->lane[lane].at]] = true;
+    m->lane[lane].at++;
+    m->lane[lane].running = false;
+    while (m->computing[rank] < list->count && (list->op[m->computing[rank]].lane != TP_LANE_COMPUTE || m->finished[rank][m->computing[rank]]))
+        m->computing[rank]++;
+}
+
+static void enter(machine *m, int rank, const tp_plan_op *op)
+{
+    bool own = m->plan->pattern == TP_PATTERN_GEMM || m->plan->pattern == TP_PATTERN_GATHER_GEMM || m->plan->pattern == TP_PATTERN_CHAIN ||
+               m->plan->pattern == TP_PATTERN_CHAIN_CORE;
+    bool own_second = m->plan->pattern != TP_PATTERN_BACKWARD_REDUCE;
+    m->open[rank] = true;
+    for (int w = 0; w < op->writes; w++)
+        for (int i = 0; i < op->write[w].pieces; i++) {
+            const tp_region *region = &op->write[w];
+            bool same = (region->buffer == TP_BUFFER_INPUT && own) || (region->buffer == TP_BUFFER_SECOND && own_second);
+            if (region->buffer != TP_BUFFER_OUTPUT)
+                *cell(m, region, i) = input_number((int)region->buffer, same ? 99 : rank, region->piece + i * region->step);
+        }
+}
+
+static void write_numbers(machine *m, const tp_region *region, const uint64_t *number)
+{
+    for (int i = 0; i < region->pieces; i++)
+        *cell(m, region, i) = number[i];
+}
+
+static void end_gradient(machine *m, const tp_plan_op *op, const uint64_t *in)
+{
+    uint64_t gradient = in[0];
+    const uint64_t *dy = in + 1, *x = dy + op->read[1].pieces;
+    for (int i = 0; i < op->pieces; i++)
+        gradient = accumulate_gradient(op->part, gradient, dy[i], x[i]);
+    *cell(m, op->write, 0) = gradient;
+}
+
+static bool mixes(const machine *m)
+{
+    return m->plan->pattern == TP_PATTERN_CHAIN_CORE || m->plan->pattern == TP_PATTERN_CHAIN_CORE_REDUCE;
+}
+
+/* An op that works alone ends: from `in`, what it read, to what it writes. */
+static void end_op(machine *m, int lane, uint64_t *in)
+{
+    const tp_plan_op *op = op_of(m, lane);
+    int rank = lane / TP_LANES;
+    uint64_t out[TP_PLAN_MAX_RANKS * TP_PLAN_MAX_CHUNKS];
+    if (op->kind == TP_OP_ENTER) {
+        enter(m, rank, op);
+        return;
+    }
+    if (in_place(op)) {
+        end_gradient(m, op, in);
+        return;
+    }
+    for (int i = 0; i < op->pieces; i++) {
+        out[i] = in[i];
+        if (op->kind == TP_OP_GEMM)
+            out[i] = gemm(rank, op->part, in[i]);
+        if (op->kind == TP_OP_COMPUTE)
+            out[i] = (mixes(m) ? core(rank, in, op->pieces, op->piece + i * op->step) : compute(rank, in[i])) + (uint64_t)op->part;
+        if (op->kind == TP_OP_REDUCE) {
+            out[i] = 0;
+            for (int r = 0; r < op->reads; r++)
+                out[i] = accumulate(out[i], in[r * op->pieces + i]);
+        }
+    }
+    for (int w = 0; w < op->writes; w++)
+        write_numbers(m, &op->write[w], out);
+}
+
+/* What was read must still be there; else half of it may have been seen. */
+static void end_alone(machine *m, int lane)
+{
+    const tp_plan_op *op = op_of(m, lane);
+    uint64_t *seen = m->lane[lane].seen, *again = seen + (4 + m->plan->ranks) * m->pieces;
+    if (op->kind != TP_OP_LEAVE) {
+        int count = read_all(m, lane, again);
+        for (int i = in_place(op) ? 1 : 0; i < count; i++)
+            if (again[i] != seen[i])
+                seen[i] = draw(m);
+        for (int w = 0; w < op->writes; w++)
+            check_open(m, lane / TP_LANES, &op->write[w]);
+        end_op(m, lane, seen);
+    }
+    finish(m, lane);
+}
+
+static void end_message(machine *m, int send, int recv)
+{
+    const tp_plan_op *from = op_of(m, send), *to = op_of(m, recv);
+    for (int i = 0; i < to->pieces; i++)
+        *cell(m, to->write, i) = i < from->pieces ? *cell(m, from->read, i) : draw(m);
+    finish(m, send);
+    finish(m, recv);
+}
+
+/* The rank that has a piece of a gather. */
+static const tp_region *holder(machine *m, int kind_of_lane, int piece, int *at)
+{
+    for (int rank = 0; rank < m->plan->ranks; rank++) {
+        const tp_region *read = op_of(m, rank * TP_LANES + kind_of_lane)->read;
+        for (*at = 0; *at < read->pieces; (*at)++)
+            if (read->piece + *at * read->step == piece)
+                return read;
+    }
+    return NULL;
+}
+
+static void end_collective(machine *m, int kind_of_lane)
+{
+    const tp_plan_op *first = op_of(m, kind_of_lane);
+    uint64_t out[TP_PLAN_MAX_RANKS * TP_PLAN_MAX_CHUNKS] = {0}; /* by piece */
+    for (int i = 0; i < first->pieces; i++) {
+        int piece = first->piece + i * first->step, at = 0;
+        if (first->collective == TP_COLLECTIVE_ALL_GATHER) {
+            const tp_region *read = holder(m, kind_of_lane, piece, &at);
+            out[piece] = read != NULL ? *cell(m, read, at) : draw(m);
+        } else {
+            for (int rank = 0; rank < m->plan->ranks; rank++)
+                out[piece] = accumulate(out[piece], *cell(m, op_of(m, rank * TP_LANES + kind_of_lane)->read, i));
+        }
+    }
+    for (int rank = 0; rank < m->plan->ranks; rank++) {
+        const tp_region *write = op_of(m, rank * TP_LANES + kind_of_lane)->write;
+        for (int i = 0; i < write->pieces; i++)
+            *cell(m, write, i) = out[write->piece + i * write->step];
+    }
+    for (int rank = 0; rank < m->plan->ranks; rank++)
+        finish(m, rank * TP_LANES + kind_of_lane);
+}
+
+static bool can_begin(const machine *m, int lane)
+{
+    const lane_state *state = &m->lane[lane];
+    if (state->at == state->count || state->running || (m->inline_compute && state->op[state->at] > m->computing[lane / TP_LANES]))
+        return false;
+    const tp_plan_op *op = op_of(m, lane);
+    for (int w = 0; w < op->waits; w++)
+        if (!m->finished[op->wait[w].rank][op->wait[w].op])
+            return false;
+    return true;
+}
+
+/* The lane of `rank` with the message for (or from) `peer` that was posted first; -1: none. */
+static int posted(const machine *m, int rank, tp_op_kind kind, int peer)
+{
+    int first = -1;
+    for (int lane = rank * TP_LANES; lane < (rank + 1) * TP_LANES; lane++)
+        if (m->lane[lane].running && op_of(m, lane)->kind == kind && op_of(m, lane)->peer == peer &&
+            (first < 0 || m->lane[lane].begun < m->lane[first].begun))
+            first = lane;
+    return first;
+}
+
+static bool all_posted(const machine *m, int kind_of_lane)
+{
+    for (int rank = 0; rank < m->plan->ranks; rank++) {
+        int lane = rank * TP_LANES + kind_of_lane;
+        if (!m->lane[lane].running || op_of(m, lane)->kind != TP_OP_COLLECTIVE)
+            return false;
+    }
+    return true;
+}
+
+/* What the running op of a lane can end with: itself, or whom it meets; -1: not yet. Messages are ended by their SEND. */
+static int partner(const machine *m, int lane)
+{
+    const tp_plan_op *op = op_of(m, lane);
+    int rank = lane / TP_LANES;
+    if (op->kind == TP_OP_RECV)
+        return -1;
+    if (op->kind == TP_OP_SEND)
+        return posted(m, rank, TP_OP_SEND, op->peer) == lane ? posted(m, op->peer, TP_OP_RECV, rank) : -1;
+    if (op->kind == TP_OP_COLLECTIVE)
+        return all_posted(m, lane % TP_LANES) ? lane : -1;
+    return lane;
+}
+
+static bool can_act(const machine *m, int lane)
+{
+    return m->lane[lane].running ? partner(m, lane) >= 0 : can_begin(m, lane);
+}
+
+static void act(machine *m, int lane)
+{
+    if (!m->lane[lane].running) {
+        begin(m, lane);
+        return;
+    }
+    const tp_plan_op *op = op_of(m, lane);
+    if (op->kind == TP_OP_SEND)
+        end_message(m, lane, partner(m, lane));
+    else if (op->kind == TP_OP_COLLECTIVE)
+        end_collective(m, lane % TP_LANES);
+    else
+        end_alone(m, lane);
+}
+
+/* Any lane that can go on; those with high priority more often, so that others fall far behind. */
+static int choose(machine *m)
+{
+    int able[MAX_LANES], count = 0, best = -1;
+    for (int lane = 0; lane < m->plan->ranks * TP_LANES; lane++)
+        if (can_act(m, lane)) {
+            able[count++] = lane;
+            if (best < 0 || m->lane[lane].priority > m->lane[best].priority)
+                best = lane;
+        }
+    if (count == 0)
+        return -1;
+    return draw(m) % 4 != 0 ? best : able[draw(m) % (uint64_t)count];
+}
+
+/* What the definition in tp/overlap.h gives. */
+static uint64_t wanted_partial(const machine *m, int rank, int piece)
+{
+    const tp_plan *plan = m->plan;
+    bool same = plan->pattern == TP_PATTERN_CHAIN || plan->pattern == TP_PATTERN_CHAIN_CORE, chain = plan->pattern >= TP_PATTERN_CHAIN;
+    uint64_t middle[TP_PLAN_MAX_RANKS * TP_PLAN_MAX_CHUNKS];
+    for (int p = 0; p < m->pieces; p++)
+        middle[p] = gemm(rank, 0, input_number(TP_BUFFER_INPUT, same ? 99 : rank, p));
+    if (!chain)
+        return middle[piece];
+    return gemm(rank, 1, mixes(m) ? core(rank, middle, m->pieces, piece) : compute(rank, middle[piece]));
+}
+
+static bool right_output(machine *m, int rank, int piece)
+{
+    tp_region region = {.buffer = TP_BUFFER_OUTPUT, .rank = rank, .piece = piece, .pieces = 1, .step = 1};
+    uint64_t got = *cell(m, &region, 0), wanted = 0;
+    bool own = piece / m->plan->chunks == rank;
+    switch ((tp_pattern)m->plan->pattern) {
+    case TP_PATTERN_GATHER_WEIGHT: return true;
+    case TP_PATTERN_GEMM: return !own || got == gemm(rank, 0, input_number(TP_BUFFER_INPUT, 99, piece));
+    case TP_PATTERN_GATHER_GEMM: return got == gemm(rank, 0, input_number(TP_BUFFER_INPUT, 99, piece));
+    case TP_PATTERN_GEMM_SCATTER:
+    case TP_PATTERN_BACKWARD:
+    case TP_PATTERN_CHAIN:
+    case TP_PATTERN_CHAIN_CORE:
+        if (!own)
+            return true;
+        break;
+    default: break;
+    }
+    for (int s = 0; s < m->plan->ranks; s++)
+        wanted = accumulate(wanted, wanted_partial(m, s, piece));
+    return got == wanted;
+}
+
+static bool right_gradient(machine *m, int rank)
+{
+    tp_pattern pattern = (tp_pattern)m->plan->pattern;
+    if (pattern != TP_PATTERN_GATHER_WEIGHT && pattern != TP_PATTERN_BACKWARD && pattern != TP_PATTERN_BACKWARD_REDUCE)
+        return true;
+    uint64_t wanted = input_number(TP_BUFFER_GRADIENT, rank, 0);
+    for (int piece = 0; piece < m->pieces; piece++)
+        wanted = accumulate_gradient(pattern != TP_PATTERN_GATHER_WEIGHT, wanted, input_number(TP_BUFFER_INPUT, rank, piece),
+                                     input_number(TP_BUFFER_SECOND, pattern == TP_PATTERN_BACKWARD_REDUCE ? rank : 99, piece));
+    tp_region region = {.buffer = TP_BUFFER_GRADIENT, .rank = rank, .pieces = 1, .step = 1};
+    return *cell(m, &region, 0) == wanted;
+}
+
+static tpt_run judge(machine *m)
+{
+    for (int lane = 0; lane < m->plan->ranks * TP_LANES; lane++)
+        if (m->lane[lane].at < m->lane[lane].count)
+            return TPT_RUN_STUCK;
+    if (m->trespass)
+        return TPT_RUN_TRESPASS;
+    for (int rank = 0; rank < m->plan->ranks; rank++) {
+        if (!right_gradient(m, rank))
+            return TPT_RUN_WRONG;
+        for (int piece = 0; piece < m->pieces; piece++)
+            if (!right_output(m, rank, piece))
+                return TPT_RUN_WRONG;
+    }
+    return TPT_RUN_RIGHT;
+}
+
+static void load(machine *m)
+{
+    const tp_plan *plan = m->plan;
+    size_t cells = (size_t)plan->ranks * (size_t)m->planes * (size_t)m->pieces;
+    m->memory = tpt_allocate(cells * sizeof *m->memory);
+    for (size_t i = 0; i < cells; i++)
+        m->memory[i] = draw(m);
+    for (int rank = 0; rank < plan->ranks; rank++) {
+        m->finished[rank] = tpt_allocate((size_t)plan->rank[rank].count + 1);
+        for (int lane = rank * TP_LANES; lane < (rank + 1) * TP_LANES; lane++) {
+            m->lane[lane].op = tpt_allocate(((size_t)plan->rank[rank].count + 1) * sizeof(int));
+            m->lane[lane].seen = tpt_allocate(2 * (4 + (size_t)plan->ranks) * (size_t)m->pieces * sizeof(uint64_t));
+            m->lane[lane].priority = (uint32_t)draw(m);
+        }
+        m->computing[rank] = plan->rank[rank].count;
+        for (int i = plan->rank[rank].count - 1; i >= 0; i--)
+            if (plan->rank[rank].op[i].lane == TP_LANE_COMPUTE)
+                m->computing[rank] = i;
+        for (int i = 0; i < plan->rank[rank].count; i++) {
+            lane_state *state = &m->lane[rank * TP_LANES + (int)plan->rank[rank].op[i].lane];
+            state->op[state->count++] = i;
+        }
+    }
+}
+
+tpt_run tpt_interpret(const tp_plan *plan, uint64_t seed, bool inline_compute)
+{
+    machine *m = tpt_allocate(sizeof *m);
+    *m = (machine){.plan = plan, .pieces = plan->ranks * plan->chunks, .planes = TP_BUFFERS - 1 + plan->ranks, .random = seed, .inline_compute = inline_compute};
+    load(m);
+    for (int lane = choose(m); lane >= 0; lane = choose(m))
+        act(m, lane);
+    tpt_run result = judge(m);
+    for (int rank = 0; rank < plan->ranks; rank++) {
+        free(m->finished[rank]);
+        for (int lane = rank * TP_LANES; lane < (rank + 1) * TP_LANES; lane++) {
+            free(m->lane[lane].op);
+            free(m->lane[lane].seen);
+        }
+    }
+    free(m->memory);
+    free(m);
+    return result;
+}
