@@ -8,15 +8,15 @@
 
 /* An emitted op with its place. Its regions and its clock are in the same block of memory. */
 typedef struct built_op {
-    tp_plan_op op;            /* without waits */
-    int sequence;             /* in emission order */
-    int rank, index;          /* in its rank's list */
-    int place;                /* in its lane */
+    tp_plan_op op;   /* without waits */
+    int sequence;    /* in emission order */
+    int rank, index; /* in its rank's list */
+    int place;       /* in its lane */
     int waits, wait_capacity;
     struct built_op **wait;
-    struct built_op *before;  /* on the same lane */
+    struct built_op *before;    /* on the same lane */
     struct built_op *next_send; /* SEND: the next one between the same two ranks */
-    int *clock;               /* ops of each lane (rank * TP_LANES + lane) known to be finished before this one begins */
+    int *clock; /* ops of each lane (rank * TP_LANES + lane) known to be finished before this one begins */
 } built_op;
 
 /* Who touched a piece last. */
@@ -33,7 +33,7 @@ struct tpi_builder {
     built_op **op; /* emission order */
     int listed[TP_PLAN_MAX_RANKS];
     built_op *last[TP_PLAN_MAX_RANKS][TP_LANES];
-    built_op *send[TP_PLAN_MAX_RANKS][TP_PLAN_MAX_RANKS];      /* [from][to]: the first that no RECV has met yet */
+    built_op *send[TP_PLAN_MAX_RANKS][TP_PLAN_MAX_RANKS]; /* [from][to]: the first that no RECV has met yet */
     built_op *last_send[TP_PLAN_MAX_RANKS][TP_PLAN_MAX_RANKS];
     size_t cells; /* of one rank */
     cell *cell;   /* every piece of every buffer; INBOX has one a slot too */
@@ -124,7 +124,8 @@ static built_op *copy_emitted(const tpi_builder *builder, const tpi_emit *emit)
 
 static void queue_send(tpi_builder *builder, built_op *send)
 {
-    built_op **first = &builder->send[send->rank][send->op.peer], **last = &builder->last_send[send->rank][send->op.peer];
+    built_op **first = &builder->send[send->rank][send->op.peer],
+             **last = &builder->last_send[send->rank][send->op.peer];
     if (*first == NULL)
         *first = send;
     else

@@ -65,17 +65,19 @@ static void put_grid(tpi_writer *writer, const tp_plan *plan, const tp_proof *pr
 size_t tp_plan_explain(const tp_plan *plan, const tp_proof *proof, char *text, size_t bytes)
 {
     tpi_writer writer = {text, bytes, 0};
-    tpi_put(&writer, "plan %s %s ranks %d chunks %d: ", tp_overlap_name((tp_overlap)plan->algorithm), tp_pattern_name((tp_pattern)plan->pattern),
-            plan->ranks, plan->chunks);
+    tpi_put(&writer, "plan %s %s ranks %d chunks %d: ", tp_overlap_name((tp_overlap)plan->algorithm),
+            tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->chunks);
     if (proof->proven) {
-        tpi_put(&writer, "proven (%d ops, %d waits, %d edges, at most %d pieces alive)\n", proof->ops, proof->waits, proof->edges, proof->peak_pieces);
+        tpi_put(&writer, "proven (%d ops, %d waits, %d edges, at most %d pieces alive)\n", proof->ops, proof->waits,
+                proof->edges, proof->peak_pieces);
         return tpi_put_end(&writer);
     }
     tpi_put(&writer, "%s\n", tp_fault_name(proof->fault));
     bool ranks = plan->ranks >= 1 && plan->ranks <= TP_PLAN_MAX_RANKS;
     if (ranks)
         put_grid(&writer, plan, proof);
-    if (ranks && proof->rank >= 0 && proof->rank < plan->ranks && proof->op >= 0 && proof->op < plan->rank[proof->rank].count) {
+    if (ranks && proof->rank >= 0 && proof->rank < plan->ranks && proof->op >= 0 &&
+        proof->op < plan->rank[proof->rank].count) {
         tpi_put(&writer, "rank %d, op %d: %s\n", proof->rank, proof->op, proof->message);
         tpi_put_op(&writer, proof->rank, &plan->rank[proof->rank].op[proof->op]);
         tpi_put(&writer, "\n");

@@ -1,4 +1,5 @@
-/* Reads the text form (plan/text.h). The text is gone through twice: to count, then, with memory for so much, to fill. */
+/* Reads the text form (plan/text.h). The text is gone through twice: to count, then, with memory for so much, to fill.
+ */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,8 +33,10 @@ static bool __attribute__((format(printf, 2, 3))) expected(const parser *p, cons
     if (*p->at == '\n')
         snprintf(found, sizeof found, "the line's end");
     else if (*p->at != '\0')
-        snprintf(found, sizeof found, *p->at >= ' ' && *p->at <= '~' ? "'%c'" : "byte 0x%02x", (unsigned)(unsigned char)*p->at);
-    tpi_message(TP_ERR_FORMAT, "plan text, line %d, column %ld: expected %s, found %s", p->line, (long)(p->at - p->line_start) + 1, what, found);
+        snprintf(found, sizeof found, *p->at >= ' ' && *p->at <= '~' ? "'%c'" : "byte 0x%02x",
+                 (unsigned)(unsigned char)*p->at);
+    tpi_message(TP_ERR_FORMAT, "plan text, line %d, column %ld: expected %s, found %s", p->line,
+                (long)(p->at - p->line_start) + 1, what, found);
     return false;
 }
 

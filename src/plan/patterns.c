@@ -34,8 +34,10 @@ static const definition definitions[TP_PATTERN_COUNT] = {
     [TP_PATTERN_GEMM_SCATTER] = {.input = HOLD_LOCAL, .ending = END_SCATTER},
     [TP_PATTERN_GEMM_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE},
     [TP_PATTERN_GATHER_WEIGHT] = {.input = HOLD_LOCAL, .second = HOLD_OWN, .gradient = true},
-    [TP_PATTERN_BACKWARD] = {.input = HOLD_LOCAL, .second = HOLD_OWN, .ending = END_SCATTER, .gradient = true, .gradient_part = 1},
-    [TP_PATTERN_BACKWARD_REDUCE] = {.input = HOLD_LOCAL, .second = HOLD_LOCAL, .ending = END_REDUCE, .gradient = true, .gradient_part = 1},
+    [TP_PATTERN_BACKWARD] =
+        {.input = HOLD_LOCAL, .second = HOLD_OWN, .ending = END_SCATTER, .gradient = true, .gradient_part = 1},
+    [TP_PATTERN_BACKWARD_REDUCE] =
+        {.input = HOLD_LOCAL, .second = HOLD_LOCAL, .ending = END_REDUCE, .gradient = true, .gradient_part = 1},
     [TP_PATTERN_CHAIN] = {.input = HOLD_OWN, .ending = END_SCATTER, .middle = MIDDLE_PIECES},
     [TP_PATTERN_CHAIN_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE, .middle = MIDDLE_PIECES},
     [TP_PATTERN_CHAIN_CORE] = {.input = HOLD_OWN, .ending = END_SCATTER, .middle = MIDDLE_CORE},
@@ -135,7 +137,8 @@ static uint64_t partial(const tpi_promises *promises, int rank, int piece)
     const definition *d = &definitions[promises->pattern];
     if (d->ending != END_SCATTER && d->ending != END_REDUCE)
         return 0;
-    return d->middle == MIDDLE_NONE ? first_product(d, rank, piece) : tpi_symbol_gemm(rank, 1, core(promises, rank, piece));
+    return d->middle == MIDDLE_NONE ? first_product(d, rank, piece)
+                                    : tpi_symbol_gemm(rank, 1, core(promises, rank, piece));
 }
 
 static uint64_t output(const tpi_promises *promises, int rank, int piece)

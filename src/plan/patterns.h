@@ -1,5 +1,6 @@
-/* What a pattern promises: for each piece of each buffer, what it must hold. Contents are symbols, 64-bit hashes of how they came about: two are equal
- * only if the same ops were done to the same data in the same order. Written from the definitions in tp/overlap.h; generators know nothing of it. */
+/* What a pattern promises: for each piece of each buffer, what it must hold. Contents are symbols, 64-bit hashes of how
+ * they came about: two are equal only if the same ops were done to the same data in the same order. Written from the
+ * definitions in tp/overlap.h; generators know nothing of it. */
 #ifndef TPI_PATTERNS_H
 #define TPI_PATTERNS_H
 
@@ -16,10 +17,12 @@ typedef struct tpi_promises {
 size_t tpi_promises_room(int ranks, int chunks);
 void tpi_promises_fill(tpi_promises *promises);
 
-/* What piece `piece` of a buffer in `rank`'s memory must hold; 0 if the pattern has no such piece. GRADIENT: see below. */
+/* What piece `piece` of a buffer in `rank`'s memory must hold; 0 if the pattern has no such piece. GRADIENT: see below.
+ */
 uint64_t tpi_promise(const tpi_promises *promises, tp_buffer buffer, int rank, int slot, int piece);
 
-/* The pieces of a weight gradient must be accumulated in global order: what it holds before the first, and which part adds to what it held. */
+/* The pieces of a weight gradient must be accumulated in global order: what it holds before the first, and which part
+ * adds to what it held. */
 bool tpi_promises_gradient(tp_pattern pattern);
 int tpi_gradient_part(tp_pattern pattern);
 uint64_t tpi_gradient_begin(int rank);

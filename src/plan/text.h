@@ -3,9 +3,10 @@
  *   plan ring gather-gemm ranks 2 chunks 1
  *   0: E writes input[0], output[0x2]; S 0 ~1 @comm after 0 reads input[0]; ...
  *
- * An op is its letter and part, the pieces it works on, then what it has of: the collective, ~ and its peer, @ and its lane (compute is not written), `after`
- * and its waits, `reads` and `writes` and their regions. Pieces: 4 is one, 4x3 are 4 5 6, 4x3/2 are 4 6 8. A wait is an op of this rank, or rank.op.
- * A region is [rank:]buffer[#slot][pieces], of this rank's memory where no rank is written. */
+ * An op is its letter and part, the pieces it works on, then what it has of: the collective, ~ and its peer, @ and its
+ * lane (compute is not written), `after` and its waits, `reads` and `writes` and their regions. Pieces: 4 is one, 4x3
+ * are 4 5 6, 4x3/2 are 4 6 8. A wait is an op of this rank, or rank.op. A region is [rank:]buffer[#slot][pieces], of
+ * this rank's memory where no rank is written. */
 #ifndef TPI_PLAN_TEXT_H
 #define TPI_PLAN_TEXT_H
 

@@ -33,9 +33,11 @@ static bool check_header(tpi_verifier *v)
     if (plan->pattern < 0 || plan->pattern >= TP_PATTERN_COUNT)
         return tpi_verify_fault(v, TP_FAULT_FIELD, -1, "plan: no such pattern (%d)", plan->pattern);
     if (plan->ranks < 1 || plan->ranks > TP_PLAN_MAX_RANKS)
-        return tpi_verify_fault(v, TP_FAULT_FIELD, -1, "plan: %d ranks, must be 1 to %d", plan->ranks, TP_PLAN_MAX_RANKS);
+        return tpi_verify_fault(v, TP_FAULT_FIELD, -1, "plan: %d ranks, must be 1 to %d", plan->ranks,
+                                TP_PLAN_MAX_RANKS);
     if (plan->chunks < 1 || plan->chunks > TP_PLAN_MAX_CHUNKS)
-        return tpi_verify_fault(v, TP_FAULT_FIELD, -1, "plan: %d chunks, must be 1 to %d", plan->chunks, TP_PLAN_MAX_CHUNKS);
+        return tpi_verify_fault(v, TP_FAULT_FIELD, -1, "plan: %d chunks, must be 1 to %d", plan->chunks,
+                                TP_PLAN_MAX_CHUNKS);
     int64_t ops = 0;
     for (int rank = 0; rank < plan->ranks; rank++) {
         int count = plan->rank[rank].count;
@@ -90,7 +92,8 @@ static tp_status allocate_tables(tpi_verifier *v)
     v->clock = calloc((size_t)v->nodes * (size_t)v->lanes + ranks + v->cells, sizeof *v->clock);
     v->cell = calloc(v->cells * ranks, sizeof *v->cell);
     v->reader = calloc(reads + 1, sizeof *v->reader);
-    v->promises.memory = calloc(tpi_promises_room(v->plan->ranks, v->plan->chunks) + pieces + ranks, sizeof *v->promises.memory);
+    v->promises.memory =
+        calloc(tpi_promises_room(v->plan->ranks, v->plan->chunks) + pieces + ranks, sizeof *v->promises.memory);
     if (v->clock == NULL || v->cell == NULL || v->reader == NULL || v->promises.memory == NULL)
         return tpi_message(TP_ERR_MEMORY, "plan verify: out of memory for %d ops", v->ops);
     v->accumulated = v->clock + (size_t)v->nodes * (size_t)v->lanes;

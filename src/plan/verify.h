@@ -1,4 +1,5 @@
-/* The proof of a plan, in steps: fields, meetings of messages and collectives, order (deadlocks), then one walk in that order for races and contents. */
+/* The proof of a plan, in steps: fields, meetings of messages and collectives, order (deadlocks), then one walk in that
+ * order for races and contents. */
 #ifndef TPI_VERIFY_H
 #define TPI_VERIFY_H
 
@@ -31,9 +32,9 @@ typedef struct tpi_verifier {
     int *meets;  /* SEND, RECV, COLLECTIVE: the next op that meets it, in rank order (SEND: its RECV), or -1 */
     int *node;   /* ops that meet are one node */
     int nodes;
-    int *head;   /* of each node: its first op */
-    int *order;  /* nodes, each after all it must wait for */
-    int *clock;  /* of each node, of each lane: ops that are finished when it is, itself included */
+    int *head;    /* of each node: its first op */
+    int *order;   /* nodes, each after all it must wait for */
+    int *clock;   /* of each node, of each lane: ops that are finished when it is, itself included */
     size_t cells; /* of one rank */
     tpi_cell *cell;
     tpi_reader *reader;
@@ -53,7 +54,8 @@ bool tpi_verify_contents(tpi_verifier *v);
 void tpi_verify_peak(tpi_verifier *v);
 
 /* False, with the fault in the proof. op -1: of the rank as a whole. */
-bool tpi_verify_fault(tpi_verifier *v, tp_fault fault, int op, const char *format, ...) __attribute__((format(printf, 4, 5)));
+bool tpi_verify_fault(tpi_verifier *v, tp_fault fault, int op, const char *format, ...)
+    __attribute__((format(printf, 4, 5)));
 
 static inline const tp_plan_op *tpi_verify_op(const tpi_verifier *v, int op)
 {

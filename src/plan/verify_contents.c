@@ -1,6 +1,6 @@
-/* One walk through the nodes in an order in which they can happen. For each piece of memory: are two accesses, one of them a write, ordered in every run?
- * and is what is written there what the pattern promises? It is enough to compare each access with the last write and the reads since: what came before
- * is before those. */
+/* One walk through the nodes in an order in which they can happen. For each piece of memory: are two accesses, one of
+ * them a write, ordered in every run? and is what is written there what the pattern promises? It is enough to compare
+ * each access with the last write and the reads since: what came before is before those. */
 #include "plan/text.h"
 #include "plan/verify.h"
 
@@ -18,16 +18,17 @@ static const char *where(char text[64], const tp_region *region, int i)
 static bool fault(tpi_verifier *v, tp_fault kind, int op, const char *what, const tp_region *region, int i)
 {
     char text[64];
-    return tpi_verify_fault(v, kind, op, "%s %s %s", tp_op_name(tpi_verify_op(v, op)->kind), what, where(text, region, i));
+    return tpi_verify_fault(v, kind, op, "%s %s %s", tp_op_name(tpi_verify_op(v, op)->kind), what,
+                            where(text, region, i));
 }
 
 /* Two accesses that no run may turn round. */
 static bool race(tpi_verifier *v, int op, const char *what, const tp_region *region, int i, int other)
 {
     char text[64];
-    return tpi_verify_fault(v, TP_FAULT_RACE, op, "%s %s %s, but nothing orders it after rank %d's op %d (%s)", tp_op_name(tpi_verify_op(v, op)->kind),
-                            what, where(text, region, i), v->rank[other], other - v->first[v->rank[other]],
-                            tp_op_name(tpi_verify_op(v, other)->kind));
+    return tpi_verify_fault(v, TP_FAULT_RACE, op, "%s %s %s, but nothing orders it after rank %d's op %d (%s)",
+                            tp_op_name(tpi_verify_op(v, op)->kind), what, where(text, region, i), v->rank[other],
+                            other - v->first[v->rank[other]], tp_op_name(tpi_verify_op(v, other)->kind));
 }
 
 /* Peers' memory may be touched between its owner's ENTER and LEAVE only. */
@@ -46,7 +47,8 @@ static bool read_piece(tpi_verifier *v, int op, const tp_region *region, int i, 
 {
     tpi_cell *cell = tpi_verify_cell(v, region, i);
     if (cell->content == 0)
-        return fault(v, TP_FAULT_RACE, op, cell->taken ? "reads, after leave," : "reads, before anything was written there,", region, i);
+        return fault(v, TP_FAULT_RACE, op,
+                     cell->taken ? "reads, after leave," : "reads, before anything was written there,", region, i);
     if (cell->writer != op && !tpi_verify_before(v, cell->writer, op))
         return race(v, op, "reads", region, i, cell->writer);
     v->reader[v->readers] = (tpi_reader){op, cell->reader};
@@ -156,7 +158,8 @@ static bool walk_weight_gradient(tpi_verifier *v, int op)
     const tp_plan_op *o = tpi_verify_op(v, op);
     int rank = v->rank[op];
     uint64_t content, first, second;
-    if (!read_piece(v, op, &o->read[0], 0, &content) || !check_stay(v, op, &o->read[1]) || !check_stay(v, op, &o->read[2]))
+    if (!read_piece(v, op, &o->read[0], 0, &content) || !check_stay(v, op, &o->read[1]) ||
+        !check_stay(v, op, &o->read[2]))
         return false;
     for (int i = 0; i < o->pieces; i++) {
         int piece = o->piece + i * o->step;
@@ -165,11 +168,13 @@ static bool walk_weight_gradient(tpi_verifier *v, int op)
         if (!read_piece(v, op, &o->read[1], i, &first) || !read_piece(v, op, &o->read[2], i, &second))
             return false;
         content = tpi_symbol_accumulate(rank, o->part, content, tpi_symbol_mix(first, second));
-        uint64_t operands = tpi_symbol_mix(tpi_gradient_operand(&v->promises, false, rank, piece), tpi_gradient_operand(&v->promises, true, rank, piece));
+        uint64_t operands = tpi_symbol_mix(tpi_gradient_operand(&v->promises, false, rank, piece),
+                                           tpi_gradient_operand(&v->promises, true, rank, piece));
         v->gradient[rank] =
             tpi_symbol_accumulate(rank, tpi_gradient_part(v->promises.pattern), v->gradient[rank], operands);
         if (content != v->gradient[rank])
-            return fault(v, TP_FAULT_RESULT, op, "accumulates something else than the pattern promises from", &o->read[1], i);
+            return fault(v, TP_FAULT_RESULT, op, "accumulates something else than the pattern promises from",
+                         &o->read[1], i);
         v->accumulated[rank]++;
     }
     if (!claim_piece(v, op, o->write, 0))
@@ -202,8 +207,9 @@ static bool walk_compute(tpi_verifier *v, int op)
         all = tpi_symbol_mix(all, v->value[tpi_piece_at(o->read, i)]);
     for (int i = 0; i < o->pieces; i++) {
         int piece = tpi_piece_at(o->read, i);
-        v->value[piece] = tpi_core_mixes(v->promises.pattern) ? tpi_symbol_core(v->rank[op], o->part, all, piece)
-                                                              : tpi_symbol_compute(v->rank[op], o->part, v->value[piece]);
+        v->value[piece] = tpi_core_mixes(v->promises.pattern)
+                              ? tpi_symbol_core(v->rank[op], o->part, all, piece)
+                              : tpi_symbol_compute(v->rank[op], o->part, v->value[piece]);
     }
     return write_region(v, op, o->write);
 }
@@ -218,11 +224,13 @@ static bool walk_reduce(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
     if (o->reads != v->plan->ranks)
-        return tpi_verify_fault(v, TP_FAULT_RESULT, op, "reduce of piece %d adds %d partial sums, there are %d ranks", o->piece, o->reads, v->plan->ranks);
+        return tpi_verify_fault(v, TP_FAULT_RESULT, op, "reduce of piece %d adds %d partial sums, there are %d ranks",
+                                o->piece, o->reads, v->plan->ranks);
     for (int r = 0; r < o->reads; r++)
         if (origin(&o->read[r]) != r)
-            return tpi_verify_fault(v, TP_FAULT_RESULT, op, "reduce of piece %d: partial sum %d is rank %d's, the order of ranks is the tree's", o->piece,
-                                    r, origin(&o->read[r]));
+            return tpi_verify_fault(v, TP_FAULT_RESULT, op,
+                                    "reduce of piece %d: partial sum %d is rank %d's, the order of ranks is the tree's",
+                                    o->piece, r, origin(&o->read[r]));
     for (int r = 0; r < o->reads; r++)
         if (!check_stay(v, op, &o->read[r]))
             return false;
@@ -280,8 +288,10 @@ static bool walk_node(tpi_verifier *v, int op)
     case TP_OP_GEMM: return walk_gemm(v, op);
     case TP_OP_COMPUTE: return walk_compute(v, op);
     case TP_OP_REDUCE: return walk_reduce(v, op);
-    case TP_OP_COLLECTIVE: return o->collective == TP_COLLECTIVE_ALL_GATHER ? walk_gather(v, op) : walk_reduction(v, op);
-    case TP_OP_SEND: return read_region(v, op, o->read) && write_region(v, v->meets[op], tpi_verify_op(v, v->meets[op])->write);
+    case TP_OP_COLLECTIVE:
+        return o->collective == TP_COLLECTIVE_ALL_GATHER ? walk_gather(v, op) : walk_reduction(v, op);
+    case TP_OP_SEND:
+        return read_region(v, op, o->read) && write_region(v, v->meets[op], tpi_verify_op(v, v->meets[op])->write);
     default: return read_region(v, op, o->read) && write_region(v, op, o->write); /* COPY, PULL, PUSH */
     }
 }
@@ -293,11 +303,13 @@ static bool check_results(tpi_verifier *v)
     for (region.rank = 0; region.rank < v->plan->ranks; region.rank++) {
         v->proof->rank = region.rank;
         for (region.piece = 0; region.piece < v->pieces; region.piece++)
-            if (tpi_promise(&v->promises, TP_BUFFER_OUTPUT, region.rank, 0, region.piece) != 0 && tpi_verify_cell(v, &region, 0)->writes == 0)
-                return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "output piece %d of rank %d is never produced", region.piece, region.rank);
+            if (tpi_promise(&v->promises, TP_BUFFER_OUTPUT, region.rank, 0, region.piece) != 0 &&
+                tpi_verify_cell(v, &region, 0)->writes == 0)
+                return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "output piece %d of rank %d is never produced",
+                                        region.piece, region.rank);
         if (tpi_promises_gradient(v->promises.pattern) && v->accumulated[region.rank] != v->pieces)
-            return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the gradient of rank %d has %d of %d pieces", region.rank, v->accumulated[region.rank],
-                                    v->pieces);
+            return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the gradient of rank %d has %d of %d pieces", region.rank,
+                                    v->accumulated[region.rank], v->pieces);
     }
     v->proof->rank = -1;
     return true;

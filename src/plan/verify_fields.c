@@ -6,7 +6,7 @@ typedef enum place { OWN = 0, PEER, ANY } place; /* whose memory */
 typedef struct shape {
     int reads, writes; /* how many; -1: any number */
     place reads_of, writes_to;
-    bool works;  /* on pieces, and belongs to an overlap plan */
+    bool works; /* on pieces, and belongs to an overlap plan */
     bool peer;
 } shape;
 
@@ -149,7 +149,8 @@ static bool check_regions(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
     const shape *s = &shapes[o->kind];
-    if (o->reads < 0 || (s->reads >= 0 && o->reads != s->reads && !is_weight_gradient(o)) || (o->reads > 0 && o->read == NULL))
+    if (o->reads < 0 || (s->reads >= 0 && o->reads != s->reads && !is_weight_gradient(o)) ||
+        (o->reads > 0 && o->read == NULL))
         return fault(v, op, "wrong number of reads", o->reads);
     if (o->writes < 0 || (s->writes >= 0 && o->writes != s->writes) || (o->writes > 0 && o->write == NULL))
         return fault(v, op, "wrong number of writes", o->writes);
@@ -191,7 +192,8 @@ static bool check_op(tpi_verifier *v, int op)
         return fault(v, op, "has no place in a plan of a collective and its GEMMs", (int)o->kind);
     if ((int)o->lane < 0 || o->lane >= TP_LANES)
         return fault(v, op, "no such lane", (int)o->lane);
-    if (o->part < 0 || (o->part > 0 && o->kind != TP_OP_GEMM && o->kind != TP_OP_COMPUTE && o->kind != TP_OP_COLLECTIVE))
+    if (o->part < 0 ||
+        (o->part > 0 && o->kind != TP_OP_GEMM && o->kind != TP_OP_COMPUTE && o->kind != TP_OP_COLLECTIVE))
         return fault(v, op, "no such part", o->part);
     if (s->peer ? o->peer < 0 || o->peer >= v->plan->ranks || o->peer == v->rank[op] : o->peer != -1)
         return fault(v, op, "wrong peer", o->peer);
@@ -219,7 +221,8 @@ static bool find_borders(tpi_verifier *v)
     for (int rank = 0; rank < v->plan->ranks; rank++)
         if (v->enter[rank] < 0 || v->leave[rank] < 0) {
             v->proof->rank = rank;
-            return tpi_verify_fault(v, TP_FAULT_FIELD, -1, "rank %d has no %s", rank, v->enter[rank] < 0 ? "enter" : "leave");
+            return tpi_verify_fault(v, TP_FAULT_FIELD, -1, "rank %d has no %s", rank,
+                                    v->enter[rank] < 0 ? "enter" : "leave");
         }
     return true;
 }

@@ -1,5 +1,6 @@
-/* Which ops meet, and in what order everything can happen. Ops that meet (SEND and RECV, the members of a collective) are one node of a graph; an edge
- * goes from what must be finished first. There is an order if, and only if, no run can get stuck. */
+/* Which ops meet, and in what order everything can happen. Ops that meet (SEND and RECV, the members of a collective)
+ * are one node of a graph; an edge goes from what must be finished first. There is an order if, and only if, no run can
+ * get stuck. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,10 +32,12 @@ static bool meet_messages(tpi_verifier *v)
                 continue;
             int send = next_send(v, o->peer, next[o->peer], rank);
             if (send == v->first[o->peer + 1])
-                return tpi_verify_fault(v, TP_FAULT_UNMET, op, "recv of piece %d: rank %d does not send that often", o->piece, o->peer);
+                return tpi_verify_fault(v, TP_FAULT_UNMET, op, "recv of piece %d: rank %d does not send that often",
+                                        o->piece, o->peer);
             if (!same_work(o, tpi_verify_op(v, send)))
-                return tpi_verify_fault(v, TP_FAULT_UNMET, op, "recv of piece %d meets rank %d's send of piece %d (its op %d)", o->piece, o->peer,
-                                        tpi_verify_op(v, send)->piece, send - v->first[o->peer]);
+                return tpi_verify_fault(v, TP_FAULT_UNMET, op,
+                                        "recv of piece %d meets rank %d's send of piece %d (its op %d)", o->piece,
+                                        o->peer, tpi_verify_op(v, send)->piece, send - v->first[o->peer]);
             v->meets[send] = op;
             v->node[op] = send;
             next[o->peer] = send + 1;
@@ -43,14 +46,16 @@ static bool meet_messages(tpi_verifier *v)
     for (int op = 0; op < v->ops; op++) {
         const tp_plan_op *o = tpi_verify_op(v, op);
         if (o->kind == TP_OP_SEND && v->meets[op] < 0)
-            return tpi_verify_fault(v, TP_FAULT_UNMET, op, "send of piece %d: rank %d does not receive it", o->piece, o->peer);
+            return tpi_verify_fault(v, TP_FAULT_UNMET, op, "send of piece %d: rank %d does not receive it", o->piece,
+                                    o->peer);
     }
     return true;
 }
 
 static int next_collective(const tpi_verifier *v, int rank, int op, tp_lane lane)
 {
-    while (op < v->first[rank + 1] && (tpi_verify_op(v, op)->kind != TP_OP_COLLECTIVE || tpi_verify_op(v, op)->lane != lane))
+    while (op < v->first[rank + 1] &&
+           (tpi_verify_op(v, op)->kind != TP_OP_COLLECTIVE || tpi_verify_op(v, op)->lane != lane))
         op++;
     return op;
 }
@@ -66,7 +71,8 @@ static bool meet_collective(tpi_verifier *v, const int *next, int last)
     for (int rank = 1; rank < v->plan->ranks; rank++) {
         const tp_plan_op *other = tpi_verify_op(v, next[rank]);
         if (other->collective != first->collective || other->part != first->part || !same_work(first, other))
-            return tpi_verify_fault(v, TP_FAULT_UNMET, next[rank], "collective of piece %d meets another one, of piece %d, on rank 0 (its op %d)",
+            return tpi_verify_fault(v, TP_FAULT_UNMET, next[rank],
+                                    "collective of piece %d meets another one, of piece %d, on rank 0 (its op %d)",
                                     other->piece, first->piece, next[0]);
         v->meets[next[rank - 1]] = next[rank];
         v->node[next[rank]] = next[0];
@@ -117,7 +123,8 @@ bool tpi_verify_meetings(tpi_verifier *v)
     return true;
 }
 
-/* What an op must wait for, one after the other: its waits, the op before it on its lane, and the compute op that may block its issue. */
+/* What an op must wait for, one after the other: its waits, the op before it on its lane, and the compute op that may
+ * block its issue. */
 typedef struct causes {
     const tpi_verifier *v;
     const tp_plan_op *op;
@@ -166,9 +173,9 @@ static void find_lanes(tpi_verifier *v, int *blocker)
 
 /* The graph: edges to what comes after, by node. */
 typedef struct graph {
-    int *blocker;  /* of each op */
-    int *begin;    /* of each node: its first edge */
-    int *missing;  /* of each node: edges to it from nodes that have no place in the order yet */
+    int *blocker; /* of each op */
+    int *begin;   /* of each node: its first edge */
+    int *missing; /* of each node: edges to it from nodes that have no place in the order yet */
     int *to;
     size_t edges;
 } graph;
@@ -256,12 +263,13 @@ static void report_circle(tpi_verifier *v, const graph *g)
         length++;
     } while (node != begin);
     const tp_plan_op *o = tpi_verify_op(v, named), *on = tpi_verify_op(v, named_cause);
-    const char *how = named_cause == v->before[named]   ? "is behind"
+    const char *how = named_cause == v->before[named]    ? "is behind"
                       : named_cause == g->blocker[named] ? "is issued only after"
-                                                        : "waits for";
-    tpi_verify_fault(v, TP_FAULT_DEADLOCK, named, "deadlock: %s of piece %d %s rank %d's op %d (%s of piece %d), which waits for it (circle of %d)",
-                     tp_op_name(o->kind), o->piece, how, v->rank[named_cause], named_cause - v->first[v->rank[named_cause]], tp_op_name(on->kind),
-                     on->piece, length);
+                                                         : "waits for";
+    tpi_verify_fault(v, TP_FAULT_DEADLOCK, named,
+                     "deadlock: %s of piece %d %s rank %d's op %d (%s of piece %d), which waits for it (circle of %d)",
+                     tp_op_name(o->kind), o->piece, how, v->rank[named_cause],
+                     named_cause - v->first[v->rank[named_cause]], tp_op_name(on->kind), on->piece, length);
 }
 
 static void join(const tpi_verifier *v, int *clock, int cause)
@@ -271,7 +279,8 @@ static void join(const tpi_verifier *v, int *clock, int cause)
         clock[lane] = clock[lane] > other[lane] ? clock[lane] : other[lane];
 }
 
-/* What is finished when each node is: by lanes, waits and meetings alone. An op on a real compute stream blocks nobody. */
+/* What is finished when each node is: by lanes, waits and meetings alone. An op on a real compute stream blocks nobody.
+ */
 static void fill_clocks(tpi_verifier *v)
 {
     for (int i = 0; i < v->nodes; i++) {
@@ -289,7 +298,8 @@ static void fill_clocks(tpi_verifier *v)
     }
 }
 
-/* Whether `message` is finished before `op` can even be posted: by what `op` itself waits for, not what the op that it meets waits for. */
+/* Whether `message` is finished before `op` can even be posted: by what `op` itself waits for, not what the op that it
+ * meets waits for. */
 static bool is_posted_after(const tpi_verifier *v, int message, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
@@ -315,7 +325,8 @@ static bool check_overtaking(tpi_verifier *v)
                 continue;
             int *before = &last[o->kind == TP_OP_RECV][o->peer];
             if (*before >= 0 && !is_posted_after(v, *before, op))
-                return tpi_verify_fault(v, TP_FAULT_RACE, op, "%s of piece %d can overtake op %d, a message between the same two ranks",
+                return tpi_verify_fault(v, TP_FAULT_RACE, op,
+                                        "%s of piece %d can overtake op %d, a message between the same two ranks",
                                         tp_op_name(o->kind), o->piece, *before - v->first[rank]);
             *before = op;
         }

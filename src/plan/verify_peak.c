@@ -1,5 +1,6 @@
-/* How many pieces of scratch memory can be alive at once on a rank. When most are alive, the last of them is just being written: so the moments to look
- * at are first writes. A piece counts unless, in every run, it is not there yet or not needed any more then. */
+/* How many pieces of scratch memory can be alive at once on a rank. When most are alive, the last of them is just being
+ * written: so the moments to look at are first writes. A piece counts unless, in every run, it is not there yet or not
+ * needed any more then. */
 #include "plan/verify.h"
 
 /* Whether everything that is done with a piece is done before `op` begins. */
@@ -13,7 +14,8 @@ static bool is_dead(const tpi_verifier *v, const tpi_cell *cell, int op)
 
 static bool is_scratch(int plane)
 {
-    return plane == TP_BUFFER_GATHERED || plane == TP_BUFFER_PARTIAL || plane == TP_BUFFER_INBOX || plane >= TP_BUFFERS; /* INBOX slots */
+    return plane == TP_BUFFER_GATHERED || plane == TP_BUFFER_PARTIAL || plane == TP_BUFFER_INBOX ||
+           plane >= TP_BUFFERS; /* INBOX slots */
 }
 
 /* Lists the cells of a rank's scratch memory that the plan uses. */

@@ -1,8 +1,10 @@
-/* Verify against brute force. The explorer goes through every state that any run of a plan can reach, by the rules of a machine alone: an op may begin when
- * the one before it on its lane and its waits are finished (and, where compute is inline, when no compute op listed before it is unfinished); SEND and RECV,
- * and the members of a collective, end together. A state is how far each lane is: beginning an op never keeps another from beginning, so all that could be
+/* Verify against brute force. The explorer goes through every state that any run of a plan can reach, by the rules of a
+ * machine alone: an op may begin when the one before it on its lane and its waits are finished (and, where compute is
+ * inline, when no compute op listed before it is unfinished); SEND and RECV, and the members of a collective, end
+ * together. A state is how far each lane is: beginning an op never keeps another from beginning, so all that could be
  * running together in a state is looked at there. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tp/overlap.h>
@@ -27,8 +29,8 @@ typedef struct explorer {
     int ops, lanes;
     const tp_plan_op *op[MAX_OPS];
     int rank[MAX_OPS], place[MAX_OPS], number[MAX_OPS]; /* number: of this message between its two ranks */
-    int blocker[MAX_OPS]; /* the compute op listed last before it, or -1 */
-    int waits[MAX_OPS + 1]; /* beginnings in wait */
+    int blocker[MAX_OPS];                               /* the compute op listed last before it, or -1 */
+    int waits[MAX_OPS + 1];                             /* beginnings in wait */
     int *wait;
     int accesses[MAX_OPS + 1]; /* beginnings in access */
     touch *access;
@@ -72,7 +74,8 @@ static int cells_of(const explorer *e)
 
 static int cell_of(const explorer *e, const tp_region *region, int i)
 {
-    int plane = region->buffer == TP_BUFFER_INBOX && region->slot > 0 ? TP_BUFFERS - 1 + region->slot : (int)region->buffer;
+    int plane =
+        region->buffer == TP_BUFFER_INBOX && region->slot > 0 ? TP_BUFFERS - 1 + region->slot : (int)region->buffer;
     return (region->rank * PLANES + plane) * pieces_of(e) + region->piece + i * region->step;
 }
 
@@ -82,7 +85,8 @@ static int note_accesses(explorer *e, int op, int count)
     for (int which = 0; which < o->reads + o->writes; which++) {
         const tp_region *region = which < o->reads ? &o->read[which] : &o->write[which - o->reads];
         for (int i = 0; i < region->pieces; i++)
-            e->access[count++] = (touch){cell_of(e, region, i), which >= o->reads, region->rank != e->rank[op], region->rank};
+            e->access[count++] =
+                (touch){cell_of(e, region, i), which >= o->reads, region->rank != e->rank[op], region->rank};
     }
     return count;
 }
@@ -216,7 +220,8 @@ static int posted(explorer *e, const int *running, int rank, tp_op_kind kind, in
     return found;
 }
 
-/* Whether the data of a lane's op can move: alone, or because those that it meets are there. `with`: the ops that end together. */
+/* Whether the data of a lane's op can move: alone, or because those that it meets are there. `with`: the ops that end
+ * together. */
 static int moving(explorer *e, const int *running, int lane, int with[RANKS])
 {
     int op = running[lane], count = 0;
@@ -225,7 +230,8 @@ static int moving(explorer *e, const int *running, int lane, int with[RANKS])
     const tp_plan_op *o = e->op[op];
     with[count++] = op;
     if (o->kind == TP_OP_SEND || o->kind == TP_OP_RECV) {
-        int rank = e->rank[op], other = posted(e, running, o->peer, o->kind == TP_OP_SEND ? TP_OP_RECV : TP_OP_SEND, rank);
+        int rank = e->rank[op],
+            other = posted(e, running, o->peer, o->kind == TP_OP_SEND ? TP_OP_RECV : TP_OP_SEND, rank);
         if (other < 0 || posted(e, running, rank, o->kind, o->peer) != op)
             return 0;
         if (e->number[other] != e->number[op])
@@ -324,7 +330,8 @@ static void expand(explorer *e, uint64_t state)
     }
 }
 
-/* Goes on until what is asked for (a state that is stuck, where compute is inline; else a race) is found, or all is seen. False: more than `most` states. */
+/* Goes on until what is asked for (a state that is stuck, where compute is inline; else a race) is found, or all is
+ * seen. False: more than `most` states. */
 static bool explore(explorer *e, bool inline_compute, size_t most)
 {
     memset(e->seen, 0, e->room * sizeof *e->seen);
@@ -362,8 +369,8 @@ typedef struct outcome {
     size_t states, most_states;
 } outcome;
 
-/* Whether explorer and verify say the same; what verify did not look at any more is not compared. After a race, where messages may meet in another order, a
- * run may be stuck too. */
+/* Whether explorer and verify say the same; what verify did not look at any more is not compared. After a race, where
+ * messages may meet in another order, a run may be stuck too. */
 static void compare(explorer *e, const tp_plan *plan, size_t most, const char *what, outcome *out)
 {
     tp_proof proof;
@@ -372,15 +379,16 @@ static void compare(explorer *e, const tp_plan *plan, size_t most, const char *w
         return;
     bool fits = load(e, plan) && explore(e, true, most);
     if (fits) {
-        cr_assert(proof.fault == TP_FAULT_RACE || e->stuck == (proof.fault == TP_FAULT_DEADLOCK), "%s: verify says %s (%s), the explorer %s", what, tp_fault_name(proof.fault),
-                     proof.message, e->stuck ? "is stuck" : "is never stuck");
+        cr_assert(proof.fault == TP_FAULT_RACE || e->stuck == (proof.fault == TP_FAULT_DEADLOCK),
+                  "%s: verify says %s (%s), the explorer %s", what, tp_fault_name(proof.fault), proof.message,
+                  e->stuck ? "is stuck" : "is never stuck");
         out->states += e->states;
     }
     if (fits && (proof.fault == TP_FAULT_NONE || proof.fault == TP_FAULT_RACE)) {
         fits = explore(e, false, most);
         if (fits)
-            cr_assert_eq(e->race, proof.fault == TP_FAULT_RACE, "%s: verify says %s (%s), the explorer finds %s", what, tp_fault_name(proof.fault),
-                         proof.message, e->race ? "a race" : "none");
+            cr_assert_eq(e->race, proof.fault == TP_FAULT_RACE, "%s: verify says %s (%s), the explorer finds %s", what,
+                         tp_fault_name(proof.fault), proof.message, e->race ? "a race" : "none");
         out->states += e->states;
     }
     out->most_states = out->most_states > e->states ? out->most_states : e->states;
@@ -393,8 +401,9 @@ static void compare(explorer *e, const tp_plan *plan, size_t most, const char *w
 
 static void report(const char *what, const outcome *out)
 {
-    cr_log_info("%s: agreed on %d proven, %d deadlocks, %d races, %d results; %d too large; %zu states", what, out->agreed[TP_FAULT_NONE],
-                out->agreed[TP_FAULT_DEADLOCK], out->agreed[TP_FAULT_RACE], out->agreed[TP_FAULT_RESULT], out->too_large, out->states);
+    cr_log_info("%s: agreed on %d proven, %d deadlocks, %d races, %d results; %d too large; %zu states", what,
+                out->agreed[TP_FAULT_NONE], out->agreed[TP_FAULT_DEADLOCK], out->agreed[TP_FAULT_RACE],
+                out->agreed[TP_FAULT_RESULT], out->too_large, out->states);
 }
 
 /* All correct plans up to 3 ranks x 3 chunks have fewer states. */
@@ -416,11 +425,14 @@ Test(explorer, correct_plans)
                 for (int chunks = 1; chunks <= 3; chunks++) {
                     tp_plan *plan;
                     int before = out.too_large;
-                    cr_assert_eq(tp_plan_create(&(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, ranks, chunks}, &plan), TP_OK);
+                    cr_assert_eq(tp_plan_create(
+                                     &(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, ranks, chunks}, &plan),
+                                 TP_OK);
                     compare(e, plan, MOST_STATES, "a correct plan", &out);
                     if (out.too_large > before)
-                        cr_log_info("  more than %d states: %s %s, %d ranks x %d chunks", MOST_STATES, tp_overlap_name((tp_overlap)algorithm),
-                                    tp_pattern_name((tp_pattern)pattern), ranks, chunks);
+                        cr_log_info("  more than %d states: %s %s, %d ranks x %d chunks", MOST_STATES,
+                                    tp_overlap_name((tp_overlap)algorithm), tp_pattern_name((tp_pattern)pattern), ranks,
+                                    chunks);
                     tp_plan_destroy(plan);
                 }
         report(tp_overlap_name((tp_overlap)algorithm), &out);
@@ -437,15 +449,19 @@ Test(explorer, mutants)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
                 tp_plan *plan;
-                cr_assert_eq(tp_plan_create(&(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, sizes[s][0], sizes[s][1]}, &plan), TP_OK);
+                cr_assert_eq(
+                    tp_plan_create(
+                        &(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, sizes[s][0], sizes[s][1]}, &plan),
+                    TP_OK);
                 tpt_mutator *mutator = tpt_mutator_create(plan);
                 int count = tpt_mutator_count(mutator);
                 for (int i = (int)s; i < count; i += 1 + count / MUTANTS) {
                     const tpt_mutant *mutant = tpt_mutator_mutant(mutator, i);
                     char what[128];
-                    snprintf(what, sizeof what, "%s %s %dx%d, rank %d op %d, %s (%d, %d)", tp_overlap_name((tp_overlap)algorithm),
-                             tp_pattern_name((tp_pattern)pattern), sizes[s][0], sizes[s][1], mutant->rank, mutant->op,
-                             tpt_mutation_words(mutant->mutation), mutant->which, mutant->value);
+                    snprintf(what, sizeof what, "%s %s %dx%d, rank %d op %d, %s (%d, %d)",
+                             tp_overlap_name((tp_overlap)algorithm), tp_pattern_name((tp_pattern)pattern), sizes[s][0],
+                             sizes[s][1], mutant->rank, mutant->op, tpt_mutation_words(mutant->mutation), mutant->which,
+                             mutant->value);
                     compare(e, tpt_mutator_plan(mutator, i), 20000, what, &out);
                 }
                 tpt_mutator_destroy(mutator);

@@ -1,5 +1,6 @@
-/* Plans with one fault put in (support/mutants.h): verify catches each, or it is harmless, which runs with their lanes in random order confirm. All mutants
- * of all plans up to 4 ranks x 4 chunks are tried, and samples of larger ones. Builds without optimization or with sanitizers try smaller plans. */
+/* Plans with one fault put in (support/mutants.h): verify catches each, or it is harmless, which runs with their lanes
+ * in random order confirm. All mutants of all plans up to 4 ranks x 4 chunks are tried, and samples of larger ones.
+ * Builds without optimization or with sanitizers try smaller plans. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,8 +25,9 @@ static void complain(const tp_plan *plan, const tpt_mutant *mutant, tpt_run run)
     char *text = tpt_allocate(length + 1);
     tp_plan_print(plan, text, length + 1);
     static const char *const ends[] = {"right", "stuck", "trespass", "wrong"};
-    cr_assert_fail("%s (rank %d, op %d, which %d, value %d) is proven, but a run ends %s:\n%s", tpt_mutation_words(mutant->mutation), mutant->rank,
-                   mutant->op, mutant->which, mutant->value, ends[run], text);
+    cr_assert_fail("%s (rank %d, op %d, which %d, value %d) is proven, but a run ends %s:\n%s",
+                   tpt_mutation_words(mutant->mutation), mutant->rank, mutant->op, mutant->which, mutant->value,
+                   ends[run], text);
 }
 
 /* The worst of some runs. */
@@ -89,22 +91,25 @@ static void report(const char *what, const tally *t)
         if (t->mutants[m] == 0)
             continue;
         const int *caught = t->caught[m];
-        cr_log_info("  %-18s %7d mutants: field %d, unmet %d, deadlock %d, race %d, result %d; harmless %d", tpt_mutation_words((tpt_mutation)m),
-                    t->mutants[m], caught[TP_FAULT_FIELD], caught[TP_FAULT_UNMET], caught[TP_FAULT_DEADLOCK], caught[TP_FAULT_RACE],
-                    caught[TP_FAULT_RESULT], caught[TP_FAULT_NONE]);
+        cr_log_info("  %-18s %7d mutants: field %d, unmet %d, deadlock %d, race %d, result %d; harmless %d",
+                    tpt_mutation_words((tpt_mutation)m), t->mutants[m], caught[TP_FAULT_FIELD], caught[TP_FAULT_UNMET],
+                    caught[TP_FAULT_DEADLOCK], caught[TP_FAULT_RACE], caught[TP_FAULT_RESULT], caught[TP_FAULT_NONE]);
         mutants += t->mutants[m];
         for (int f = 0; f < TP_FAULTS; f++)
             faults[f] += caught[f];
     }
-    cr_log_info("%s: %d plans, %d mutants: %d caught, %d harmless (%d of them run %d times each); of %d caught ones, runs show %d", what, t->plans,
-                mutants, mutants - faults[TP_FAULT_NONE], faults[TP_FAULT_NONE], t->confirmed, RUNS, t->tried, t->shown);
+    cr_log_info("%s: %d plans, %d mutants: %d caught, %d harmless (%d of them run %d times each); of %d caught ones, "
+                "runs show %d",
+                what, t->plans, mutants, mutants - faults[TP_FAULT_NONE], faults[TP_FAULT_NONE], t->confirmed, RUNS,
+                t->tried, t->shown);
 }
 
 /* Plans that are those of `none` under another name. */
 static bool is_none(tp_overlap algorithm, tp_pattern pattern)
 {
-    return algorithm != TP_OVERLAP_NONE && (pattern == TP_PATTERN_GEMM || (algorithm == TP_OVERLAP_BULK && pattern != TP_PATTERN_BACKWARD &&
-                                                                           pattern != TP_PATTERN_BACKWARD_REDUCE));
+    return algorithm != TP_OVERLAP_NONE &&
+           (pattern == TP_PATTERN_GEMM ||
+            (algorithm == TP_OVERLAP_BULK && pattern != TP_PATTERN_BACKWARD && pattern != TP_PATTERN_BACKWARD_REDUCE));
 }
 
 static bool is_small(int ranks, int chunks)

@@ -25,8 +25,8 @@ static char *print(const tp_plan *plan)
 
 static void check_same_op(const tp_plan_op *a, const tp_plan_op *b)
 {
-    cr_assert(a->kind == b->kind && a->lane == b->lane && a->part == b->part && a->piece == b->piece && a->pieces == b->pieces &&
-              a->step == b->step && a->peer == b->peer && a->collective == b->collective);
+    cr_assert(a->kind == b->kind && a->lane == b->lane && a->part == b->part && a->piece == b->piece &&
+              a->pieces == b->pieces && a->step == b->step && a->peer == b->peer && a->collective == b->collective);
     cr_assert(a->waits == b->waits && a->reads == b->reads && a->writes == b->writes);
     cr_assert(a->waits == 0 || memcmp(a->wait, b->wait, (size_t)a->waits * sizeof *a->wait) == 0);
     cr_assert(a->reads == 0 || memcmp(a->read, b->read, (size_t)a->reads * sizeof *a->read) == 0);
@@ -38,8 +38,8 @@ static void check_round_trip(const tp_plan *plan)
     char *text = print(plan);
     tp_plan *parsed;
     cr_assert_eq(tp_plan_parse(text, &parsed), TP_OK, "%s\n%s", tp_last_message(), text);
-    cr_assert(parsed->algorithm == plan->algorithm && parsed->pattern == plan->pattern && parsed->ranks == plan->ranks &&
-              parsed->chunks == plan->chunks);
+    cr_assert(parsed->algorithm == plan->algorithm && parsed->pattern == plan->pattern &&
+              parsed->ranks == plan->ranks && parsed->chunks == plan->chunks);
     for (int rank = 0; rank < plan->ranks; rank++) {
         cr_assert_eq(parsed->rank[rank].count, plan->rank[rank].count);
         for (int i = 0; i < plan->rank[rank].count; i++)
@@ -121,8 +121,8 @@ static const struct golden {
 
 static void golden_path(const struct golden *golden, char path[512])
 {
-    snprintf(path, 512, TPT_TESTS_FOLDER "/plan/golden/%s_%s_%dx%d.txt", tp_overlap_name(golden->algorithm), tp_pattern_name(golden->pattern),
-             golden->ranks, golden->chunks);
+    snprintf(path, 512, TPT_TESTS_FOLDER "/plan/golden/%s_%s_%dx%d.txt", tp_overlap_name(golden->algorithm),
+             tp_pattern_name(golden->pattern), golden->ranks, golden->chunks);
 }
 
 static char *read_file(const char *path)
@@ -229,7 +229,8 @@ Test(text, hostile)
         tp_plan *plan = (tp_plan *)&plan;
         cr_assert_eq(tp_plan_parse(hostiles[i].text, &plan), TP_ERR_FORMAT, "%s", hostiles[i].text);
         cr_assert_null(plan);
-        cr_expect(strstr(tp_last_message(), hostiles[i].message) != NULL, "%s\n-> %s", hostiles[i].text, tp_last_message());
+        cr_expect(strstr(tp_last_message(), hostiles[i].message) != NULL, "%s\n-> %s", hostiles[i].text,
+                  tp_last_message());
     }
     tp_plan *plan;
     cr_assert_eq(tp_plan_parse(NULL, &plan), TP_ERR_ARGUMENT);

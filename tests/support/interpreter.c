@@ -37,7 +37,8 @@ static uint64_t draw(machine *m)
     return z ^ (z >> 31);
 }
 
-/* Arithmetic on integers mod 2^64 that no two different plans agree on by chance. Each is a map of its own for every rank and part. */
+/* Arithmetic on integers mod 2^64 that no two different plans agree on by chance. Each is a map of its own for every
+ * rank and part. */
 static uint64_t constant(uint64_t a, uint64_t b, uint64_t c)
 {
     machine m = {.random = a * 1000003 + b * 1009 + c * 7919};
@@ -79,8 +80,10 @@ static uint64_t accumulate_gradient(int part, uint64_t gradient, uint64_t dy, ui
 
 static uint64_t *cell(machine *m, const tp_region *region, int i)
 {
-    int plane = region->buffer == TP_BUFFER_INBOX && region->slot > 0 ? TP_BUFFERS - 1 + region->slot : (int)region->buffer;
-    return &m->memory[((size_t)region->rank * (size_t)m->planes + (size_t)plane) * (size_t)m->pieces + (size_t)(region->piece + i * region->step)];
+    int plane =
+        region->buffer == TP_BUFFER_INBOX && region->slot > 0 ? TP_BUFFERS - 1 + region->slot : (int)region->buffer;
+    return &m->memory[((size_t)region->rank * (size_t)m->planes + (size_t)plane) * (size_t)m->pieces +
+                      (size_t)(region->piece + i * region->step)];
 }
 
 static const tp_plan_op *op_of(const machine *m, int lane)
@@ -149,22 +152,25 @@ static void finish(machine *m, int lane)
     m->finished[rank][m->lane[lane].op[m->lane[lane].at]] = true;
     m->lane[lane].at++;
     m->lane[lane].running = false;
-    while (m->computing[rank] < list->count && (list->op[m->computing[rank]].lane != TP_LANE_COMPUTE || m->finished[rank][m->computing[rank]]))
+    while (m->computing[rank] < list->count &&
+           (list->op[m->computing[rank]].lane != TP_LANE_COMPUTE || m->finished[rank][m->computing[rank]]))
         m->computing[rank]++;
 }
 
 static void enter(machine *m, int rank, const tp_plan_op *op)
 {
-    bool own = m->plan->pattern == TP_PATTERN_GEMM || m->plan->pattern == TP_PATTERN_GATHER_GEMM || m->plan->pattern == TP_PATTERN_CHAIN ||
-               m->plan->pattern == TP_PATTERN_CHAIN_CORE;
+    bool own = m->plan->pattern == TP_PATTERN_GEMM || m->plan->pattern == TP_PATTERN_GATHER_GEMM ||
+               m->plan->pattern == TP_PATTERN_CHAIN || m->plan->pattern == TP_PATTERN_CHAIN_CORE;
     bool own_second = m->plan->pattern != TP_PATTERN_BACKWARD_REDUCE;
     m->open[rank] = true;
     for (int w = 0; w < op->writes; w++)
         for (int i = 0; i < op->write[w].pieces; i++) {
             const tp_region *region = &op->write[w];
-            bool same = (region->buffer == TP_BUFFER_INPUT && own) || (region->buffer == TP_BUFFER_SECOND && own_second);
+            bool same =
+                (region->buffer == TP_BUFFER_INPUT && own) || (region->buffer == TP_BUFFER_SECOND && own_second);
             if (region->buffer != TP_BUFFER_OUTPUT)
-                *cell(m, region, i) = input_number((int)region->buffer, same ? 99 : rank, region->piece + i * region->step);
+                *cell(m, region, i) =
+                    input_number((int)region->buffer, same ? 99 : rank, region->piece + i * region->step);
         }
 }
 
@@ -207,7 +213,8 @@ static void end_op(machine *m, int lane, uint64_t *in)
         if (op->kind == TP_OP_GEMM)
             out[i] = gemm(rank, op->part, in[i]);
         if (op->kind == TP_OP_COMPUTE)
-            out[i] = (mixes(m) ? core(rank, in, op->pieces, op->piece + i * op->step) : compute(rank, in[i])) + (uint64_t)op->part;
+            out[i] = (mixes(m) ? core(rank, in, op->pieces, op->piece + i * op->step) : compute(rank, in[i])) +
+                     (uint64_t)op->part;
         if (op->kind == TP_OP_REDUCE) {
             out[i] = 0;
             for (int r = 0; r < op->reads; r++)
@@ -282,7 +289,8 @@ static void end_collective(machine *m, int kind_of_lane)
 static bool can_begin(const machine *m, int lane)
 {
     const lane_state *state = &m->lane[lane];
-    if (state->at == state->count || state->running || (m->inline_compute && state->op[state->at] > m->computing[lane / TP_LANES]))
+    if (state->at == state->count || state->running ||
+        (m->inline_compute && state->op[state->at] > m->computing[lane / TP_LANES]))
         return false;
     const tp_plan_op *op = op_of(m, lane);
     for (int w = 0; w < op->waits; w++)
@@ -312,7 +320,8 @@ static bool all_posted(const machine *m, int kind_of_lane)
     return true;
 }
 
-/* What the running op of a lane can end with: itself, or whom it meets; -1: not yet. Messages are ended by their SEND. */
+/* What the running op of a lane can end with: itself, or whom it meets; -1: not yet. Messages are ended by their SEND.
+ */
 static int partner(const machine *m, int lane)
 {
     const tp_plan_op *op = op_of(m, lane);
@@ -365,7 +374,8 @@ static int choose(machine *m)
 static uint64_t wanted_partial(const machine *m, int rank, int piece)
 {
     const tp_plan *plan = m->plan;
-    bool same = plan->pattern == TP_PATTERN_CHAIN || plan->pattern == TP_PATTERN_CHAIN_CORE, chain = plan->pattern >= TP_PATTERN_CHAIN;
+    bool same = plan->pattern == TP_PATTERN_CHAIN || plan->pattern == TP_PATTERN_CHAIN_CORE,
+         chain = plan->pattern >= TP_PATTERN_CHAIN;
     uint64_t middle[TP_PLAN_MAX_RANKS * TP_PLAN_MAX_CHUNKS];
     for (int p = 0; p < m->pieces; p++)
         middle[p] = gemm(rank, 0, input_number(TP_BUFFER_INPUT, same ? 99 : rank, p));
@@ -404,8 +414,9 @@ static bool right_gradient(machine *m, int rank)
         return true;
     uint64_t wanted = input_number(TP_BUFFER_GRADIENT, rank, 0);
     for (int piece = 0; piece < m->pieces; piece++)
-        wanted = accumulate_gradient(pattern != TP_PATTERN_GATHER_WEIGHT, wanted, input_number(TP_BUFFER_INPUT, rank, piece),
-                                     input_number(TP_BUFFER_SECOND, pattern == TP_PATTERN_BACKWARD_REDUCE ? rank : 99, piece));
+        wanted = accumulate_gradient(
+            pattern != TP_PATTERN_GATHER_WEIGHT, wanted, input_number(TP_BUFFER_INPUT, rank, piece),
+            input_number(TP_BUFFER_SECOND, pattern == TP_PATTERN_BACKWARD_REDUCE ? rank : 99, piece));
     tp_region region = {.buffer = TP_BUFFER_GRADIENT, .rank = rank, .pieces = 1, .step = 1};
     return *cell(m, &region, 0) == wanted;
 }
@@ -455,7 +466,11 @@ static void load(machine *m)
 tpt_run tpt_interpret(const tp_plan *plan, uint64_t seed, bool inline_compute)
 {
     machine *m = tpt_allocate(sizeof *m);
-    *m = (machine){.plan = plan, .pieces = plan->ranks * plan->chunks, .planes = TP_BUFFERS - 1 + plan->ranks, .random = seed, .inline_compute = inline_compute};
+    *m = (machine){.plan = plan,
+                   .pieces = plan->ranks * plan->chunks,
+                   .planes = TP_BUFFERS - 1 + plan->ranks,
+                   .random = seed,
+                   .inline_compute = inline_compute};
     load(m);
     for (int lane = choose(m); lane >= 0; lane = choose(m))
         act(m, lane);

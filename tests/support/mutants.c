@@ -60,7 +60,8 @@ static void note_waits(tpt_mutator *m, int rank, int i)
     int ranks = m->plan->ranks;
     for (int w = 0; w < op->waits; w++) {
         note(m, TPT_WAIT_DELETED, rank, i, w, 0);
-        for (int value = 0; value < (ranks > 1 ? 4 : 2); value++) /* the op before, the op after, the next rank's same op, its last */
+        for (int value = 0; value < (ranks > 1 ? 4 : 2);
+             value++) /* the op before, the op after, the next rank's same op, its last */
             note(m, TPT_WAIT_REDIRECTED, rank, i, w, value);
     }
 }
@@ -106,7 +107,8 @@ static void note_fields(tpt_mutator *m, int rank, int i)
         if (lane != (int)op->lane)
             note(m, TPT_LANE_CHANGED, rank, i, 0, lane);
     note(m, TPT_PART_CHANGED, rank, i, 0, op->part == 0);
-    static const tp_op_kind kinds[] = {TP_OP_GEMM, TP_OP_COMPUTE, TP_OP_COPY, TP_OP_PULL, TP_OP_SEND, TP_OP_RECV, TP_OP_REDUCE, TP_OP_FORWARD};
+    static const tp_op_kind kinds[] = {TP_OP_GEMM, TP_OP_COMPUTE, TP_OP_COPY,   TP_OP_PULL,
+                                       TP_OP_SEND, TP_OP_RECV,    TP_OP_REDUCE, TP_OP_FORWARD};
     for (size_t k = 0; k < sizeof kinds / sizeof kinds[0]; k++)
         if (kinds[k] != op->kind)
             note(m, TPT_KIND_CHANGED, rank, i, 0, (int)kinds[k]);

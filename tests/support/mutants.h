@@ -5,30 +5,30 @@
 #include <tp/overlap.h>
 
 /* X(name, words) */
-#define TPT_MUTATION_LIST(X)                                             \
-    X(WAIT_DELETED, "wait deleted")                                      \
-    X(WAIT_REDIRECTED, "wait redirected")                                \
-    X(OP_DROPPED, "op dropped")                                          \
-    X(OP_DOUBLED, "op doubled")                                          \
-    X(OPS_SWAPPED, "neighbours swapped")                                 \
-    X(PEER_CHANGED, "peer changed")        /* with the memory it names */ \
-    X(PIECE_MOVED, "piece moved")          /* of the op and its regions */ \
-    X(WORK_CHANGED, "work changed")        /* of the op alone */         \
-    X(REGION_MOVED, "region moved")        /* one region to another piece */ \
-    X(BUFFER_CHANGED, "buffer changed")                                  \
-    X(MEMORY_CHANGED, "memory changed")    /* a region to another rank or slot */ \
-    X(REGION_DROPPED, "region dropped")                                  \
-    X(REGIONS_SWAPPED, "regions swapped")                                \
-    X(LANE_CHANGED, "lane changed")                                      \
-    X(PART_CHANGED, "part changed")                                      \
-    X(KIND_CHANGED, "kind changed")                                      \
+#define TPT_MUTATION_LIST(X)                                                                                           \
+    X(WAIT_DELETED, "wait deleted")                                                                                    \
+    X(WAIT_REDIRECTED, "wait redirected")                                                                              \
+    X(OP_DROPPED, "op dropped")                                                                                        \
+    X(OP_DOUBLED, "op doubled")                                                                                        \
+    X(OPS_SWAPPED, "neighbours swapped")                                                                               \
+    X(PEER_CHANGED, "peer changed") /* with the memory it names */                                                     \
+    X(PIECE_MOVED, "piece moved")   /* of the op and its regions */                                                    \
+    X(WORK_CHANGED, "work changed") /* of the op alone */                                                              \
+    X(REGION_MOVED, "region moved") /* one region to another piece */                                                  \
+    X(BUFFER_CHANGED, "buffer changed")                                                                                \
+    X(MEMORY_CHANGED, "memory changed") /* a region to another rank or slot */                                         \
+    X(REGION_DROPPED, "region dropped")                                                                                \
+    X(REGIONS_SWAPPED, "regions swapped")                                                                              \
+    X(LANE_CHANGED, "lane changed")                                                                                    \
+    X(PART_CHANGED, "part changed")                                                                                    \
+    X(KIND_CHANGED, "kind changed")                                                                                    \
     X(COLLECTIVE_CHANGED, "collective changed")
 
 typedef enum tpt_mutation {
 #define TPT_MUTATION_ENUM(name, words) TPT_##name,
     TPT_MUTATION_LIST(TPT_MUTATION_ENUM)
 #undef TPT_MUTATION_ENUM
-    TPT_MUTATIONS
+        TPT_MUTATIONS
 } tpt_mutation;
 
 typedef struct tpt_mutant {
