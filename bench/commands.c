@@ -42,6 +42,18 @@ const bench_command bench_command_table[] = {
      "they don't scale, and they are not plotted. \"same\" compares every step's loss and all weights, gathered, with those of degree 1.\n",
      "  tp_bench sweep\n  tp_bench sweep --text book.txt --steps 100 --ranks 1,2 --scaling strong\n"
      "  tp_bench sweep --model gpt2 --layers 2 --batch 2 --sequence 256 --steps 5 --dtype f32,bf16 --plot scaling.svg\n"},
+    {"plan", BENCH_PLAN, bench_command_plan, "plans of overlapped collectives and GEMMs: proven, priced and drawn without running",
+     "Makes each plan, counts what it moves, and simulates it: compute inline, lanes as queues, links with latency and bandwidth. sent is a rank's bytes;\n"
+     "workspace is a rank's bytes of gathered rows and partial sums; hidden = (compute + comm - time) / min(compute, comm). Costs are --gemm-ms, --bytes\n"
+     "and --link, or, with --machine or auto, those of a shape. docs/overlap.md explains the algorithms and the pictures.\n",
+     "  tp_bench plan --algorithm all --chunks 1,4,16 --verify\n"
+     "  tp_bench plan --algorithm ring --pattern chain --ranks 4 --chunks 2 --svg ring.svg --trace ring.json\n"
+     "  tp_bench plan --algorithm pull --ranks 2 --chunks 2 --print\n"
+     "  tp_bench plan --algorithm auto --machine machine.txt --rows 2048 --cols 1536 --inner 768 --ranks 2\n"},
+    {"calibrate", BENCH_CALIBRATE, bench_command_calibrate, "measure what the choice of an overlap needs to know, and write it to a file",
+     "All ranks work at once: GEMM rates by rows, copying out of a peer's memory, adds, fixed costs of calls, transfers and waits. The file is text; `plan\n"
+     "--machine FILE` and TP_OVERLAP_AUTO read it. --link puts a modelled link between ranks into the file.\n",
+     "  tp_bench calibrate\n  tp_bench calibrate --ranks 2 --out machine.txt\n"},
     {NULL, 0, NULL, NULL, NULL, NULL},
 };
 

@@ -19,6 +19,14 @@ const char *const bench_activation_names[] = {"gelu", "gelu-tanh", "relu", "relu
 const char *const bench_kind_names[] = {"column", "row", "replicated", NULL};
 /* By tp_model_family. */
 const char *const bench_family_names[] = {"gpt2", "llama", NULL};
+/* By tp_overlap. */
+const char *const bench_overlap_names[] = {"none", "bulk", "ring", "pipeline", "pull", "direct", "auto", NULL};
+/* By tp_pattern. */
+const char *const bench_pattern_names[] = {
+#define PATTERN_WORD(name, word) word,
+    TP_PATTERN_LIST(PATTERN_WORD)
+#undef PATTERN_WORD
+        NULL};
 static const char *const scaling_names[] = {"strong", "weak", "both", NULL};
 static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 
@@ -26,9 +34,11 @@ static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 #define MAX_COUNT 1099511627776.0 /* 2^40: products of two sizes stay within int64_t times a dtype's size */
 #define RANKED (BENCH_COLLECTIVE | BENCH_LAYERS | BENCH_MODELS)
 #define SHAPED (BENCH_LAYERS | BENCH_MODELS)
+#define TIMED (BENCH_ALL & ~(BENCH_PLAN | BENCH_CALIBRATE))
 
 const bench_option bench_option_table[] = {
-    {"ranks", 't', BENCH_OPTION_INTEGERS, AT(ranks), RANKED, 1, 64, NULL, "1,2,4,8", "tensor-parallel degrees (thread ranks)"},
+    {"ranks", 't', BENCH_OPTION_INTEGERS, AT(ranks), RANKED | BENCH_PLAN | BENCH_CALIBRATE, 1, 64, NULL, "1,2,4,8",
+     "tensor-parallel degrees (thread ranks)"},
     {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), BENCH_LAYERS | BENCH_MODEL | BENCH_GEMM, 1, 256, NULL, "N",
      "compute threads a rank (gemm: a caller); default: cores / ranks, at least 1 (gemm: 1)"},
     {"threads", 0, BENCH_OPTION_INTEGERS, AT(thread_counts), BENCH_SWEEP, 1, 256, NULL, "1,2",
@@ -57,7 +67,7 @@ const bench_option bench_option_table[] = {
     {"batch", 0, BENCH_OPTION_INTEGER, AT(batch), SHAPED, 1, 1e6, NULL, "N", "sequences a step"},
     {"sequence", 0, BENCH_OPTION_INTEGER, AT(sequence), SHAPED, 1, 1e8, NULL, "N", "tokens a sequence"},
     {"microbatch", 0, BENCH_OPTION_INTEGER, AT(microbatch), BENCH_SWEEP, 1, 1e6, NULL, "N", "sequences a forward and backward; default: --batch"},
-    {"dtype", 'd', BENCH_OPTION_CHOICES, AT(dtypes), BENCH_ALL & ~BENCH_INFO, 0, 0, bench_dtype_names, "NAME,...",
+    {"dtype", 'd', BENCH_OPTION_CHOICES, AT(dtypes), BENCH_ALL & ~(BENCH_INFO | BENCH_CALIBRATE), 0, 0, bench_dtype_names, "NAME,...",
      "storage types: f32 bf16 f16 (collective: i32 i64 u8 too)"},
     {"sequence-parallel", 0, BENCH_OPTION_FLAG, AT(sequence_parallel), SHAPED, 0, 0, NULL, NULL,
      "shard tokens where tensor parallelism would replicate them"},
@@ -100,14 +110,35 @@ const bench_option bench_option_table[] = {
     {"link-latency", 0, BENCH_OPTION_REAL, AT(link_latency), RANKED, 0, 10, NULL, "SECONDS", "put a modelled link between ranks"},
     {"link-bandwidth", 0, BENCH_OPTION_REAL, AT(link_bandwidth), RANKED, 0, 1e15, NULL, "BYTES/S", "its speed; figures are labelled as modelled"},
 
-    {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), BENCH_ALL & ~BENCH_MODELS, 1, 4096, NULL, "N", "most samples of one figure"},
-    {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), BENCH_ALL & ~BENCH_INFO, 0, 1000, NULL, "N", "calls or steps before the timing"},
-    {"seconds", 0, BENCH_OPTION_REAL, AT(seconds), BENCH_ALL & ~BENCH_MODELS, 0.001, 3600, NULL, "X", "time budget of one figure"},
-    {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), BENCH_ALL & ~BENCH_INFO, 0, 0, NULL, NULL, "leave out the correctness pass"},
+    {"algorithm", 0, BENCH_OPTION_CHOICES, AT(overlaps), BENCH_PLAN, 0, 0, bench_overlap_names, "NAME,...",
+     "none bulk ring pipeline pull direct, auto (needs --rows --cols --inner); default: pull"},
+    {"pattern", 0, BENCH_OPTION_CHOICES, AT(patterns), BENCH_PLAN, 0, 0, bench_pattern_names, "NAME,...",
+     "what is overlapped: gather-gemm gemm-scatter gemm-reduce backward chain ...; default: gather-gemm"},
+    {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), BENCH_PLAN, 0, 16, NULL, "1,4,8",
+     "pieces of one owner's rows; 0: the algorithm's default"},
+    {"verify", 0, BENCH_OPTION_FLAG, AT(verify), BENCH_PLAN, 0, 0, NULL, NULL, "prove each plan; a plan that fails is drawn as a grid"},
+    {"gemm-ms", 0, BENCH_OPTION_REAL, AT(gemm_ms), BENCH_PLAN, 1e-6, 1e9, NULL, "X", "milliseconds of each whole GEMM; default 10"},
+    {"compute-ms", 0, BENCH_OPTION_REAL, AT(compute_ms), BENCH_PLAN, 1e-6, 1e9, NULL, "X", "of the activation or attention core; default 1"},
+    {"bytes", 0, BENCH_OPTION_BYTES, AT(plan_bytes), BENCH_PLAN, 1, MAX_COUNT, NULL, "BYTES", "of each buffer, all ranks' rows; default 16000000"},
+    {"link", 0, BENCH_OPTION_TEXT, AT(link), BENCH_PLAN | BENCH_CALIBRATE, 0, 0, NULL, "LAT,BW",
+     "seconds and bytes/s; plan's default 5e-6,8e8, with --machine its own"},
+    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), BENCH_PLAN, 0, 0, NULL, "FILE", "costs from what calibrate wrote, for --rows --cols --inner"},
+    {"rows", 0, BENCH_OPTION_INTEGER, AT(rows), BENCH_PLAN, 1, 1e9, NULL, "N", "tokens, of all ranks"},
+    {"cols", 0, BENCH_OPTION_INTEGER, AT(cols), BENCH_PLAN, 1, 1e6, NULL, "N", "output features of the GEMMs on one rank"},
+    {"inner", 0, BENCH_OPTION_INTEGER, AT(inner), BENCH_PLAN, 1, 1e6, NULL, "N", "input features of the GEMMs on one rank"},
+    {"print", 0, BENCH_OPTION_FLAG, AT(print_text), BENCH_PLAN, 0, 0, NULL, NULL, "print the plan's text form"},
+    {"svg", 0, BENCH_OPTION_TEXT, AT(svg), BENCH_PLAN, 0, 0, NULL, "FILE", "draw lanes x time; of one plan"},
+    {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_PLAN, 0, 0, NULL, "FILE", "write a Chrome/Perfetto trace; of one plan"},
+    {"out", 0, BENCH_OPTION_TEXT, AT(out), BENCH_CALIBRATE, 0, 0, NULL, "FILE", "the machine file; default machine.txt"},
+
+    {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), TIMED & ~BENCH_MODELS, 1, 4096, NULL, "N", "most samples of one figure"},
+    {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), TIMED & ~BENCH_INFO, 0, 1000, NULL, "N", "calls or steps before the timing"},
+    {"seconds", 0, BENCH_OPTION_REAL, AT(seconds), TIMED & ~BENCH_MODELS, 0.001, 3600, NULL, "X", "time budget of one figure"},
+    {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), TIMED & ~BENCH_INFO, 0, 0, NULL, NULL, "leave out the correctness pass"},
 
     {"json", 0, BENCH_OPTION_OUTPUT, AT(json), BENCH_ALL, 0, 0, NULL, "[FILE]", "write JSON to FILE, or to standard output instead of the table"},
     {"csv", 0, BENCH_OPTION_OUTPUT, AT(csv), BENCH_ALL, 0, 0, NULL, "[FILE]", "write CSV, in the same manner"},
-    {"plot", 0, BENCH_OPTION_TEXT, AT(plot), BENCH_ALL & ~BENCH_INFO, 0, 0, NULL, "FILE", "draw into FILE.svg or FILE.png with gnuplot"},
+    {"plot", 0, BENCH_OPTION_TEXT, AT(plot), BENCH_ALL & ~(BENCH_INFO | BENCH_CALIBRATE), 0, 0, NULL, "FILE", "draw into FILE.svg or FILE.png with gnuplot"},
     {"help", 'h', BENCH_OPTION_FLAG, AT(help), BENCH_ALL, 0, 0, NULL, NULL, "this text"},
     {NULL, 0, BENCH_OPTION_FLAG, 0, 0, 0, 0, NULL, NULL, NULL},
 };

@@ -25,9 +25,11 @@ enum {
     BENCH_BLOCK = 64,
     BENCH_MODEL = 128,
     BENCH_SWEEP = 256,
+    BENCH_PLAN = 512,
+    BENCH_CALIBRATE = 1024,
     BENCH_LAYERS = BENCH_LINEAR | BENCH_MLP | BENCH_ATTENTION | BENCH_BLOCK,
     BENCH_MODELS = BENCH_MODEL | BENCH_SWEEP,
-    BENCH_ALL = 511
+    BENCH_ALL = 2047
 };
 
 typedef struct bench_list {
@@ -82,6 +84,12 @@ typedef struct bench_options {
     int64_t reduce; /* tp_reduce_op + 1 */
     double link_latency, link_bandwidth;
     int64_t iterations;
+    /* plans */
+    bench_list overlaps, patterns, chunk_counts;
+    bool verify, print_text;
+    int64_t rows, cols, inner, plan_bytes;
+    double gemm_ms, compute_ms;
+    const char *link, *machine_file, *out, *svg, *trace;
     /* timing */
     int64_t samples, warmup;
     double seconds;
@@ -151,5 +159,7 @@ extern const char *const bench_place_names[];
 extern const char *const bench_activation_names[];
 extern const char *const bench_kind_names[];
 extern const char *const bench_family_names[];
+extern const char *const bench_overlap_names[];
+extern const char *const bench_pattern_names[];
 
 #endif

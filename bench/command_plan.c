@@ -1,0 +1,332 @@
+/* tp_bench plan: makes, proves, prices and draws plans without running them. */
+#include "command.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, COMM, EXPOSED, HIDDEN, CRITICAL, COLUMNS };
+
+static const bench_column columns[COLUMNS] = {
+    {"algorithm", "", 0, true},     {"pattern", "", 0, true},      {"ranks", "", 0, false},       {"chunks", "", 0, false},
+    {"ops", "a rank", 0, false},    {"sent", "bytes", 0, false},   {"workspace", "bytes", 0, false}, {"largest", "bytes", 0, false},
+    {"proven", "", 0, false},       {"time", "ms", 5, false},      {"compute", "ms", 5, false},   {"comm", "ms", 5, false},
+    {"exposed", "ms", 4, false},    {"hidden", "", -3, false},     {"critical", "ops", 0, false},
+};
+
+#define DEFAULT_BYTES 16000000
+#define DEFAULT_LATENCY 5e-6
+#define DEFAULT_BANDWIDTH 8e8
+
+bool bench_parse_link(const char *text, tp_link *link)
+{
+    char *end;
+    double latency = strtod(text, &end);
+    if (end == text || *end != ',')
+        return false;
+    const char *second = end + 1;
+    double bandwidth = strtod(second, &end);
+    if (end == second || *end != '\0' || !(latency >= 0 && latency < 1e6) || !(bandwidth >= 0 && bandwidth < 1e18))
+        return false;
+    *link = (tp_link){latency, bandwidth};
+    return true;
+}
+
+/* What all plans of this call are priced with. */
+typedef struct pricing {
+    bool shaped; /* costs are those of a shape on a machine */
+    tp_machine machine;
+    tp_overlap_shape shape; /* ranks and pattern are filled in */
+    tp_plan_costs fixed;
+} pricing;
+
+static bool wants(const bench_list *list, int64_t value)
+{
+    for (int i = 0; i < list->count; i++)
+        if (list->value[i] == value)
+            return true;
+    return false;
+}
+
+static void fixed_costs(const bench_options *options, const tp_link *link, tp_plan_costs *costs)
+{
+    double gemm = (options->gemm_ms > 0 ? options->gemm_ms : 10) / 1e3;
+    *costs = (tp_plan_costs){.gemm_seconds = {gemm, gemm}, .compute_seconds = (options->compute_ms > 0 ? options->compute_ms : 1) / 1e3};
+    costs->link = link != NULL ? *link : (tp_link){DEFAULT_LATENCY, DEFAULT_BANDWIDTH};
+    for (int i = 0; i < TP_BUFFERS; i++)
+        costs->bytes[i] = options->plan_bytes > 0 ? (double)options->plan_bytes : DEFAULT_BYTES;
+}
+
+static int read_machine(bench_call *call, const tp_link *link, pricing *prices)
+{
+    const bench_options *options = &call->options;
+    if (options->rows == 0 || options->cols == 0 || options->inner == 0)
+        return bench_refuse(call, "costs of a machine (--machine, --algorithm auto) need --rows, --cols and --inner");
+    tp_machine_default(&prices->machine);
+    if (options->machine_file != NULL && tp_machine_load(options->machine_file, &prices->machine) != TP_OK)
+        return bench_refuse(call, "--machine: %s", tp_last_message());
+    if (link != NULL)
+        prices->machine.link = *link;
+    tp_dtype dtype = options->dtypes.count > 0 ? (tp_dtype)options->dtypes.value[0] : TP_DTYPE_F32;
+    prices->shape = (tp_overlap_shape){.dtype = dtype,
+                                       .rows = options->rows,
+                                       .cols = {options->cols},
+                                       .inner = {options->inner},
+                                       .compute_bytes = 2.0 * (double)options->rows * (double)options->cols * (double)tp_dtype_size(dtype)};
+    return BENCH_OK;
+}
+
+static int choose_prices(bench_call *call, pricing *prices)
+{
+    const bench_options *options = &call->options;
+    tp_link link;
+    if (options->link != NULL && !bench_parse_link(options->link, &link))
+        return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9", options->link);
+    const tp_link *given = options->link != NULL ? &link : NULL;
+    prices->shaped = options->machine_file != NULL || wants(&options->overlaps, TP_OVERLAP_AUTO);
+    if (prices->shaped && (options->gemm_ms > 0 || options->plan_bytes > 0))
+        return bench_refuse(call, "--gemm-ms and --bytes don't go with costs of a machine (--machine, --algorithm auto)");
+    fixed_costs(options, given, &prices->fixed);
+    return prices->shaped ? read_machine(call, given, prices) : BENCH_OK;
+}
+
+/* Nothing but JSON or CSV may go to standard output when it was asked for. */
+static bool may_print(const bench_options *options)
+{
+    return (options->json == NULL || strcmp(options->json, "-") != 0) && (options->csv == NULL || strcmp(options->csv, "-") != 0);
+}
+
+/* The shape as this pattern has it. A chain goes back; the two GEMMs of a backward have the same weight. */
+static tp_overlap_shape shape_for(const pricing *prices, const tp_plan_desc *desc)
+{
+    tp_overlap_shape shape = prices->shape;
+    shape.pattern = desc->pattern;
+    shape.ranks = desc->ranks;
+    if (desc->pattern >= TP_PATTERN_CHAIN) {
+        shape.cols[1] = shape.inner[0];
+        shape.inner[1] = shape.cols[0];
+    } else if (desc->pattern == TP_PATTERN_BACKWARD || desc->pattern == TP_PATTERN_BACKWARD_REDUCE) {
+        shape.cols[1] = shape.cols[0];
+        shape.inner[1] = shape.inner[0];
+    }
+    return shape;
+}
+
+/* Replaces AUTO by what it chooses, and says why. */
+static int resolve(bench_call *call, const pricing *prices, tp_plan_desc *desc)
+{
+    if (desc->algorithm != TP_OVERLAP_AUTO)
+        return BENCH_OK;
+    tp_overlap_shape shape = shape_for(prices, desc);
+    tp_overlap_choice choice;
+    if (tp_overlap_choose(&prices->machine, &shape, &choice) != TP_OK)
+        return bench_fail(call, "%s", tp_last_message());
+    size_t length = tp_overlap_explain(&shape, &choice, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text == NULL)
+        return bench_fail(call, "out of memory");
+    tp_overlap_explain(&shape, &choice, text, length + 1);
+    if (may_print(&call->options))
+        printf("%s\n", text);
+    free(text);
+    desc->algorithm = choice.algorithm;
+    desc->chunks = choice.chunks;
+    return BENCH_OK;
+}
+
+typedef size_t (*writer)(const void *what, char *text, size_t bytes);
+
+static size_t write_svg(const void *timeline, char *text, size_t bytes)
+{
+    return tp_timeline_svg(timeline, NULL, text, bytes);
+}
+
+static size_t write_trace(const void *timeline, char *text, size_t bytes)
+{
+    return tp_timeline_trace(timeline, text, bytes);
+}
+
+static size_t write_plan(const void *plan, char *text, size_t bytes)
+{
+    return tp_plan_print(plan, text, bytes);
+}
+
+/* Writes a text into a file; path "-": to standard output. */
+static int put_text(bench_call *call, const char *path, writer write, const void *what)
+{
+    size_t length = write(what, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text == NULL)
+        return bench_fail(call, "out of memory");
+    write(what, text, length + 1);
+    bool standard = strcmp(path, "-") == 0;
+    FILE *file = standard ? stdout : fopen(path, "wb");
+    bool good = file != NULL && fwrite(text, 1, length, file) == length;
+    if (file != NULL && !standard)
+        good = fclose(file) == 0 && good;
+    free(text);
+    return good ? BENCH_OK : bench_fail(call, "%s: %s", path, strerror(errno));
+}
+
+static int prove(bench_call *call, const tp_plan *plan, tp_proof *proof)
+{
+    if (tp_plan_verify(plan, proof) != TP_OK)
+        return bench_fail(call, "%s", tp_last_message());
+    if (proof->proven)
+        return BENCH_OK;
+    bench_check_failed(call, "%s %s, %d ranks, %d chunks: %s", tp_overlap_name((tp_overlap)plan->algorithm),
+                       tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->chunks, proof->message);
+    size_t length = tp_plan_explain(plan, proof, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text == NULL)
+        return bench_fail(call, "out of memory");
+    tp_plan_explain(plan, proof, text, length + 1);
+    if (may_print(&call->options))
+        printf("%s\n", text);
+    free(text);
+    return BENCH_OK;
+}
+
+static void add_row(bench_call *call, const tp_timeline *timeline, const tp_plan_traffic *traffic, const tp_proof *proof)
+{
+    const tp_plan *plan = timeline->plan;
+    bench_table *table = &call->table;
+    int ops = 0;
+    double sent = 0, workspace = 0;
+    for (int rank = 0; rank < plan->ranks; rank++) {
+        ops = plan->rank[rank].count > ops ? plan->rank[rank].count : ops;
+        sent = traffic->sent[rank] > sent ? traffic->sent[rank] : sent;
+        workspace = traffic->workspace[rank] > workspace ? traffic->workspace[rank] : workspace;
+    }
+    bench_row(table);
+    bench_word(table, "%s", tp_overlap_name((tp_overlap)plan->algorithm));
+    bench_word(table, "%s", tp_pattern_name((tp_pattern)plan->pattern));
+    bench_integer(table, plan->ranks);
+    bench_integer(table, plan->chunks);
+    bench_integer(table, ops);
+    bench_integer(table, (int64_t)(sent + 0.5));
+    bench_integer(table, (int64_t)(workspace + 0.5));
+    bench_integer(table, (int64_t)(traffic->largest_piece + 0.5));
+    if (call->options.verify)
+        bench_truth(table, proof->proven);
+    else
+        bench_empty(table);
+    bench_real(table, timeline->seconds * 1e3);
+    bench_real(table, timeline->compute_seconds * 1e3);
+    bench_real(table, timeline->comm_seconds * 1e3);
+    bench_real(table, timeline->exposed_seconds * 1e3);
+    bench_real(table, timeline->hidden);
+    bench_integer(table, timeline->critical_ops);
+}
+
+static int show(bench_call *call, const tp_timeline *timeline)
+{
+    const bench_options *options = &call->options;
+    int status = BENCH_OK;
+    if (options->print_text && may_print(options))
+        status = put_text(call, "-", write_plan, timeline->plan);
+    if (status == BENCH_OK && options->svg != NULL)
+        status = put_text(call, options->svg, write_svg, timeline);
+    if (status == BENCH_OK && options->trace != NULL)
+        status = put_text(call, options->trace, write_trace, timeline);
+    return status;
+}
+
+static int price(bench_call *call, const pricing *prices, const tp_plan_desc *desc, const tp_plan *plan)
+{
+    tp_plan_costs costs = prices->fixed;
+    tp_overlap_shape shape = shape_for(prices, desc);
+    tp_proof proof = {0};
+    tp_timeline *timeline = NULL;
+    tp_plan_desc cut = {.algorithm = desc->algorithm, .pattern = desc->pattern, .ranks = desc->ranks, .chunks = plan->chunks};
+    int status = call->options.verify ? prove(call, plan, &proof) : BENCH_OK;
+    if (status == BENCH_OK && prices->shaped && tp_overlap_costs(&prices->machine, &shape, &cut, &costs) != TP_OK)
+        status = bench_fail(call, "%s", tp_last_message());
+    tp_plan_traffic *traffic = malloc(sizeof *traffic);
+    if (status == BENCH_OK && traffic == NULL)
+        status = bench_fail(call, "out of memory");
+    if (status == BENCH_OK && (tp_plan_count_traffic(plan, &costs, traffic) != TP_OK || tp_plan_simulate(plan, &costs, &timeline) != TP_OK))
+        status = bench_fail(call, "%s", tp_last_message());
+    if (status == BENCH_OK) {
+        add_row(call, timeline, traffic, &proof);
+        status = show(call, timeline);
+    }
+    tp_timeline_destroy(timeline);
+    free(traffic);
+    return status;
+}
+
+static int run_plan(bench_call *call, const pricing *prices, tp_plan_desc desc)
+{
+    tp_plan *plan = NULL;
+    int status = resolve(call, prices, &desc);
+    if (status == BENCH_OK && tp_plan_create(&desc, &plan) != TP_OK)
+        status = bench_fail(call, "%s", tp_last_message());
+    if (status == BENCH_OK)
+        status = price(call, prices, &desc, plan);
+    tp_plan_destroy(plan);
+    return status;
+}
+
+static int run_chunks(bench_call *call, const pricing *prices, tp_plan_desc desc)
+{
+    const bench_list *chunks = &call->options.chunk_counts;
+    /* Of these there is only one plan, whatever the chunks. */
+    bool once = desc.algorithm == TP_OVERLAP_AUTO || desc.algorithm == TP_OVERLAP_NONE || desc.algorithm == TP_OVERLAP_BULK;
+    int status = BENCH_OK;
+    for (int i = 0; i < (once ? 1 : chunks->count) && status == BENCH_OK; i++) {
+        desc.chunks = once ? 1 : (int)chunks->value[i];
+        status = run_plan(call, prices, desc);
+    }
+    return status;
+}
+
+static int check_options(bench_call *call)
+{
+    bench_options *options = &call->options;
+    bench_list_default(&options->overlaps, 1, (const int64_t[]){TP_OVERLAP_PULL});
+    bench_list_default(&options->patterns, 1, (const int64_t[]){TP_PATTERN_GATHER_GEMM});
+    bench_list_default(&options->ranks, 1, (const int64_t[]){2});
+    bench_list_default(&options->chunk_counts, 1, (const int64_t[]){0});
+    if (options->overlaps.count == TP_OVERLAP_COUNT && options->rows == 0)
+        options->overlaps.count--; /* "all" without a shape: auto has nothing to choose by */
+    int plans = options->overlaps.count * options->patterns.count * options->ranks.count * options->chunk_counts.count;
+    if (plans != 1 && (options->svg != NULL || options->trace != NULL))
+        return bench_refuse(call, "--svg and --trace draw one plan, these are %d: give one algorithm, pattern, rank count and chunk count", plans);
+    return BENCH_OK;
+}
+
+int bench_command_plan(bench_call *call)
+{
+    const bench_options *options = &call->options;
+    pricing *prices = calloc(1, sizeof *prices);
+    int status = prices == NULL ? bench_fail(call, "out of memory") : check_options(call);
+    if (status == BENCH_OK)
+        status = choose_prices(call, prices);
+    if (status != BENCH_OK) {
+        free(prices);
+        return status;
+    }
+    bench_begin(call, columns, COLUMNS);
+    call->table.plot = (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = -1, .groups = 3, .group = {ALGORITHM, PATTERN, RANKS}};
+    snprintf(call->table.title, sizeof call->table.title, "plans, simulated: nothing was run");
+    for (int p = 0; p < options->patterns.count; p++)
+        for (int r = 0; r < options->ranks.count; r++)
+            for (int a = 0; a < options->overlaps.count && status == BENCH_OK; a++)
+                status = run_chunks(call, prices,
+                                    (tp_plan_desc){.algorithm = (tp_overlap)options->overlaps.value[a],
+                                                   .pattern = (tp_pattern)options->patterns.value[p],
+                                                   .ranks = (int)options->ranks.value[r]});
+    const tp_link *link = prices->shaped ? &prices->machine.link : &prices->fixed.link;
+    if (link->bytes_per_second > 0)
+        bench_note(&call->table, "link: %g us, %.4g GB/s in each direction of each rank", link->latency_seconds * 1e6, link->bytes_per_second / 1e9);
+    if (prices->shaped)
+        bench_note(&call->table, "costs of machine '%s'; adds, copies and fixed costs included", prices->machine.name);
+    else
+        bench_note(&call->table, "GEMMs %g ms each, buffers %.0f bytes; adds and fixed costs are taken as 0", prices->fixed.gemm_seconds[0] * 1e3,
+                   prices->fixed.bytes[0]);
+    bench_note(&call->table, "the best for two ranks whose transfer is as long as the GEMM: hidden = 1 - 1/(2 chunks)");
+    free(prices);
+    return status;
+}
