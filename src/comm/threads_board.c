@@ -15,6 +15,7 @@ typedef struct board_flag {
 typedef struct board_seat {
     alignas(TPI_CACHE_LINE) tpi_word bell;
     alignas(TPI_CACHE_LINE) atomic_int touching; /* stretches of this rank's lanes that touch peers' memory */
+    atomic_int gone;                             /* destroyed its board for good: raises no flag any more */
 } board_seat;
 
 struct tpi_shared_board {
@@ -167,7 +168,14 @@ static void destroy(tp_ctx *ctx, tpi_board *base)
     thread_board *board = (thread_board *)base;
     if (!board)
         return;
-    shared_release(board->shared);
+    tpi_shared_board *shared = board->shared;
+    if (shared->world->single_use) {
+        /* Whoever waits for this rank is told instead of waiting for its bound. */
+        atomic_store(&shared->seat[base->comm->rank].gone, 1);
+        for (int rank = 0; rank < shared->size; rank++)
+            tpi_word_advance(&shared->seat[rank].bell);
+    }
+    shared_release(shared);
     tpi_host_release(ctx, board, handle_bytes(board->lanes));
 }
 
@@ -225,6 +233,13 @@ static tp_status peer_failed(tpi_board *base)
     return tpi_call_peer_failed(&call);
 }
 
+static tp_status gone(tpi_board *base, int rank)
+{
+    const tpi_thread_comm *own = base->comm->state;
+    tpi_world_abort(own->group->world, own->group->seats[rank].world_rank, TP_ERR_STATE, "destroyed its context while others wait inside a plan");
+    return peer_failed(base);
+}
+
 static tp_status wait_flag(tpi_board *base, const tpi_board_wait *wait, int64_t *stamp)
 {
     thread_board *board = (thread_board *)base;
@@ -238,6 +253,8 @@ static tp_status wait_flag(tpi_board *base, const tpi_board_wait *wait, int64_t 
             return peer_failed(base);
         if (reached(flag, wait->epoch))
             break;
+        if (atomic_load(&board->shared->seat[wait->rank].gone) && !reached(flag, wait->epoch))
+            return gone(base, wait->rank);
         int64_t now = tpi_nanoseconds();
         if (deadline == 0) {
             const tpi_call call = tpi_call_begin(base->comm, "plan", 0);

@@ -12,10 +12,10 @@ static int64_t now(void)
     return (int64_t)(tpi_seconds() * 1e9);
 }
 
-const tpi_view *tpi_run_page(const tpi_run *run, int rank)
+tpi_page *tpi_run_page(const tpi_run *run, int rank)
 {
     const tpi_board *board = run->prepared->board;
-    return (const tpi_view *)board->table->page(board, rank) + run->epoch % TPI_RUN_SLOTS * TP_BUFFERS;
+    return (tpi_page *)board->table->page(board, rank) + run->epoch % TPI_RUN_SLOTS;
 }
 
 /* ---- around an op ---------------------------------------------------------------------------------------------------------------------------- */
@@ -46,6 +46,24 @@ static tp_status wait_for_all(const tpi_run *run, int index, int64_t *ready)
     return TP_OK;
 }
 
+/* Ranks that run a plan for different numbers of tokens must not touch each other's memory. */
+static tp_status check_page(const tpi_run *run, int rank)
+{
+    const tpi_prepared *p = run->prepared;
+    int64_t theirs = tpi_run_page(run, rank)->tokens;
+    if (theirs == run->job.tokens)
+        return TP_OK;
+    return tpi_fail(p->ctx, TP_ERR_MISMATCH, "plan %s %s: rank %d runs it for %lld tokens, rank %d for %lld", tp_overlap_name((tp_overlap)p->plan->algorithm),
+                    tp_pattern_name((tp_pattern)p->plan->pattern), p->rank, (long long)run->job.tokens, rank, (long long)theirs);
+}
+
+static tp_status check_pages(const tpi_run *run, const tp_plan_op *op)
+{
+    for (int i = 0; i < op->reads + op->writes; i++)
+        TPI_TRY(check_page(run, i < op->reads ? op->read[i].rank : op->write[i - op->reads].rank));
+    return op->kind == TP_OP_RECV ? check_page(run, op->peer) : TP_OK;
+}
+
 static tp_status before_op(tp_ctx *ctx, const void *pointer)
 {
     const op_step *step = pointer;
@@ -59,6 +77,7 @@ static tp_status before_op(tp_ctx *ctx, const void *pointer)
         tpi_add_seconds(ctx, 0, tpi_seconds() - begin);
     TPI_TRY(status);
     if (p->note[step->op].touches && p->board != NULL) {
+        TPI_TRY(check_pages(run, &p->list->op[step->op]));
         TPI_TRY(p->board->table->touch(p->board));
         run->lane_touching[lane] = true;
     }
@@ -249,9 +268,10 @@ static tp_status begin_run(tpi_prepared *p, const tpi_job *job, tpi_run **out)
     *out = run;
     if (p->board == NULL)
         return TP_OK;
-    tpi_view *page = (tpi_view *)p->board->table->page(p->board, p->rank) + epoch % TPI_RUN_SLOTS * TP_BUFFERS;
+    tpi_page *page = tpi_run_page(run, p->rank);
+    page->tokens = job->tokens;
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
-        page[buffer] = job->view[buffer];
+        page->view[buffer] = job->view[buffer];
     if (p->ahead) {
         int peer[TP_PLAN_MAX_RANKS], peers = 0;
         for (int rank = 0; rank < p->plan->ranks; rank++)

@@ -50,24 +50,6 @@ static int partner_of(const tp_plan *plan, int rank, int index)
     return nth_message(&plan->rank[op->peer], other, rank, place_of_message(&plan->rank[rank], index));
 }
 
-static bool waits_for(const tp_plan_rank *list, int rank, int index)
-{
-    for (int i = 0; i < list->count; i++)
-        for (int w = 0; w < list->op[i].waits; w++)
-            if (list->op[i].wait[w].rank == rank && list->op[i].wait[w].op == index)
-                return true;
-    return false;
-}
-
-static bool other_lane_waits(const tp_plan_rank *list, int rank, int index)
-{
-    for (int i = index + 1; i < list->count; i++)
-        for (int w = 0; w < list->op[i].waits; w++)
-            if (list->op[i].wait[w].rank == rank && list->op[i].wait[w].op == index && list->op[i].lane != list->op[index].lane)
-                return true;
-    return false;
-}
-
 static bool looks(const tp_plan_op *op, int rank)
 {
     for (int w = 0; w < op->waits; w++)
@@ -76,20 +58,28 @@ static bool looks(const tp_plan_op *op, int rank)
     return op->kind == TP_OP_SEND || op->kind == TP_OP_RECV;
 }
 
-/* Ranks that wait for an op, written to `peer` unless it is NULL. */
-static int find_peers(const tp_plan *plan, int rank, int index, int *peer)
+/* Who waits for each of this rank's ops: other ranks, as bits, and other lanes. */
+static void find_waiters(tpi_prepared *p)
 {
-    const tp_plan_op *op = &plan->rank[rank].op[index];
-    int peers = 0;
-    for (int other = 0; other < plan->ranks; other++) {
-        bool met = op->kind == TP_OP_RECV && op->peer == other;
-        if (other == rank || (!met && !waits_for(&plan->rank[other], rank, index)))
-            continue;
-        if (peer != NULL)
-            peer[peers] = other;
-        peers++;
-    }
-    return peers;
+    for (int rank = 0; rank < p->plan->ranks; rank++)
+        for (int i = 0; i < p->plan->rank[rank].count; i++) {
+            const tp_plan_op *op = &p->plan->rank[rank].op[i];
+            for (int w = 0; w < op->waits; w++) {
+                if (op->wait[w].rank != p->rank)
+                    continue;
+                tpi_op_note *note = &p->note[op->wait[w].op];
+                if (rank != p->rank)
+                    note->waiters |= (uint64_t)1 << rank;
+                else
+                    note->recorded = note->recorded || op->lane != p->list->op[op->wait[w].op].lane;
+            }
+        }
+    for (int i = 0; i < p->list->count; i++)
+        if (p->list->op[i].kind == TP_OP_RECV)
+            p->note[i].waiters |= (uint64_t)1 << p->list->op[i].peer;
+    for (int i = 0; i < p->list->count; i++)
+        for (uint64_t left = p->note[i].waiters; left != 0; left &= left - 1)
+            p->note[i].peers++;
 }
 
 /* Whether a collective's pieces are chunks of several owners that don't follow each other. */
@@ -159,6 +149,14 @@ static size_t carve(tpi_prepared *p, const sizes *total, void *memory)
     return from.used;
 }
 
+static void list_peers(tpi_op_note *note)
+{
+    int peers = 0;
+    for (int rank = 0; rank < TP_PLAN_MAX_RANKS; rank++)
+        if (note->waiters >> rank & 1)
+            note->peer[peers++] = rank;
+}
+
 static tp_status make_notes(tpi_prepared *p)
 {
     sizes total = {.ops = (size_t)p->list->count};
@@ -166,9 +164,9 @@ static tp_status make_notes(tpi_prepared *p)
     if (first == NULL)
         return tpi_refuse(p->ctx, TP_ERR_MEMORY, "plan: out of memory for %d ops", p->list->count);
     p->note = first;
+    find_waiters(p);
     for (int i = 0; i < p->list->count; i++) {
         see_op(p, i, &total);
-        first[i].peers = p->plan->ranks > 1 ? find_peers(p->plan, p->rank, i, NULL) : 0;
         total.peers += (size_t)first[i].peers;
     }
     p->bytes = carve(p, &total, NULL) + 64;
@@ -181,8 +179,7 @@ static tp_status make_notes(tpi_prepared *p)
     if (status == TP_OK)
         carve(p, &total, p->memory);
     for (int i = 0; i < p->list->count && status == TP_OK; i++)
-        if (p->note[i].peers > 0)
-            find_peers(p->plan, p->rank, i, p->note[i].peer);
+        list_peers(&p->note[i]);
     tpi_host_release(p->ctx, first, total.ops * sizeof *first + 1);
     if (status != TP_OK)
         p->note = NULL;
@@ -260,7 +257,7 @@ static tp_status make_lanes(tpi_prepared *p, struct tpi_executor *executor)
             TPI_TRY(backend->stream_create(p->ctx, tp_lane_name((tp_lane)lane), false, &executor->lane[lane]));
     }
     for (int i = 0; i < p->list->count; i++)
-        if (other_lane_waits(p->list, p->rank, i))
+        if (p->note[i].recorded)
             TPI_TRY(backend->event_create(p->ctx, &p->note[i].event));
     return TP_OK;
 }
@@ -293,7 +290,7 @@ static tp_status make_board(tpi_prepared *p)
     if (!any_looks(p))
         return TP_OK;
     p->flags = 2 * most_ops(p->plan) + 1;
-    const tpi_board_desc desc = {.flags = p->flags, .page_bytes = TPI_RUN_SLOTS * TP_BUFFERS * sizeof(tpi_view), .lanes = TP_LANES + 1};
+    const tpi_board_desc desc = {.flags = p->flags, .page_bytes = TPI_RUN_SLOTS * sizeof(tpi_page), .lanes = TP_LANES + 1};
     return p->comm->table->board->create(p->ctx, p->comm, &desc, &p->board);
 }
 

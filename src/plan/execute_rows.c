@@ -65,7 +65,7 @@ static int64_t place_of(const tpi_run *run, const tp_region *region, tpi_segment
 tpi_view tpi_run_at(const tpi_run *run, const tp_region *region, tpi_segment segment)
 {
     bool own = region->rank == run->prepared->rank || run->prepared->board == NULL;
-    tpi_view view = own ? run->job.view[region->buffer] : tpi_run_page(run, region->rank)[region->buffer];
+    tpi_view view = own ? run->job.view[region->buffer] : tpi_run_page(run, region->rank)->view[region->buffer];
     if (view.data != NULL)
         view.data = (char *)view.data + (size_t)(place_of(run, region, segment, &view) * view.stride) * tp_dtype_size(view.dtype);
     view.first = segment.rows.begin;

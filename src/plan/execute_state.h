@@ -13,8 +13,10 @@
 typedef struct tpi_op_note {
     bool touches;     /* reads or writes peers' memory */
     bool looks;       /* waits for another rank */
-    tpi_event *event; /* another lane waits for it; NULL: none does */
-    int peers, *peer; /* ranks that wait for it */
+    bool recorded;    /* another lane waits for it */
+    tpi_event *event; /* then; else NULL */
+    uint64_t waiters; /* ranks that wait for it, as bits */
+    int peers, *peer; /* and as a list */
     int partner;      /* SEND, RECV: the op it meets */
     int first_pointer; /* REDUCE: of its reads and writes in the run's pointers */
     int first_count;   /* COLLECTIVE: rows a rank, in the run's counts; -1: all rows */
@@ -77,7 +79,11 @@ int tpi_flag_posted(int op);
 int tpi_flag_shown(const tpi_prepared *prepared);
 
 /* What a rank shows of one run. */
-const tpi_view *tpi_run_page(const tpi_run *run, int rank);
+typedef struct tpi_page {
+    int64_t tokens;
+    tpi_view view[TP_BUFFERS];
+} tpi_page;
+tpi_page *tpi_run_page(const tpi_run *run, int rank);
 
 tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tp/trace.h>
 
 #include "../support/data.h"
 #include "plan/execute.h"
@@ -290,7 +291,7 @@ static tp_status fail_inside(tp_ctx *ctx, void *arg)
     tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &f->plan, &prepared);
     rank_state s = {.ctx = ctx, .rank = rank, .ranks = f->plan.ranks, .plan = f->plan, .tokens = 23, .fails_at = rank == f->rank ? f->gemm : -1};
     bool good;
-    for (int i = 0; i < 2 && status == TP_OK; i++)
+    for (int i = 0; i < 3 && status == TP_OK; i++) /* the failure is in the first or second */
         status = run_once(&s, prepared, &good);
     f->status[rank] = status;
     snprintf(f->message[rank], sizeof f->message[rank], "%s", tp_ctx_message(ctx));
@@ -320,4 +321,88 @@ Test(execute, a_rank_failing_inside_any_plan_frees_its_peers, .timeout = 120)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (int when = 0; when < 2; when++)
                 check_failure((tp_overlap)algorithm, (tp_pattern)pattern, when, when ? (uint64_t)(algorithm * 20 + pattern + 1) : 0);
+}
+
+/* O34: ranks that disagree about the tokens are told so before they touch each other's memory. */
+static tp_status disagree(tp_ctx *ctx, void *arg)
+{
+    const tp_plan_desc *plan = arg;
+    int rank = tp_ctx_rank(ctx);
+    tpi_prepared *prepared;
+    tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), plan, &prepared);
+    rank_state s = {.ctx = ctx, .rank = rank, .ranks = plan->ranks, .plan = *plan, .tokens = rank == 1 ? 31 : 32, .fails_at = -1};
+    bool good;
+    return status == TP_OK ? run_once(&s, prepared, &good) : status;
+}
+
+Test(execute, different_token_counts_are_told)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL, TP_OVERLAP_DIRECT};
+    for (int i = 0; i < 6; i++) {
+        tp_plan_desc plan = {.algorithm = algorithms[i % 3], .pattern = i / 3 ? TP_PATTERN_CHAIN : TP_PATTERN_GEMM_REDUCE, .ranks = 2, .chunks = 2};
+        const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
+        cr_assert_eq(tp_run_ranks(&options, disagree, &plan), TP_ERR_MISMATCH, "%s: %s", tp_overlap_name(plan.algorithm), tp_last_message());
+        cr_assert(strstr(tp_last_message(), "31") != NULL && strstr(tp_last_message(), "32") != NULL, "%s", tp_last_message());
+    }
+}
+
+static tp_status leave_early(tp_ctx *ctx, void *arg)
+{
+    const tp_plan_desc *plan = arg;
+    tpi_prepared *prepared;
+    tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), plan, &prepared);
+    rank_state s = {.ctx = ctx, .rank = tp_ctx_rank(ctx), .ranks = plan->ranks, .plan = *plan, .tokens = 23, .fails_at = -1};
+    bool good;
+    return status == TP_OK && s.rank != 1 ? run_once(&s, prepared, &good) : status;
+}
+
+Test(execute, a_rank_that_ends_early_is_noticed)
+{
+    for (int algorithm = TP_OVERLAP_RING; algorithm < TP_OVERLAP_AUTO; algorithm++) {
+        tp_plan_desc plan = {.algorithm = (tp_overlap)algorithm, .pattern = TP_PATTERN_CHAIN, .ranks = 3, .chunks = 2};
+        const tp_run_options options = {.ranks = 3, .ctx = {.threads = 1, .timeout_ms = 20000}};
+        double begin = tpi_seconds();
+        cr_assert_neq(tp_run_ranks(&options, leave_early, &plan), TP_OK);
+        cr_assert_not_null(strstr(tp_last_message(), "rank 1: destroyed its"), "%s: %s", tp_overlap_name(plan.algorithm), tp_last_message());
+        cr_assert_lt(tpi_seconds() - begin, 10.0, "%s", tp_overlap_name(plan.algorithm));
+    }
+}
+
+/* Every op of a traced run is there once, in order on its lane. */
+static tp_status trace_one(tp_ctx *ctx, void *arg)
+{
+    enum { MOST = 256 };
+    tp_trace_span span[MOST];
+    const tp_plan_desc plan = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_CHAIN, .ranks = 2, .chunks = 3};
+    int rank = tp_ctx_rank(ctx);
+    bool *right = arg;
+    tpi_prepared *prepared;
+    tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &plan, &prepared);
+    if (status != TP_OK || (status = tp_trace_begin(ctx, span, MOST)) != TP_OK)
+        return status;
+    rank_state s = {.ctx = ctx, .rank = rank, .ranks = 2, .plan = plan, .tokens = 23, .fails_at = -1};
+    bool good;
+    int64_t count = 0;
+    status = run_once(&s, prepared, &good);
+    if (status == TP_OK)
+        status = tp_trace_end(ctx, &count);
+    const tp_plan_rank *list = &tpi_prepared_plan(prepared)->rank[rank];
+    double end[TP_LANES] = {0};
+    right[rank] = good && count == list->count;
+    for (int64_t i = 0; i < count && right[rank]; i++) {
+        tp_lane lane = list->op[span[i].op].lane;
+        right[rank] = span[i].plan == tpi_prepared_plan(prepared) && span[i].execution == 0 && span[i].begin >= end[lane] && span[i].end >= span[i].begin;
+        end[lane] = span[i].end;
+    }
+    return status;
+}
+
+Test(execute, traces_have_every_op)
+{
+    for (int i = 0; i < 2; i++) {
+        bool right[2] = {false, false};
+        const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .lane_delay_seed = i ? 9 : 0, .timeout_ms = 20000}};
+        cr_assert_eq(tp_run_ranks(&options, trace_one, right), TP_OK, "%s", tp_last_message());
+        cr_assert(right[0] && right[1]);
+    }
 }
