@@ -1,0 +1,54 @@
+/* Weight gradients that go on from call to call. */
+#include <stdlib.h>
+
+#include "gemm_case.h"
+
+/* A chain cut into calls of any length, odd ones too, has the bits of one call: also where sums underflow to -0. */
+Test(gemm, continued_chains)
+{
+    static const int64_t cuts[] = {0, 1, 4, 5, 5, 8, 37};
+    const int64_t rows = 13, cols = 20, inner = 37;
+    for (int n = 0; n < TP_ISA_COUNT * 3; n++) {
+        const tp_isa isa = (tp_isa)(n / 3);
+        const tp_dtype dtype = gemm_dtypes[n % 3];
+        if (isa == TP_ISA_AUTO || !tp_isa_available(isa))
+            continue;
+        tp_ctx *ctx = gemm_context(isa, 1);
+        float *values = tpt_new_uniform(TP_DTYPE_F32, rows * inner, 5, -1, 1);
+        for (int64_t i = 0; i < rows * inner; i++)
+            values[i] = i % inner < 1 ? -1e-30f : i / inner % 2 ? 0.0f : values[i];
+        gemm_matrix a = gemm_matrix_from(dtype, rows, inner, values);
+        free(values);
+        values = tpt_new_uniform(TP_DTYPE_F32, cols * inner, 6, -1, 1);
+        for (int64_t i = 0; i < cols * inner; i++)
+            values[i] = i % inner < 1 ? 1e-30f : i / inner % 2 ? -fabsf(values[i]) : values[i];
+        gemm_matrix b = gemm_matrix_from(dtype, cols, inner, values);
+        free(values);
+        float *whole = tpt_array(TP_DTYPE_F32, rows * cols), *parts = tpt_array(TP_DTYPE_F32, rows * cols);
+        tpi_gemm_args args = {.rows = rows,
+                              .cols = cols,
+                              .inner = inner,
+                              .a = gemm_operand(&a, true),
+                              .b = gemm_operand(&b, true),
+                              .c = whole,
+                              .c_dtype = TP_DTYPE_F32,
+                              .c_stride = cols,
+                              .accumulate = true};
+        memset(whole, 0, (size_t)(rows * cols) * sizeof(float));
+        memset(parts, 0, (size_t)(rows * cols) * sizeof(float));
+        cr_assert_eq(gemm_call(ctx, &args), TP_OK);
+        args.c = parts;
+        for (size_t i = 0; i + 1 < sizeof cuts / sizeof cuts[0]; i++) {
+            args.inner = cuts[i + 1] - cuts[i];
+            args.a.data = (const char *)a.columns + (size_t)(cuts[i] * rows) * tp_dtype_size(dtype);
+            args.b.data = (const char *)b.columns + (size_t)(cuts[i] * cols) * tp_dtype_size(dtype);
+            cr_assert_eq(gemm_call(ctx, &args), TP_OK);
+        }
+        cr_assert(tpt_same_bits("continued", parts, whole, TP_DTYPE_F32, rows * cols), "%s, %s", tp_isa_name(isa), tp_dtype_name(dtype));
+        free(whole);
+        free(parts);
+        gemm_matrix_free(&a);
+        gemm_matrix_free(&b);
+        tp_ctx_destroy(ctx);
+    }
+}
