@@ -6,6 +6,7 @@
 
 #include <tp/comm.h>
 #include <tp/overlap.h>
+#include <tp/trace.h>
 
 /* Seconds of compute and bytes of transfers, for a whole pass of one rank (not a piece): shares follow from pieces. Filled from a machine file
  * (tp_overlap_costs in tp/auto.h), or by hand. A rate of 0 costs nothing. */
@@ -17,7 +18,7 @@ typedef struct tp_plan_costs {
     double reduce_bytes_per_second; /* memory rate of REDUCE, and of a reducing collective's adds */
     double copy_bytes_per_second;   /* memory rate of PULL, PUSH, RECV, COPY and all-gather; 0: only the link counts */
     double transfer_overhead;  /* fixed, a PULL, PUSH, SEND or COLLECTIVE */
-    double wait_seconds;       /* fixed, a wait for another lane or rank that is not over yet */
+    double wait_seconds;       /* fixed, a wait for another lane or rank that is not over before */
     tp_link link;              /* each rank has an outgoing and an incoming one; bandwidth 0: none is modelled */
 } tp_plan_costs;
 
@@ -63,6 +64,11 @@ TP_API tp_status tp_plan_simulate(const tp_plan *plan, const tp_plan_costs *cost
  * for peers inside its transfers too, which a run can't tell apart. Errors: TP_ERR_ARGUMENT, TP_ERR_MEMORY. */
 TP_API tp_status tp_timeline_create(const tp_plan *plan, const tp_span *const *span, tp_timeline **out);
 TP_API void tp_timeline_destroy(tp_timeline *timeline);
+
+/* The same from what tp_trace recorded on all ranks: execution `execution` of the plan (any with its algorithm, pattern, ranks and chunks); span[rank] has
+ * count[rank] of them. It begins with the first op of any rank. Errors: TP_ERR_ARGUMENT; TP_ERR_STATE: an op was not recorded. */
+TP_API tp_status tp_timeline_from_trace(const tp_plan *plan, const tp_trace_span *const *span, const int64_t *count, int64_t execution,
+                                        tp_timeline **out);
 
 /* Bytes that cross between ranks; an all-reduce counts as a reduce-scatter and an all-gather. Errors: TP_ERR_ARGUMENT, TP_ERR_STATE (as above). */
 TP_API tp_status tp_plan_count_traffic(const tp_plan *plan, const tp_plan_costs *costs, tp_plan_traffic *out);

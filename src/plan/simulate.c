@@ -64,10 +64,11 @@ bool tpi_simulation_finished(const tpi_simulation *s, tp_wait on)
 static void later(const tpi_simulation *s, tpi_candidate *c, tp_wait on, double extra)
 {
     double end = end_of(s, on);
-    if (end > c->when || c->cause.rank < 0) {
-        c->when = end > c->when ? end + extra : c->when;
+    if (end + extra > c->when && end >= c->when) {
+        c->when = end + extra;
         c->cause = on;
-    }
+    } else if (c->cause.rank < 0)
+        c->cause = on;
 }
 
 bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_candidate *c)
@@ -85,7 +86,8 @@ bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_cand
     if (state->issuer >= 0)
         later(s, c, (tp_wait){rank, state->issuer}, 0);
     for (int i = 0; i < op->waits; i++)
-        later(s, c, op->wait[i], s->costs->wait_seconds);
+        if (op->wait[i].rank != rank || end_of(s, op->wait[i]) > c->when)
+            later(s, c, op->wait[i], s->costs->wait_seconds);
     return true;
 }
 

@@ -114,12 +114,16 @@ tp_status tpi_timeline_sum(tp_timeline *timeline)
     moment *moments = malloc((4 * (size_t)count + 1) * sizeof *moments);
     if (moments == NULL)
         return tpi_message(TP_ERR_MEMORY, "timeline: out of memory for %d ops", count);
-    double comm = 0;
-    for (int i = 0; i < count; i++)
-        comm += span[i].comm_end - span[i].comm_begin;
+    double sent = 0, received = 0;
+    for (int i = 0; i < count; i++) {
+        tp_op_kind kind = plan->rank[timeline->rank].op[i].kind;
+        double comm = span[i].comm_end - span[i].comm_begin;
+        sent += kind == TP_OP_PULL || kind == TP_OP_RECV ? 0 : comm;
+        received += kind == TP_OP_PUSH || kind == TP_OP_SEND ? 0 : comm;
+    }
     sweep(span, count, moments, timeline);
     free(moments);
-    tpi_timeline_set_comm(timeline, comm);
+    tpi_timeline_set_comm(timeline, fmax(sent, received));
     return TP_OK;
 }
 
@@ -159,6 +163,60 @@ tp_status tp_timeline_create(const tp_plan *plan, const tp_span *const *span, tp
     TPI_TRY(tpi_timeline_allocate(plan, &timeline));
     timeline->measured = true;
     tp_status status = copy_spans(timeline, span);
+    if (status == TP_OK)
+        *out = timeline;
+    else
+        tp_timeline_destroy(timeline);
+    return status;
+}
+
+static bool same_plan(const tp_plan *a, const tp_plan *b)
+{
+    return a->algorithm == b->algorithm && a->pattern == b->pattern && a->ranks == b->ranks && a->chunks == b->chunks;
+}
+
+/* Fills one rank's spans, in seconds of the clock; ops that were not recorded stay as they are. */
+static void collect(const tp_plan *plan, int rank, const tp_trace_span *from, int64_t count, int64_t execution, tp_span *span)
+{
+    for (int64_t i = 0; i < count; i++)
+        if (from[i].execution == execution && same_plan(from[i].plan, plan) && from[i].op >= 0 && from[i].op < plan->rank[rank].count)
+            span[from[i].op] = (tp_span){.begin = from[i].begin, .end = from[i].end};
+}
+
+/* Spans from the first beginning of any rank. */
+static tp_status shift(tp_timeline *timeline, int64_t execution)
+{
+    const tp_plan *plan = timeline->plan;
+    double first = INFINITY;
+    for (int rank = 0; rank < plan->ranks; rank++)
+        for (int i = 0; i < plan->rank[rank].count; i++) {
+            if (timeline->span[rank][i].end < timeline->span[rank][i].begin)
+                return tpi_message(TP_ERR_STATE, "tp_timeline_from_trace: rank %d op %d of execution %lld was not recorded", rank, i,
+                                   (long long)execution);
+            first = fmin(first, timeline->span[rank][i].begin);
+        }
+    for (int rank = 0; rank < plan->ranks; rank++)
+        for (int i = 0; i < plan->rank[rank].count; i++) {
+            timeline->span[rank][i].begin -= first;
+            timeline->span[rank][i].end -= first;
+        }
+    return copy_spans(timeline, (const tp_span *const *)timeline->span);
+}
+
+tp_status tp_timeline_from_trace(const tp_plan *plan, const tp_trace_span *const *span, const int64_t *count, int64_t execution, tp_timeline **out)
+{
+    if (plan == NULL || span == NULL || count == NULL || out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_timeline_from_trace: an argument is NULL");
+    *out = NULL;
+    tp_timeline *timeline;
+    TPI_TRY(tpi_timeline_allocate(plan, &timeline));
+    timeline->measured = true;
+    for (int rank = 0; rank < plan->ranks; rank++) {
+        for (int i = 0; i < plan->rank[rank].count; i++)
+            timeline->span[rank][i] = (tp_span){.begin = 0, .end = -1};
+        collect(plan, rank, span[rank], count[rank], execution, timeline->span[rank]);
+    }
+    tp_status status = shift(timeline, execution);
     if (status == TP_OK)
         *out = timeline;
     else

@@ -37,7 +37,7 @@ static void expect(const char *arguments, int status, const char *first, const c
 Test(command, help)
 {
     expect("--help", 0, "usage: tp_bench COMMAND", "sweep");
-    static const char *const commands[] = {"info", "gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep"};
+    static const char *const commands[] = {"info", "gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep", "plan", "calibrate"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char arguments[64], usage[64];
         snprintf(arguments, sizeof arguments, "%s --help", commands[i]);

@@ -400,3 +400,36 @@ Test(simulate, measured_timeline)
     tp_timeline_destroy(NULL);
     tp_plan_destroy(plan);
 }
+
+/* Spans of two ranks as they are recorded: in the order of their ends, of several executions, seconds of some clock. */
+Test(simulate, timeline_from_trace)
+{
+    tp_plan *plan = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 3), *copy = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 3);
+    tp_plan *other = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 4);
+    tp_plan_costs costs = tpt_costs(1, 1.7);
+    tp_timeline *simulated = tpt_simulate(plan, &costs), *measured = NULL;
+    tp_trace_span spans[2][64];
+    int64_t count[2] = {0, 0};
+    for (int rank = 0; rank < 2; rank++)
+        for (int execution = 0; execution < 2; execution++)
+            for (int i = plan->rank[rank].count - 1; i >= 0; i--) {
+                tp_span at = simulated->span[rank][i];
+                spans[rank][count[rank]++] = (tp_trace_span){
+                    .plan = copy, .execution = execution, .op = i, .begin = 1000 + 10 * execution + at.begin, .end = 1000 + 10 * execution + at.end};
+            }
+    spans[1][count[1]++] = (tp_trace_span){.plan = other, .execution = 1, .op = 1, .begin = 0, .end = 1};
+    const tp_trace_span *const lists[2] = {spans[0], spans[1]};
+    cr_assert_eq(tp_timeline_from_trace(plan, lists, count, 1, &measured), TP_OK, "%s", tp_last_message());
+    cr_assert(measured->measured);
+    cr_assert_float_eq(measured->seconds, simulated->seconds, 1e-9);
+    cr_assert_float_eq(measured->exposed_seconds, simulated->exposed_seconds, 1e-9);
+    cr_assert_float_eq(measured->hidden, simulated->hidden, 1e-9);
+    tp_timeline_destroy(measured);
+    cr_assert_eq(tp_timeline_from_trace(plan, lists, count, 2, &measured), TP_ERR_STATE);
+    cr_assert_null(measured);
+    cr_assert(strstr(tp_last_message(), "rank 0 op 0 of execution 2") != NULL, "%s", tp_last_message());
+    tp_timeline_destroy(simulated);
+    tp_plan_destroy(plan);
+    tp_plan_destroy(copy);
+    tp_plan_destroy(other);
+}

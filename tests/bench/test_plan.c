@@ -1,0 +1,113 @@
+/* tp_bench plan: plans priced, proven and drawn by the program. */
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#ifdef TPT_HAVE_CJSON
+#include <cjson/cJSON.h>
+#endif
+
+#define TEXT_BYTES 262144
+
+static char text[TEXT_BYTES]; /* what the last run printed, both streams, or a file */
+
+static int run(const char *arguments)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "'%s' %s 2>&1", TPT_BENCH_PROGRAM, arguments);
+    FILE *pipe = popen(command, "r");
+    size_t used = fread(text, 1, sizeof text - 1, pipe);
+    text[used] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void expect(const char *arguments, int status, const char *first, const char *second)
+{
+    int got = run(arguments);
+    cr_assert_eq(got, status, "tp_bench %s: exit status %d, not %d:\n%s", arguments, got, status, text);
+    cr_assert_not_null(strstr(text, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, text);
+    cr_assert_not_null(strstr(text, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, text);
+}
+
+static void read_whole(const char *path)
+{
+    FILE *file = fopen(path, "rb");
+    cr_assert_not_null(file, "%s", path);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    remove(path);
+}
+
+Test(plan, proves_and_prices)
+{
+    expect("plan --algorithm all --pattern all --ranks 1,3 --chunks 1,3 --verify", 0, "direct", "chain-core-reduce");
+    cr_assert_null(strstr(text, "FAILED"), "%s", text);
+    expect("plan --chunks 4 --link 0,8e8 --ranks 2", 0, "11.25", "0.875");
+}
+
+#ifdef TPT_HAVE_CJSON
+static double cell(const cJSON *row, const char *name)
+{
+    const cJSON *value = cJSON_GetObjectItemCaseSensitive(row, name);
+    cr_assert(cJSON_IsNumber(value), "no number %s in:\n%s", name, text);
+    return value->valuedouble;
+}
+
+Test(plan, json)
+{
+    cr_assert_eq(run("plan --algorithm pull,ring --chunks 2,8 --link 0,8e8 --json --print"), 0);
+    cJSON *root = cJSON_Parse(text);
+    cr_assert_not_null(root, "%s", text);
+    const cJSON *rows = cJSON_GetObjectItemCaseSensitive(root, "rows"), *row;
+    cr_assert_eq(cJSON_GetArraySize(rows), 4);
+    cJSON_ArrayForEach(row, rows)
+    {
+        double chunks = cell(row, "chunks");
+        cr_assert_float_eq(cell(row, "hidden"), 1 - 0.5 / chunks, 1e-9);
+        cr_assert_float_eq(cell(row, "sent (bytes)"), 8e6, 1);
+    }
+    cJSON_Delete(root);
+}
+#endif
+
+Test(plan, draws)
+{
+    char arguments[256];
+    snprintf(arguments, sizeof arguments, "plan --algorithm ring --pattern chain --ranks 2 --svg plan-%d.svg --trace plan-%d.json", (int)getpid(),
+             (int)getpid());
+    expect(arguments, 0, "ring", "chain");
+    char path[64];
+    snprintf(path, sizeof path, "plan-%d.svg", (int)getpid());
+    read_whole(path);
+    cr_assert(strncmp(text, "<svg ", 5) == 0 && strstr(text, "</svg>\n") != NULL);
+    snprintf(path, sizeof path, "plan-%d.json", (int)getpid());
+    read_whole(path);
+    cr_assert(strstr(text, "\"traceEvents\"") != NULL);
+    expect("plan --print --chunks 2", 0, "plan pull gather-gemm ranks 2 chunks 2\n0: E writes", "\n1: E writes");
+}
+
+Test(plan, automatic_choice_says_why)
+{
+    expect("plan --algorithm auto --rows 512 --cols 768 --inner 768 --link 5e-6,1e9", 0, "predicted", "less than none");
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --link 0,1e15", 0, "* none", "nothing is faster than none");
+}
+
+Test(plan, refusals)
+{
+    expect("plan --algorithm fast", 2, "unknown 'fast'", "pull");
+    expect("plan --link 5", 2, "--link: '5'", "LATENCY,BANDWIDTH");
+    expect("plan --link 5,x", 2, "--link: '5,x'", "LATENCY,BANDWIDTH");
+    expect("plan --algorithm auto", 2, "--rows", "--inner");
+    expect("plan --machine missing.tmp --rows 1 --cols 1 --inner 1", 2, "missing.tmp", "No such file");
+    expect("plan --algorithm auto --rows 1 --cols 1 --inner 1 --gemm-ms 3", 2, "--gemm-ms", "--machine");
+    expect("plan --chunks 1,2 --svg x.svg", 2, "--svg", "these are 2");
+    expect("plan --chunks 17", 2, "17", "[0, 16]");
+    expect("plan --svg /missing/folder/x.svg", 3, "/missing/folder/x.svg", "No such file");
+    expect("calibrate --ranks 1", 2, "--ranks", "at least 2");
+    expect("calibrate --ranks 2,4", 2, "--ranks", "one number");
+}
