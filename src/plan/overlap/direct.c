@@ -20,6 +20,18 @@ static tp_region source(const tpi_stages *s, int rank, tp_buffer buffer, tp_regi
     return tpi_region(buffer, pieces.piece / s->chunks, pieces);
 }
 
+/* Nothing is waited for: an owner's memory is the only border. */
+static int weight_units(const tpi_stages *s)
+{
+    return s->pattern == TP_PATTERN_BACKWARD_REDUCE ? 1 : s->ranks;
+}
+
+static tp_region weight_unit(const tpi_stages *s, int rank, int k)
+{
+    (void)rank;
+    return s->pattern == TP_PATTERN_BACKWARD_REDUCE ? tpi_all(s) : tpi_owned(s, k);
+}
+
 static void finish(const tpi_stages *s)
 {
     for (int chunk = 0; chunk < s->chunks; chunk++)
@@ -41,8 +53,8 @@ void tpi_generate_direct(tpi_builder *builder)
                                          .unit = unit,
                                          .gather = gather,
                                          .source = source,
-                                         .weight_units = tpi_peer_units,
-                                         .weight_unit = tpi_global_unit,
+                                         .weight_units = weight_units,
+                                         .weight_unit = weight_unit,
                                          .scatter = tpi_no_scatter,
                                          .finish = finish};
     tpi_stages_run(builder, &direct);

@@ -24,10 +24,21 @@ static tp_region unit(const tpi_stages *s, int rank, int k)
     return s->reduces ? run_of(s, k) : stripe_of(s, k);
 }
 
+/* Beside an input gradient its operand has long been there. */
+static bool weight_is_whole(const tpi_stages *s)
+{
+    return s->pattern == TP_PATTERN_BACKWARD || s->pattern == TP_PATTERN_BACKWARD_REDUCE;
+}
+
+static int weight_units(const tpi_stages *s)
+{
+    return weight_is_whole(s) ? 1 : s->chunks;
+}
+
 static tp_region weight_unit(const tpi_stages *s, int rank, int k)
 {
     (void)rank;
-    return run_of(s, k);
+    return weight_is_whole(s) ? tpi_all(s) : run_of(s, k);
 }
 
 static void gather(const tpi_stages *s, tp_buffer buffer)
@@ -52,7 +63,7 @@ void tpi_generate_pipeline(tpi_builder *builder)
                                            .unit = unit,
                                            .gather = gather,
                                            .source = tpi_gathered_source,
-                                           .weight_units = units,
+                                           .weight_units = weight_units,
                                            .weight_unit = weight_unit,
                                            .scatter = scatter,
                                            .finish = finish};

@@ -53,8 +53,8 @@ void tpi_generate_ring(tpi_builder *builder)
                                        .unit = unit,
                                        .gather = gather,
                                        .source = tpi_mixed_source,
-                                       .weight_units = tpi_peer_units,
-                                       .weight_unit = tpi_global_unit,
+                                       .weight_units = tpi_weight_units,
+                                       .weight_unit = tpi_weight_unit,
                                        .scatter = scatter,
                                        .finish = finish};
     tpi_stages_run(builder, &ring);

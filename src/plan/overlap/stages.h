@@ -51,6 +51,9 @@ tp_region tpi_whole_unit(const tpi_stages *s, int rank, int k);
 int tpi_peer_units(const tpi_stages *s);
 tp_region tpi_peer_unit(const tpi_stages *s, int rank, int k, int step);
 tp_region tpi_global_unit(const tpi_stages *s, int rank, int k);
+/* The units of a weight gradient whose operand arrives piece by piece: as above, or an owner at a time where it has long been there. */
+int tpi_weight_units(const tpi_stages *s);
+tp_region tpi_weight_unit(const tpi_stages *s, int rank, int k);
 /* After the gather, own pieces are in INPUT and peers' in GATHERED. */
 tp_region tpi_mixed_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit);
 tp_region tpi_gathered_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit);

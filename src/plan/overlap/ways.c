@@ -40,6 +40,27 @@ tp_region tpi_global_unit(const tpi_stages *s, int rank, int k)
     return tpi_chunk(s, piece / s->chunks, piece % s->chunks);
 }
 
+/* Beside an input gradient the operand had all that GEMM's time to come: cutting the weight gradient would only make it load and store its sums
+ * more often. */
+static bool operand_is_early(const tpi_stages *s)
+{
+    return s->pattern == TP_PATTERN_BACKWARD || s->pattern == TP_PATTERN_BACKWARD_REDUCE;
+}
+
+int tpi_weight_units(const tpi_stages *s)
+{
+    if (s->pattern == TP_PATTERN_BACKWARD_REDUCE)
+        return 1;
+    return operand_is_early(s) ? s->ranks : tpi_peer_units(s);
+}
+
+tp_region tpi_weight_unit(const tpi_stages *s, int rank, int k)
+{
+    if (s->pattern == TP_PATTERN_BACKWARD_REDUCE)
+        return tpi_all(s);
+    return operand_is_early(s) ? tpi_owned(s, k) : tpi_global_unit(s, rank, k);
+}
+
 static int owner_of(const tpi_stages *s, tp_region unit)
 {
     return unit.piece / s->chunks;
