@@ -14,9 +14,14 @@ struct tpi_arena_chunk {
 };
 
 /* SIZE_MAX when it does not fit. */
-static size_t aligned(size_t bytes)
+size_t tpi_bytes_aligned(size_t bytes)
 {
     return bytes > SIZE_MAX - ALIGNMENT ? SIZE_MAX : (bytes + ALIGNMENT - 1) & ~(ALIGNMENT - 1);
+}
+
+size_t tpi_bytes_sum(size_t a, size_t b)
+{
+    return a > SIZE_MAX - b ? SIZE_MAX : a + b;
 }
 
 void tpi_arena_init(tpi_arena *arena, tp_ctx *ctx, tp_memory_kind kind)
@@ -70,7 +75,7 @@ static tp_status append_chunk(tpi_arena *arena, size_t bytes)
 tp_status tpi_arena_take(tpi_arena *arena, size_t bytes, void **out)
 {
     *out = NULL;
-    size_t size = aligned(bytes);
+    size_t size = tpi_bytes_aligned(bytes);
     if (size == SIZE_MAX)
         return tpi_fail(arena->ctx, TP_ERR_MEMORY, "out of scratch memory: %zu bytes asked for", bytes);
     tpi_arena_chunk *chunk = arena->current ? arena->current : arena->first;
@@ -105,6 +110,6 @@ tp_status tpi_scratch_tensor(tp_ctx *ctx, tp_dtype dtype, int64_t rows, int64_t 
 void *tpi_carve_take(tpi_carve *carve, size_t bytes)
 {
     void *piece = carve->memory ? carve->memory + carve->used : NULL;
-    carve->used += aligned(bytes);
+    carve->used = tpi_bytes_sum(carve->used, tpi_bytes_aligned(bytes));
     return piece;
 }

@@ -27,6 +27,10 @@ void tpi_arena_release(tpi_arena *arena, tpi_arena_mark mark);
 /* 64-byte aligned; a failure is recorded in the context (TP_ERR_MEMORY). */
 tp_status tpi_arena_take(tpi_arena *arena, size_t bytes, void **out);
 
+/* Rounded up to 64, and a sum; SIZE_MAX where that is passed. */
+size_t tpi_bytes_aligned(size_t bytes);
+size_t tpi_bytes_sum(size_t a, size_t b);
+
 /* Short cuts for the context's scratch. */
 tp_status tpi_scratch(tp_ctx *ctx, size_t bytes, void **out);
 tp_status tpi_scratch_tensor(tp_ctx *ctx, tp_dtype dtype, int64_t rows, int64_t cols, tp_tensor *out);
@@ -36,6 +40,7 @@ typedef struct tpi_carve {
     char *memory;
     size_t used;
 } tpi_carve;
+/* used stays SIZE_MAX once a sum has passed it, so that sizes which cannot be are refused and not wrapped. */
 void *tpi_carve_take(tpi_carve *carve, size_t bytes);
 
 #endif

@@ -23,11 +23,6 @@ typedef struct head_saved {
     tp_tensor logits;
 } head_saved;
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 static int64_t head_features(const void *self)
 {
     (void)self;
@@ -42,9 +37,9 @@ static tp_tensor logits_view(const head_module *head, const tp_pass *pass, void 
 /* Struct, logits, and what the loss keeps. Memory NULL: counts only. */
 static size_t carve(const head_module *head, const tp_pass *pass, void *memory, head_saved **out)
 {
-    size_t logits_at = aligned(sizeof(head_saved));
+    size_t logits_at = tpi_bytes_aligned(sizeof(head_saved));
     tp_tensor logits = logits_view(head, pass, NULL);
-    size_t loss_at = logits_at + aligned(tp_tensor_bytes(logits));
+    size_t loss_at = tpi_bytes_sum(logits_at, tpi_bytes_aligned(tp_tensor_bytes(logits)));
     size_t loss_bytes = tp_cross_entropy_saved_bytes(pass);
     if (memory != NULL) {
         head_saved *saved = memory;
@@ -52,7 +47,7 @@ static size_t carve(const head_module *head, const tp_pass *pass, void *memory, 
         saved->logits.data = (char *)memory + logits_at;
         *out = saved;
     }
-    return loss_at + loss_bytes;
+    return tpi_bytes_sum(loss_at, loss_bytes);
 }
 
 static size_t head_saved_bytes(const void *self, const tp_pass *pass)
@@ -62,7 +57,7 @@ static size_t head_saved_bytes(const void *self, const tp_pass *pass)
 
 static size_t head_delayed_bytes(const void *self, const tp_pass *pass)
 {
-    return aligned(sizeof(tp_linear_delayed)) + tp_linear_delayed_bytes(((const head_module *)self)->layer, pass);
+    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_linear_delayed)), tp_linear_delayed_bytes(((const head_module *)self)->layer, pass));
 }
 
 static tp_status run(tp_ctx *ctx, const head_module *head, const tp_pass *pass, tp_tensor x, head_saved *saved)
@@ -100,7 +95,7 @@ static tp_status head_backward_input(tp_ctx *ctx, void *self, const tp_pass *pas
     const head_module *head = self;
     head_saved *saved = memory;
     tp_linear_delayed *delayed = delayed_memory;
-    *delayed = (tp_linear_delayed){.memory = (char *)delayed_memory + aligned(sizeof *delayed),
+    *delayed = (tp_linear_delayed){.memory = (char *)delayed_memory + tpi_bytes_aligned(sizeof *delayed),
                                    .bytes = tp_linear_delayed_bytes(head->layer, pass)};
     TPI_TRY(tp_cross_entropy_backward(ctx, &head->loss, pass, &saved->loss));
     return tp_linear_backward_input(ctx, head->layer, pass, &(tp_io){.in = saved->logits, .out = io->out}, delayed);

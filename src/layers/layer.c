@@ -32,6 +32,9 @@ tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *ten
     if (given.stride[1] != 1 || given.stride[0] < cols)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has row stride %lld for %lld columns", layer, tensor, (long long)given.stride[0],
                           (long long)cols);
+    if ((uintptr_t)given.data % tp_dtype_size(given.dtype) != 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s at %p is not aligned to the %zu bytes of %s", layer, tensor, given.data,
+                          tp_dtype_size(given.dtype), tp_dtype_name(given.dtype));
     if (given.data == NULL && rows > 0 && cols > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s has no memory", layer, tensor);
     return TP_OK;
@@ -42,6 +45,8 @@ tp_status tpi_layer_check_memory(tp_ctx *ctx, const char *layer, const void *mem
     if (given < needed || (memory == NULL && needed > 0))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory of %zu bytes, %zu needed", layer, memory ? given : (size_t)0,
                           needed);
+    if ((uintptr_t)memory % 64 != 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory at %p is not aligned to 64 bytes", layer, memory);
     return TP_OK;
 }
 

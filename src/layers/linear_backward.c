@@ -135,7 +135,7 @@ size_t tp_linear_delayed_bytes(const tp_linear *layer, const tp_pass *pass)
 {
     if (!masks(layer) && !layer->gather_gradient)
         return 0;
-    return (size_t)pass->tokens * (size_t)layer->out_local * tp_dtype_size(layer->desc.dtype);
+    return tp_tensor_bytes(tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->out_local));
 }
 
 static tp_status check_backward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)

@@ -164,5 +164,5 @@ tp_status tp_cross_entropy_backward(tp_ctx *ctx, const tp_cross_entropy_desc *de
 
 size_t tp_cross_entropy_saved_bytes(const tp_pass *pass)
 {
-    return ((size_t)pass->tokens * SAVED_FLOATS * sizeof(float) + 63) / 64 * 64;
+    return tpi_bytes_aligned(tp_tensor_bytes(tp_tensor_2d(NULL, TP_DTYPE_F32, pass->tokens, SAVED_FLOATS)));
 }

@@ -7,15 +7,10 @@
 
 enum { MOST_PARAMS = 64 };
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 /* The memory behind a struct of `size` bytes. */
 static void *behind(void *memory, size_t size)
 {
-    return (char *)memory + aligned(size);
+    return (char *)memory + tpi_bytes_aligned(size);
 }
 
 static tp_status check_creation(tp_ctx *ctx, const char *call, const void *desc, tp_module *out)
@@ -50,12 +45,12 @@ static int64_t block_features(const void *self)
 
 static size_t block_saved_bytes(const void *self, const tp_pass *pass)
 {
-    return aligned(sizeof(tp_block_saved)) + tp_block_saved_bytes(((const block_module *)self)->layer, pass);
+    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_block_saved)), tp_block_saved_bytes(((const block_module *)self)->layer, pass));
 }
 
 static size_t block_delayed_bytes(const void *self, const tp_pass *pass)
 {
-    return aligned(sizeof(tp_block_delayed)) + tp_block_delayed_bytes(((const block_module *)self)->layer, pass);
+    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_block_delayed)), tp_block_delayed_bytes(((const block_module *)self)->layer, pass));
 }
 
 static tp_status block_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *memory)
@@ -141,14 +136,14 @@ static int64_t norm_features(const void *self)
 
 static size_t norm_saved_bytes(const void *self, const tp_pass *pass)
 {
-    return aligned(sizeof(tp_norm_saved)) + tp_norm_saved_bytes(((const norm_module *)self)->layer, pass);
+    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_norm_saved)), tp_norm_saved_bytes(((const norm_module *)self)->layer, pass));
 }
 
 static size_t norm_delayed_bytes(const void *self, const tp_pass *pass)
 {
     (void)self;
     (void)pass;
-    return aligned(sizeof(tp_norm_delayed));
+    return tpi_bytes_aligned(sizeof(tp_norm_delayed));
 }
 
 static tp_status norm_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *memory)
@@ -245,7 +240,7 @@ static size_t embedding_delayed_bytes(const void *self, const tp_pass *pass)
 {
     (void)self;
     (void)pass;
-    return aligned(sizeof(embedding_delayed));
+    return tpi_bytes_aligned(sizeof(embedding_delayed));
 }
 
 static tp_status embedding_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *saved)

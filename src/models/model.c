@@ -29,11 +29,6 @@ struct tp_model {
     float *total;
 };
 
-static size_t aligned(size_t bytes)
-{
-    return (bytes + 63) / 64 * 64;
-}
-
 /* ---- creation --------------------------------------------------------------------------------------------------------------------------- */
 
 static tp_status check_compose(tp_ctx *ctx, const tp_compose_desc *desc)
@@ -225,10 +220,10 @@ static size_t lay_out(const tp_model *model, const tp_pass *pass, void *saved)
     for (int i = 0; i < model->count; i++) {
         const tp_module *module = &model->modules[i];
         model_slot slot = {.saved = (char *)saved + at, .x = x};
-        at += aligned(module->table->saved_bytes(module->self, pass));
+        at = tpi_bytes_sum(at, tpi_bytes_aligned(module->table->saved_bytes(module->self, pass)));
         if (i < model->count - 1) {
             slot.y = activation(model, pass, i, (char *)saved + at);
-            at += aligned(tp_tensor_bytes(slot.y));
+            at = tpi_bytes_sum(at, tpi_bytes_aligned(tp_tensor_bytes(slot.y)));
         }
         x = slot.y;
         if (saved != NULL)
@@ -256,6 +251,13 @@ static tp_status check_call(tp_ctx *ctx, const tp_model *model, const tp_pass *p
     int64_t vocabulary = model->desc.vocabulary;
     TPI_TRY(tpi_pass_check_ids(ctx, &(tpi_pass_ids){"ids", "vocabulary", pass->ids, pass->tokens, 0, vocabulary}));
     return tpi_pass_check_ids(ctx, &(tpi_pass_ids){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
+}
+
+static tp_status check_saved(tp_ctx *ctx, const void *saved)
+{
+    if ((uintptr_t)saved % 64 != 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: saved at %p is not aligned to 64 bytes", saved);
+    return TP_OK;
 }
 
 static tp_status forward_module(tp_ctx *ctx, const tp_model *model, const tp_pass *pass, int index, const model_slot *slot)
@@ -293,6 +295,7 @@ static tp_status forward_only(tp_ctx *ctx, const tp_model *model, const tp_pass 
 tp_status tp_model_forward(tp_ctx *ctx, tp_model *model, const tp_pass *pass, void *saved)
 {
     TPI_TRY(check_call(ctx, model, pass));
+    TPI_TRY(check_saved(ctx, saved));
     if (saved == NULL) {
         tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
         tp_status status = forward_only(ctx, model, pass);
@@ -326,6 +329,7 @@ tp_status tp_model_backward(tp_ctx *ctx, tp_model *model, const tp_pass *pass, v
     TPI_TRY(check_call(ctx, model, pass));
     if (saved == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: saved is NULL, backward needs %zu bytes", tp_model_saved_bytes(model, pass));
+    TPI_TRY(check_saved(ctx, saved));
     lay_out(model, pass, saved);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = backward_modules(ctx, model, pass);
@@ -361,7 +365,7 @@ tp_status tp_model_logits(const tp_model *model, const void *saved, const tp_pas
     TPI_TRY(tpi_given(model->ctx, "tp_model_logits: out", out));
     TPI_TRY(tpi_pass_check(model->ctx, pass));
     int head = model->count - 1;
-    size_t bytes = aligned(model->modules[head].table->saved_bytes(model->modules[head].self, pass));
+    size_t bytes = tpi_bytes_aligned(model->modules[head].table->saved_bytes(model->modules[head].self, pass));
     const char *place = (const char *)saved + tp_model_saved_bytes(model, pass) - bytes;
     if (saved == NULL || !tpi_head_logits(&model->modules[head], place, out))
         return tpi_refuse(model->ctx, TP_ERR_STATE, "model: no logits: %s", saved == NULL ? "saved is NULL" : "no forward filled saved, or the head is not ours");
