@@ -111,7 +111,7 @@ static void text(const picture *p, const char *class, double x, double y, const 
 static void style(const picture *p)
 {
     tpi_put(p->page, "<style>text{font:11px system-ui,sans-serif;fill:#24292f}.t{font-size:15px;font-weight:600}.n{fill:#57606a}.e{text-anchor:end}"
-                          ".m{text-anchor:middle}.b{font-size:10px;fill:#fff;text-anchor:middle;pointer-events:none}"
+                          ".m{text-anchor:middle}.b{font-size:10px;fill:#fff;text-anchor:middle;pointer-events:none;paint-order:stroke;stroke:#0004;stroke-width:2}"
                           ".card{fill:#fff;stroke:#d0d7de}.lane{fill:#f3f5f7}.grid{stroke:#d0d7de;stroke-dasharray:2 3}"
                           ".a{fill:none;stroke:#57606a;stroke-width:.8;opacity:.75;marker-end:url(#head)}#head path{fill:#57606a}"
                           ".x{fill:url(#hatch);stroke:#c62828;stroke-width:.8}.i{stroke:#111;stroke-width:1.4}.d{fill:#b42318;font-weight:600}");
@@ -194,15 +194,24 @@ static void box(const picture *p, const tp_timeline *timeline, int rank, int ind
     const char class[] = {looks[look_of(op)].class, timeline->critical[rank][index] ? ' ' : '\0', 'i', '\0'};
     double x = x_of(p, span->begin), width = fmax(x_of(p, span->end) - x - 0.6, 0.4), y = y_of(p, rank, op->lane);
     tpi_label_pieces(pieces, p->plan, op);
-    size_t length = strlen(pieces);
     tpi_put(p->page, "<g>");
     tooltip(p, timeline, rank, index, pieces);
     rectangle(p, class, x, y, width, p->lane_height);
     if (op->kind == TP_OP_COLLECTIVE && x_of(p, span->compute_end) - x_of(p, span->compute_begin) > 1)
         rectangle(p, "r", x_of(p, span->compute_begin), y, x_of(p, span->compute_end) - x_of(p, span->compute_begin) - 0.6, p->lane_height);
-    if (length > 0 && width > (double)length * CHARACTER + 2)
-        text(p, "b", x + width / 2, y + p->lane_height / 2 + 3.5, pieces);
     tpi_put(p->page, "</g>\n");
+}
+
+/* Over the hatching, where there is room. */
+static void label(const picture *p, const tp_timeline *timeline, int rank, int index)
+{
+    const tp_plan_op *op = &p->plan->rank[rank].op[index];
+    const tp_span *span = &timeline->span[rank][index];
+    char pieces[TPI_LABEL];
+    double begin = x_of(p, span->begin), width = x_of(p, span->end) - begin;
+    tpi_label_pieces(pieces, p->plan, op);
+    if (*pieces != '\0' && width > (double)strlen(pieces) * CHARACTER + 2.6)
+        text(p, "b", begin + width / 2, y_of(p, rank, op->lane) + p->lane_height / 2 + 3.5, pieces);
 }
 
 /* The part of [begin, end) before the rank's first computing after `begin`; and where that ends. */
@@ -349,6 +358,10 @@ static void draw_timeline(const picture *p, const tp_timeline *timeline, bool ar
             if (is_drawn(&p->plan->rank[rank].op[i]))
                 box(p, timeline, rank, i);
         exposed(p, timeline, rank);
+        for (int i = 0; i < p->plan->rank[rank].count; i++)
+            if (is_drawn(&p->plan->rank[rank].op[i]))
+                label(p, timeline, rank, i);
+        tpi_put(p->page, "\n");
     }
     for (int rank = 0; rank < p->plan->ranks && arrows; rank++)
         for (int i = 0; i < p->plan->rank[rank].count; i++)

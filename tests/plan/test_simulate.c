@@ -102,6 +102,21 @@ Test(simulate, ring_gather)
         }
 }
 
+/* Any number of ranks and any ratio of link to GEMM: the longest of the GEMM, the link with one chunk's GEMM, and peers' rows after the first chunk. */
+Test(simulate, closed_form_of_pull)
+{
+    static const double links[] = {0.1, 0.4, 0.7, 1, 1.6, 4};
+    for (int l = 0; l < 6; l++)
+        for (int n = 2; n <= 8; n++)
+            for (int chunks = 1; chunks <= 8; chunks++) {
+                double part = (double)(n - 1) / n, comm = links[l] * part, all = (double)n * chunks;
+                double expected = fmax(fmax(1, comm + 1 / all), part + comm / ((n - 1) * chunks));
+                tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds, expected, "gather");
+                tpt_same(run(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds, expected, "ring");
+                tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, links[l])).seconds, expected, "scatter");
+            }
+}
+
 /* c collectives: the first has nothing to hide under. */
 Test(simulate, pipeline_of_two_stages)
 {

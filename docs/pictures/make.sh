@@ -1,0 +1,17 @@
+#!/bin/bash
+# docs/pictures/make.sh TP_BENCH: draws the pictures of docs/overlap.md again, each by one command.
+set -eu
+bench=$1
+cd "$(dirname "$0")"
+draw() { # FILE ALGORITHM PATTERN RANKS CHUNKS
+    "$bench" plan --algorithm "$2" --pattern "$3" --ranks "$4" --chunks "$5" --svg "$1.svg" --csv /dev/null >/dev/null
+}
+draw none none gather-gemm 2 1
+draw bulk bulk backward 2 1
+draw ring ring gather-gemm 4 2
+draw pipeline pipeline gather-gemm 2 4
+draw pull pull gather-gemm 2 4
+draw pull-scatter pull gemm-scatter 2 4
+draw direct direct gather-gemm 2 1
+draw chain pull chain 2 4
+draw chain-core pull chain-core 2 4
