@@ -239,9 +239,8 @@ static int price(bench_call *call, const pricing *prices, const tp_plan_desc *de
     tp_overlap_shape shape = shape_for(prices, desc);
     tp_proof proof = {0};
     tp_timeline *timeline = NULL;
-    tp_plan_desc cut = {.algorithm = desc->algorithm, .pattern = desc->pattern, .ranks = desc->ranks, .chunks = plan->chunks};
     int status = call->options.verify ? prove(call, plan, &proof) : BENCH_OK;
-    if (status == BENCH_OK && prices->shaped && tp_overlap_costs(&prices->machine, &shape, &cut, &costs) != TP_OK)
+    if (status == BENCH_OK && prices->shaped && tp_overlap_costs(&prices->machine, &shape, plan, &costs) != TP_OK)
         status = bench_fail(call, "%s", tp_last_message());
     tp_plan_traffic *traffic = malloc(sizeof *traffic);
     if (status == BENCH_OK && traffic == NULL)

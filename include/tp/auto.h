@@ -82,8 +82,9 @@ TP_API tp_status tp_machine_parse(const char *text, tp_machine *out);
 /* Errors: TP_ERR_IO, and those of parse. */
 TP_API tp_status tp_machine_load(const char *path, tp_machine *out);
 
-/* Costs of a shape for an algorithm with so many chunks. Errors: TP_ERR_ARGUMENT. */
-TP_API tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, tp_plan_costs *out);
+/* Costs of running a plan on a shape of its pattern and ranks. Smaller GEMMs are slower: what the plan's units lose is in gemm_overhead.
+ * Errors: TP_ERR_ARGUMENT. */
+TP_API tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out);
 
 /* Errors: TP_ERR_ARGUMENT (names the field), TP_ERR_MEMORY. */
 TP_API tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out);

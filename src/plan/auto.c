@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "core/context.h"
+#include "plan/auto.h"
 #include "plan/price.h"
 
 /* `none` stays unless something is faster by more than this. */
@@ -82,7 +83,7 @@ static tp_status predict(const tp_machine *machine, const tp_overlap_shape *shap
 {
     tp_plan_costs costs;
     tp_timeline *timeline;
-    TPI_TRY(tp_overlap_costs(machine, shape, desc, &costs));
+    TPI_TRY(tp_overlap_costs(machine, shape, plan, &costs));
     TPI_TRY(tp_plan_simulate(plan, &costs, &timeline));
     *out = (tp_overlap_candidate){.algorithm = desc->algorithm,
                                   .chunks = desc->chunks,
@@ -157,8 +158,7 @@ static tp_status check(const char *function, const tp_machine *machine, const tp
 {
     if (machine == NULL || shape == NULL || out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "%s: %s is NULL", function, machine == NULL ? "machine" : shape == NULL ? "shape" : "out");
-    tp_plan_costs costs;
-    return tp_overlap_costs(machine, shape, &(tp_plan_desc){.chunks = 1}, &costs);
+    return tpi_overlap_check_shape(shape);
 }
 
 tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out)

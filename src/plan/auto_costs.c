@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "core/context.h"
+#include "plan/auto.h"
 
 /* rows / rate, in rows of a point: linear between points, proportional outside. */
 static double row_time(const tp_machine *machine, tp_dtype dtype, double rows)
@@ -29,19 +30,6 @@ static double gemm_seconds(const tp_machine *machine, const tp_overlap_shape *sh
     return 2.0 * (double)shape->cols[part] * (double)shape->inner[part] * row_time(machine, shape->dtype, rows);
 }
 
-/* Rows of what the algorithm's GEMMs work on. */
-static double unit_rows(const tp_overlap_shape *shape, const tp_plan_desc *desc)
-{
-    double rows = (double)shape->rows;
-    switch (desc->algorithm) {
-    case TP_OVERLAP_PIPELINE: return rows / desc->chunks;
-    case TP_OVERLAP_RING:
-    case TP_OVERLAP_PULL:
-    case TP_OVERLAP_DIRECT: return rows / ((double)desc->chunks * shape->ranks);
-    default: return rows;
-    }
-}
-
 static double over(double amount, double rate)
 {
     return rate > 0 ? amount / rate : 0;
@@ -55,20 +43,33 @@ static int weight_part(tp_pattern pattern)
     return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ? 1 : -1;
 }
 
-static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, tp_plan_costs *out)
+/* What the plan's GEMMs of one part take longer than one whole GEMM, on average of its calls. */
+static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, int part)
 {
-    double rows = (double)shape->rows, unit = unit_rows(shape, desc);
-    bool reads_peers = desc->algorithm == TP_OVERLAP_DIRECT && shape->ranks > 1;
+    const tp_plan_rank *list = &plan->rank[0];
+    double pieces = (double)plan->chunks * (plan->pattern == TP_PATTERN_GEMM ? 1 : plan->ranks), sum = 0;
+    int calls = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->op[i].kind == TP_OP_GEMM && list->op[i].part == part) {
+            sum += gemm_seconds(machine, shape, part, (double)shape->rows * list->op[i].pieces / pieces);
+            calls++;
+        }
+    if (calls == 0)
+        return 0;
+    double lost = sum - gemm_seconds(machine, shape, part, (double)shape->rows);
+    /* Every call reads and writes the whole gradient. */
+    if (part == weight_part(shape->pattern))
+        lost += (calls - 1) * over(8.0 * (double)shape->cols[part] * (double)shape->inner[part], machine->reduce_bytes_per_second);
+    return fmax(lost / calls, 0);
+}
+
+static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
+{
     for (int part = 0; part < 2; part++) {
-        double whole = gemm_seconds(machine, shape, part, rows);
-        double cut = gemm_seconds(machine, shape, part, unit) - (rows > 0 ? whole * unit / rows : 0);
-        out->gemm_seconds[part] = whole;
-        out->gemm_overhead[part] = machine->call_seconds + fmax(cut, 0);
-        /* Every call reads and writes the whole gradient. */
-        if (part == weight_part(shape->pattern) && unit < rows)
-            out->gemm_overhead[part] += over(8.0 * (double)shape->cols[part] * (double)shape->inner[part], machine->reduce_bytes_per_second);
+        out->gemm_seconds[part] = gemm_seconds(machine, shape, part, (double)shape->rows);
+        out->gemm_overhead[part] = machine->call_seconds + lost_by_cutting(machine, shape, plan, part);
     }
-    if (reads_peers && machine->direct_slowdown > 1) {
+    if (plan->algorithm == TP_OVERLAP_DIRECT && shape->ranks > 1 && machine->direct_slowdown > 1) {
         double remote = (machine->direct_slowdown - 1) * (shape->ranks - 1) / shape->ranks;
         bool weights = shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD;
         bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN || shape->pattern == TP_PATTERN_CHAIN_CORE;
@@ -95,7 +96,7 @@ static void byte_costs(const tp_overlap_shape *shape, tp_plan_costs *out)
     }
 }
 
-static tp_status check_shape(const tp_overlap_shape *shape)
+tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape)
 {
     if ((int)shape->pattern < 0 || shape->pattern >= TP_PATTERN_COUNT)
         return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.pattern is %d, must be 0 to %d", (int)shape->pattern, TP_PATTERN_COUNT - 1);
@@ -111,15 +112,16 @@ static tp_status check_shape(const tp_overlap_shape *shape)
     return TP_OK;
 }
 
-tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, tp_plan_costs *out)
+tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
 {
-    if (machine == NULL || shape == NULL || desc == NULL || out == NULL)
+    if (machine == NULL || shape == NULL || plan == NULL || out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: an argument is NULL");
     *out = (tp_plan_costs){0};
-    TPI_TRY(check_shape(shape));
-    if (desc->chunks < 1 || desc->chunks > TP_PLAN_MAX_CHUNKS)
-        return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: chunks is %d, must be 1 to %d", desc->chunks, TP_PLAN_MAX_CHUNKS);
-    gemm_costs(machine, shape, desc, out);
+    TPI_TRY(tpi_overlap_check_shape(shape));
+    if (plan->ranks != shape->ranks || plan->pattern != (int)shape->pattern)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: the plan is of %s on %d ranks, the shape of %s on %d",
+                           tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, tp_pattern_name(shape->pattern), shape->ranks);
+    gemm_costs(machine, shape, plan, out);
     byte_costs(shape, out);
     double best = row_time(machine, shape->dtype, 1e6) / 1e6; /* seconds an operation, at many rows */
     out->compute_seconds = shape->compute_flops * best + over(shape->compute_bytes, machine->reduce_bytes_per_second);

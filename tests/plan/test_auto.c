@@ -42,7 +42,8 @@ Test(auto, costs_of_a_shape)
     tp_machine machine = ideal(even_link);
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 512);
     tp_plan_costs costs;
-    cr_assert_eq(tp_overlap_costs(&machine, &shape, &(tp_plan_desc){.algorithm = TP_OVERLAP_PULL, .chunks = 4}, &costs), TP_OK);
+    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4);
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK);
     tpt_same(costs.gemm_seconds[0], 512 * 2e6 / 1e11, "gemm");
     tpt_same(costs.gemm_overhead[0], 0, "overhead");
     tpt_same(costs.bytes[TP_BUFFER_INPUT], 512 * 4000, "input");
@@ -53,9 +54,13 @@ Test(auto, costs_of_a_shape)
     machine.gemm[TP_DTYPE_F32].rows[1] = 100;
     machine.gemm[TP_DTYPE_F32].flops[1] = 1e11;
     shape.rows = 80;
-    cr_assert_eq(tp_overlap_costs(&machine, &shape, &(tp_plan_desc){.algorithm = TP_OVERLAP_PULL, .chunks = 4}, &costs), TP_OK);
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK);
     tpt_same(costs.gemm_seconds[0], 100 * 2e6 / 1e11, "gemm at 80 rows");
-    tpt_same(costs.gemm_overhead[0], 100 * 2e6 / 1e11 * (1 - 1.0 / 8), "a chunk of 10 rows costs as much as 80");
+    tpt_same(costs.gemm_overhead[0], 4 * 100 * 2e6 / 1e11 / 5, "own 40 rows and four chunks of 10 cost as much as 80 each");
+    shape.ranks = 3;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "gather-gemm on 2 ranks") != NULL, "%s", tp_last_message());
+    tp_plan_destroy(plan);
 }
 
 Test(auto, takes_the_cheapest)
@@ -74,10 +79,9 @@ Test(auto, takes_the_cheapest)
                 double least = INFINITY;
                 for (int i = 0; i < choice.candidates; i++) {
                     const tp_overlap_candidate *c = &choice.candidate[i];
-                    tp_plan_desc desc = {.algorithm = c->algorithm, .pattern = shape.pattern, .ranks = ranks, .chunks = c->chunks};
                     tp_plan_costs costs;
-                    cr_assert_eq(tp_overlap_costs(&machine, &shape, &desc, &costs), TP_OK);
                     tp_plan *plan = tpt_plan(c->algorithm, shape.pattern, ranks, c->chunks);
+                    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK);
                     tp_timeline *timeline = tpt_simulate(plan, &costs);
                     tpt_same(c->seconds, timeline->seconds, "a candidate's time");
                     least = fmin(least, timeline->seconds);
