@@ -36,9 +36,6 @@ int bench_command_sweep(bench_call *call);
 int bench_command_plan(bench_call *call);
 int bench_command_calibrate(bench_call *call);
 
-/* "LATENCY,BANDWIDTH" in seconds and bytes a second. */
-bool bench_parse_link(const char *text, tp_link *link);
-
 /* A refused option (nothing was done yet), and a failure on the way: set the message, return the status. */
 int bench_refuse(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int bench_fail(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));

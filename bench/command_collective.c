@@ -1,7 +1,6 @@
 /* tp_bench collective: operations between ranks in the vocabulary of nccl-tests. */
 #include "collective_case.h"
-#include "command.h"
-#include "team.h"
+#include "parallel.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -39,7 +38,7 @@ static void add_row(collective_run *run, const bench_collective *c, const bench_
     const bench_options *options = &run->call->options;
     double bytes = (double)c->count * (double)tp_dtype_size(c->dtype);
     double algbw = bytes / found->figure.seconds, busbw = algbw * bench_collective_factor(c->operation, run->ranks);
-    bool modelled = options->link_bandwidth > 0 || options->link_latency > 0;
+    bool modelled = bench_link_modelled(run->call);
     bench_row(table);
     bench_integer(table, (int64_t)bytes);
     bench_integer(table, c->count);
@@ -206,7 +205,9 @@ static int run_ranks(bench_call *call, collective_run *run, int ranks)
 int bench_command_collective(bench_call *call)
 {
     bench_options *options = &call->options;
-    int status = check_options(call);
+    int status = bench_take_link(call);
+    if (status == BENCH_OK)
+        status = check_options(call);
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);

@@ -1,6 +1,5 @@
 /* tp_bench linear, mlp, attention, block: one layer, forward and backward, at several degrees in turns. */
-#include "layer_case.h"
-#include "parallel.h"
+#include "overlap.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -103,32 +102,15 @@ static void party_main(void *arg, int index)
         snprintf(party->message, sizeof party->message, "%s", tp_last_message());
 }
 
-static void shape_text(const bench_layer_shape *s, char text[BENCH_CELL_TEXT])
-{
-    int used = snprintf(text, BENCH_CELL_TEXT, "%lldx%lld tokens, ", (long long)s->batch, (long long)s->sequence);
-    char *rest = text + used;
-    size_t left = BENCH_CELL_TEXT - (size_t)used;
-    const char *activation = bench_activation_names[s->activation];
-    if (s->command == BENCH_LINEAR)
-        snprintf(rest, left, "%s %lldx%lld", bench_kind_names[s->kind], (long long)s->hidden, (long long)s->ffn);
-    else if (s->command == BENCH_MLP)
-        snprintf(rest, left, "%lldx%lld %s", (long long)s->hidden, (long long)s->ffn, activation);
-    else if (s->command == BENCH_ATTENTION)
-        snprintf(rest, left, "%lld, heads %lld/%lld", (long long)s->hidden, (long long)s->heads, (long long)s->kv_heads);
-    else
-        snprintf(rest, left, "%lld, heads %lld/%lld, ffn %lld %s", (long long)s->hidden, (long long)s->heads, (long long)s->kv_heads,
-                 (long long)s->ffn, activation);
-}
-
 static void add_row(bench_call *call, const layer_run *run, const layer_party *party, bench_peaks *peaks)
 {
     bench_table *table = &call->table;
     double forward = party->forward.figure.seconds, backward = party->backward.figure.seconds, both = forward + backward;
     int threads = bench_threads_for(call, party->ranks);
     double flops = 3 * bench_layer_flops(&run->shape) / both;
-    bool modelled = call->options.link_bandwidth > 0 || call->options.link_latency > 0;
+    bool modelled = bench_link_modelled(call);
     char shape[BENCH_CELL_TEXT];
-    shape_text(&run->shape, shape);
+    bench_layer_shape_text(&run->shape, shape);
     bench_row(table);
     bench_word(table, "%s", table->command);
     bench_word(table, "%s", shape);
@@ -272,11 +254,22 @@ static int check_shape(bench_call *call, const bench_layer_shape *s)
     return BENCH_OK;
 }
 
+/* Without --overlap, or of a block: passed on. */
+static int take_overlap(bench_call *call, bench_layer_shape *shape)
+{
+    if (call->options.trace != NULL)
+        return bench_refuse(call, "--trace %s: of what? --overlap says it", call->options.trace);
+    return bench_take_overlap(call, &shape->overlap, &shape->chunks);
+}
+
 int bench_command_layer(bench_call *call)
 {
     bench_options *options = &call->options;
     bench_layer_shape shape = {0};
     int status = take_shape(call, &shape);
+    bool overlap = options->overlaps.count > 0 && shape.command != BENCH_BLOCK;
+    if (overlap)
+        bench_list_default(&options->ranks, 1, (const int64_t[]){2});
     bench_list_default(&options->ranks, 2, (const int64_t[]){1, 2});
     bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
     options->samples = options->samples > 0 ? options->samples : 200;
@@ -286,6 +279,10 @@ int bench_command_layer(bench_call *call)
         status = bench_check_parallel(call);
     if (status == BENCH_OK)
         status = check_shape(call, &shape);
+    if (status == BENCH_OK && overlap)
+        return bench_command_overlap(call, &shape);
+    if (status == BENCH_OK)
+        status = take_overlap(call, &shape);
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);

@@ -114,7 +114,7 @@ static void begin_row(bench_call *call, const bench_training *training, tp_dtype
 {
     bench_table *table = &call->table;
     const bench_options *options = &call->options;
-    bool modelled = options->link_bandwidth > 0 || options->link_latency > 0;
+    bool modelled = bench_link_modelled(call);
     bench_row(table);
     bench_word(table, "%s", tp_dtype_name(dtype));
     bench_integer(table, ranks);

@@ -19,20 +19,6 @@ static const bench_column columns[COLUMNS] = {
 #define DEFAULT_LATENCY 5e-6
 #define DEFAULT_BANDWIDTH 8e8
 
-bool bench_parse_link(const char *text, tp_link *link)
-{
-    char *end;
-    double latency = strtod(text, &end);
-    if (end == text || *end != ',')
-        return false;
-    const char *second = end + 1;
-    double bandwidth = strtod(second, &end);
-    if (end == second || *end != '\0' || !(latency >= 0 && latency < 1e6) || !(bandwidth >= 0 && bandwidth < 1e18))
-        return false;
-    *link = (tp_link){latency, bandwidth};
-    return true;
-}
-
 /* What all plans of this call are priced with. */
 typedef struct pricing {
     bool shaped; /* costs are those of a shape on a machine */

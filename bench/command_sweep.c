@@ -146,7 +146,7 @@ static void add_row(bench_call *call, const bench_sweep_party *party, const benc
     const bench_options *options = &call->options;
     double tokens = tokens_per_second(party), speedup = tokens / tokens_per_second(first);
     double flops = tp_model_flops(&party->training->model, party->batch * party->training->trainer.sequence, party->training->trainer.sequence);
-    bool modelled = options->link_bandwidth > 0 || options->link_latency > 0;
+    bool modelled = bench_link_modelled(call);
     bench_row(table);
     bench_word(table, "%s", party->scaling == BENCH_WEAK ? "weak" : "strong");
     bench_integer(table, party->ranks);

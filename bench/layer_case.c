@@ -2,6 +2,7 @@
 
 #include "values.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,4 +216,21 @@ double bench_layer_flops(const bench_layer_shape *s)
     case BENCH_ATTENTION: return attention;
     default: return attention + mlp;
     }
+}
+
+void bench_layer_shape_text(const bench_layer_shape *s, char text[BENCH_CELL_TEXT])
+{
+    int used = snprintf(text, BENCH_CELL_TEXT, "%lldx%lld tokens, ", (long long)s->batch, (long long)s->sequence);
+    char *rest = text + used;
+    size_t left = BENCH_CELL_TEXT - (size_t)used;
+    const char *activation = bench_activation_names[s->activation];
+    if (s->command == BENCH_LINEAR)
+        snprintf(rest, left, "%s %lldx%lld", bench_kind_names[s->kind], (long long)s->hidden, (long long)s->ffn);
+    else if (s->command == BENCH_MLP)
+        snprintf(rest, left, "%lldx%lld %s", (long long)s->hidden, (long long)s->ffn, activation);
+    else if (s->command == BENCH_ATTENTION)
+        snprintf(rest, left, "%lld, heads %lld/%lld", (long long)s->hidden, (long long)s->heads, (long long)s->kv_heads);
+    else
+        snprintf(rest, left, "%lld, heads %lld/%lld, ffn %lld %s", (long long)s->hidden, (long long)s->heads, (long long)s->kv_heads,
+                 (long long)s->ffn, activation);
 }

@@ -3,6 +3,7 @@
 #define BENCH_LAYER_CASE_H
 
 #include "options.h"
+#include "table.h"
 
 typedef struct bench_layer_shape {
     unsigned command; /* BENCH_LINEAR, ... */
@@ -11,6 +12,8 @@ typedef struct bench_layer_shape {
     int64_t hidden, ffn, heads, kv_heads, head_dim, window;
     tp_activation activation;
     bool bias, sequence_parallel;
+    tp_overlap overlap;
+    int chunks;
     double rope_theta;
     float dropout;
     tp_dtype dtype;
@@ -81,6 +84,9 @@ tp_status bench_layer_backward(void *layer);
 bool bench_layer_reference_open(bench_layer_reference *reference, const bench_layer *layer);
 void bench_layer_reference_close(bench_layer_reference *reference);
 tp_status bench_layer_compare(bench_layer *layer, bench_layer_reference *reference, int64_t *different);
+
+/* "4x128 tokens, column 512x2048", at most BENCH_CELL_TEXT bytes. */
+void bench_layer_shape_text(const bench_layer_shape *shape, char text[BENCH_CELL_TEXT]);
 
 /* Operations of matrix products and attention (halved where causal), of the whole layer: forward; backward is twice that. */
 double bench_layer_flops(const bench_layer_shape *shape);

@@ -29,6 +29,8 @@ static tp_status linear_create(tp_ctx *ctx, const bench_layer_shape *shape, void
                            .dtype = shape->dtype,
                            .bias = shape->bias,
                            .sequence_parallel = shape->sequence_parallel,
+                           .overlap = shape->overlap,
+                           .chunks = shape->chunks,
                            .dropout = shape->kind == TP_LINEAR_COLUMN ? 0 : shape->dropout};
     tp_linear *layer = NULL;
     tp_status status = tp_linear_create(ctx, &desc, &layer);
@@ -76,7 +78,9 @@ static tp_mlp_desc mlp_desc(const bench_layer_shape *shape)
                          .dtype = shape->dtype,
                          .bias = shape->bias,
                          .output_dropout = shape->dropout,
-                         .sequence_parallel = shape->sequence_parallel};
+                         .sequence_parallel = shape->sequence_parallel,
+                         .overlap = shape->overlap,
+                         .chunks = shape->chunks};
 }
 
 static tp_status mlp_create(tp_ctx *ctx, const bench_layer_shape *shape, void **out)
@@ -131,7 +135,9 @@ static tp_attention_desc attention_desc(const bench_layer_shape *shape)
                                .rope_theta = shape->rope_theta,
                                .probability_dropout = shape->dropout,
                                .output_dropout = shape->dropout,
-                               .sequence_parallel = shape->sequence_parallel};
+                               .sequence_parallel = shape->sequence_parallel,
+                         .overlap = shape->overlap,
+                         .chunks = shape->chunks};
 }
 
 static tp_status attention_create(tp_ctx *ctx, const bench_layer_shape *shape, void **out)
@@ -179,6 +185,8 @@ static tp_status block_create(tp_ctx *ctx, const bench_layer_shape *shape, void 
                           .hidden = shape->hidden,
                           .dtype = shape->dtype,
                           .sequence_parallel = shape->sequence_parallel,
+                          .overlap = shape->overlap,
+                          .chunks = shape->chunks,
                           .norm = shape->family == TP_MODEL_LLAMA ? TP_NORM_RMS : TP_NORM_LAYER,
                           .attention = attention_desc(shape),
                           .mlp = mlp_desc(shape)};

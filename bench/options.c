@@ -82,6 +82,57 @@ bool bench_parse_bytes(const char *text, int64_t *bytes)
     return true;
 }
 
+/* A number and the unit behind it. */
+typedef struct unit {
+    const char *name;
+    double factor;
+} unit;
+
+static const unit time_units[] = {{"", 1}, {"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"ns", 1e-9}};
+static const unit rate_units[] = {{"", 1}, {"B/s", 1}, {"KB/s", 1e3}, {"MB/s", 1e6}, {"GB/s", 1e9}, {"TB/s", 1e12}};
+
+static bool parse_with_unit(const char *text, const unit *units, size_t count, double *value)
+{
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || !(number >= 0 && number < 1e18))
+        return false;
+    for (size_t i = 0; i < count; i++) {
+        if (strcmp(end, units[i].name) == 0) {
+            *value = number * units[i].factor;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool bench_parse_link_or_gemm(const char *text, tp_link *link, bool *gemm)
+{
+    static const double default_latency = 5e-6, longest_latency = 10;
+    const char *comma = strchr(text, ',');
+    char first[MAX_WORD];
+    size_t length = comma != NULL ? (size_t)(comma - text) : 0;
+    const char *rate = comma != NULL ? comma + 1 : text;
+    *gemm = strcmp(rate, "gemm") == 0;
+    *link = (tp_link){default_latency, 0};
+    if (comma == NULL)
+        return *gemm;
+    if (length >= sizeof first)
+        return false;
+    memcpy(first, text, length);
+    first[length] = '\0';
+    if (!parse_with_unit(first, time_units, sizeof time_units / sizeof *time_units, &link->latency_seconds) ||
+        link->latency_seconds > longest_latency)
+        return false;
+    return *gemm || parse_with_unit(rate, rate_units, sizeof rate_units / sizeof *rate_units, &link->bytes_per_second);
+}
+
+bool bench_parse_link(const char *text, tp_link *link)
+{
+    bool gemm;
+    return bench_parse_link_or_gemm(text, link, &gemm) && !gemm;
+}
+
 static bool read_integer(const bench_option *option, const char *text, int64_t *value, char *message)
 {
     char *end;

@@ -82,7 +82,8 @@ typedef struct bench_options {
     double factor;
     bench_list operations, algorithms, places;
     int64_t reduce; /* tp_reduce_op + 1 */
-    double link_latency, link_bandwidth;
+    double link_latency, link_bandwidth; /* from `link` */
+    bool link_gemm;
     int64_t iterations;
     /* plans */
     bench_list overlaps, patterns, chunk_counts;
@@ -141,6 +142,11 @@ int bench_edit_distance(const char *a, const char *b);
 
 /* "64", "4K", "1.5M", "2G" as bytes. */
 bool bench_parse_bytes(const char *text, int64_t *bytes);
+
+/* "LATENCY,BANDWIDTH": seconds and bytes a second, or with units: "5us,2GB/s". False if it isn't that. */
+bool bench_parse_link(const char *text, tp_link *link);
+/* The same, and "gemm" or "LATENCY,gemm": a bandwidth by which transfers take as long as the GEMMs beside them; *gemm says which. */
+bool bench_parse_link_or_gemm(const char *text, tp_link *link, bool *gemm);
 
 /* Gives a list a default if it is empty. */
 void bench_list_default(bench_list *list, int count, const int64_t *values);

@@ -19,8 +19,47 @@ tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
                             .link = {options->link_latency, options->link_bandwidth}};
 }
 
+int bench_take_link(bench_call *call)
+{
+    bench_options *options = &call->options;
+    tp_link link;
+    if (options->link == NULL)
+        return BENCH_OK;
+    if (!bench_parse_link_or_gemm(options->link, &link, &options->link_gemm))
+        return bench_refuse(call, "--link %s: not LATENCY,BANDWIDTH (5us,2GB/s), in [0, 10] seconds", options->link);
+    if (options->link_gemm && options->overlaps.count == 0)
+        return bench_refuse(call, "--link %s: only linear, mlp and attention with --overlap measure their GEMMs alone", options->link);
+    options->link_latency = link.latency_seconds;
+    options->link_bandwidth = link.bytes_per_second;
+    return BENCH_OK;
+}
+
+bool bench_link_modelled(const bench_call *call)
+{
+    return call->options.link_bandwidth > 0 || call->options.link_gemm;
+}
+
+int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks)
+{
+    const bench_options *options = &call->options;
+    if (options->overlaps.count > 1)
+        return bench_refuse(call, "--overlap: %d are given, %s takes 1", options->overlaps.count, call->table.command);
+    if (options->chunk_counts.count > 1)
+        return bench_refuse(call, "--chunks: %d are given, %s takes 1", options->chunk_counts.count, call->table.command);
+    if (options->chunk_counts.count > 0 && options->overlaps.count == 0)
+        return bench_refuse(call, "--chunks %lld: chunks of what? --overlap says it", (long long)options->chunk_counts.value[0]);
+    if (options->link_gemm)
+        return bench_refuse(call, "--link %s: only linear, mlp and attention measure their GEMMs alone", options->link);
+    *overlap = options->overlaps.count > 0 ? (tp_overlap)options->overlaps.value[0] : TP_OVERLAP_NONE;
+    *chunks = (int)options->chunk_counts.value[0];
+    return BENCH_OK;
+}
+
 int bench_check_parallel(bench_call *call)
 {
+    int status = bench_take_link(call);
+    if (status != BENCH_OK)
+        return status;
     const bench_options *options = &call->options;
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
         return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),

@@ -14,6 +14,14 @@ tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
 /* Refuses what concerns all layers and models: an instruction set that isn't there, dtypes that can't be trained. */
 int bench_check_parallel(bench_call *call);
 
+/* Reads --link into the options; refuses what is none. bench_check_parallel does it too. */
+int bench_take_link(bench_call *call);
+/* Whether rows must be labelled. */
+bool bench_link_modelled(const bench_call *call);
+
+/* The one --overlap and --chunks of a command that takes one; none and 0 if they aren't given. After the link was read. */
+int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks);
+
 /* True where equal bits are promised: both degrees divide the number of virtual ranks. */
 bool bench_bits_promised(int a, int b);
 

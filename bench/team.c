@@ -49,22 +49,22 @@ typedef struct sampler {
     bench_team *team;
     tp_ctx *ctx;
     int rank;
-    tp_status (*fn)(void *arg);
-    void *arg;
+    const bench_team_part *parts;
+    int count;
 } sampler;
 
-/* One sample on this rank; afterwards its slot is filled. */
-static tp_status sample(const sampler *self, int64_t repeats)
+/* One sample of a part on this rank; afterwards its slot is filled. */
+static tp_status sample(const sampler *self, const bench_team_part *part, int64_t repeats)
 {
     double compute[2], comm[2];
     tp_ctx_times(self->ctx, &compute[0], &comm[0]);
     long before = bench_thread_switches();
     double start = bench_now();
     for (int64_t i = 0; i < repeats; i++)
-        TPI_TRY(self->fn(self->arg));
+        TPI_TRY(part->fn(part->arg));
     TPI_TRY(tp_ctx_synchronize(self->ctx));
     self->team->slot[self->rank].seconds = (bench_now() - start) / (double)repeats;
-    self->team->slot[self->rank].switched = bench_thread_switches() != before;
+    self->team->slot[self->rank].switched = bench_thread_switches() != before && !part->lanes;
     tp_ctx_times(self->ctx, &compute[1], &comm[1]);
     self->team->slot[self->rank].compute += compute[1] - compute[0];
     self->team->slot[self->rank].comm += comm[1] - comm[0];
@@ -97,25 +97,32 @@ static void gather_slots(const bench_team *team, double *seconds, bool *clean)
     }
 }
 
-/* Warms up, and finds how many calls make a sample. */
-static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
+/* Warms up, and finds how many calls of a part make a sample. */
+static tp_status warm_up_part(const sampler *self, const bench_team_plan *plan, int index)
 {
     bench_team *team = self->team;
-    take_turn(self);
     TPI_TRY(meet(self->ctx));
-    double compute = team->slot[self->rank].compute, comm = team->slot[self->rank].comm;
-    TPI_TRY(sample(self, plan->warmup > 0 ? plan->warmup : 1));
-    team->slot[self->rank].compute = compute;
-    team->slot[self->rank].comm = comm;
+    TPI_TRY(sample(self, &self->parts[index], plan->warmup > 0 ? plan->warmup : 1));
     if (self->rank == 0) {
         double seconds;
         bool clean;
         gather_slots(team, &seconds, &clean);
         double repeats = seconds > 0 ? ceil(SAMPLE_SECONDS / seconds) : 1;
-        team->repeats = plan->repeats > 0 ? plan->repeats : repeats < 1000 ? (int64_t)repeats : 1000;
+        team->repeats[index] = plan->repeats > 0 ? plan->repeats : repeats < 1000 ? (int64_t)repeats : 1000;
         team->more = true;
     }
-    TPI_TRY(meet(self->ctx));
+    return meet(self->ctx);
+}
+
+static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
+{
+    bench_team *team = self->team;
+    take_turn(self);
+    double compute = team->slot[self->rank].compute, comm = team->slot[self->rank].comm;
+    for (int i = 0; i < self->count; i++)
+        TPI_TRY(warm_up_part(self, plan, i));
+    team->slot[self->rank].compute = compute;
+    team->slot[self->rank].comm = comm;
     pass_turn(self);
     return TP_OK;
 }
@@ -130,61 +137,87 @@ static void take_figure(const bench_samples *near, const bench_samples *far, dou
     out->probe_seconds = probed ? bench_median(probes, near->count + far->count) : 0;
 }
 
-/* Rank 0's notes of one measurement. */
+/* Rank 0's notes of one part. */
 typedef struct notes {
     bench_samples near, far;
     double probes[BENCH_SAMPLES];
     double passed; /* seconds in samples */
 } notes;
 
-/* Rank 0 enters a sample and decides whether there is to be one more. */
-static void enter_sample(bench_team *team, const bench_team_plan *plan, notes *book, int turn, double before, double after)
+static void enter_sample(const bench_team *team, notes *book, int64_t repeats, double before, double after)
 {
     double seconds;
     bool clean;
     gather_slots(team, &seconds, &clean);
     /* Moved in between: neither near nor far. */
     bool moved = team->probed && is_near(before) != is_near(after);
+    int turn = book->near.count + book->far.count;
     bench_sample_add(is_near(before) ? &book->near : &book->far, seconds, clean && !moved);
-    book->probes[turn] = before < after ? before : after;
-    book->passed += seconds * (double)team->repeats;
-    int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES;
-    int clean_ones = bench_sample_clean(&book->near) + bench_sample_clean(&book->far);
-    double limit = clean_ones < plan->least ? BENCH_PATIENCE * plan->seconds : plan->seconds;
-    team->more = turn + 1 < most && (turn + 1 < plan->least || book->passed < limit);
+    book->probes[turn < BENCH_SAMPLES ? turn : BENCH_SAMPLES - 1] = before < after ? before : after;
+    book->passed += seconds * (double)repeats;
 }
 
-static tp_status take_samples(const sampler *self, const bench_team_plan *plan, notes *book)
+/* Whether there is to be one more turn. */
+static bool wanted(const notes *books, int count, const bench_team_plan *plan, int turns)
+{
+    int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES, clean = BENCH_SAMPLES;
+    double passed = 0;
+    for (int i = 0; i < count; i++) {
+        int here = bench_sample_clean(&books[i].near) + bench_sample_clean(&books[i].far);
+        clean = here < clean ? here : clean;
+        passed += books[i].passed / count;
+    }
+    double limit = clean < plan->least ? BENCH_PATIENCE * plan->seconds : plan->seconds;
+    return turns < most && (turns < plan->least || passed < limit);
+}
+
+static tp_status take_sample(const sampler *self, int index, notes *book)
+{
+    bench_team *team = self->team;
+    TPI_TRY(meet(self->ctx));
+    double before = probe(team, self->rank);
+    TPI_TRY(meet(self->ctx));
+    TPI_TRY(sample(self, &self->parts[index], team->repeats[index]));
+    double after = probe(team, self->rank);
+    if (self->rank == 0)
+        enter_sample(team, book, team->repeats[index], before, after);
+    return TP_OK;
+}
+
+static tp_status take_samples(const sampler *self, const bench_team_plan *plan, notes *books)
 {
     for (int turn = 0; self->team->more; turn++) {
         take_turn(self);
-        TPI_TRY(meet(self->ctx));
-        double before = probe(self->team, self->rank);
-        TPI_TRY(meet(self->ctx));
-        TPI_TRY(sample(self, self->team->repeats));
-        double after = probe(self->team, self->rank);
+        for (int i = 0; i < self->count; i++)
+            TPI_TRY(take_sample(self, i, books != NULL ? &books[i] : NULL));
         if (self->rank == 0)
-            enter_sample(self->team, plan, book, turn, before, after);
+            self->team->more = wanted(books, self->count, plan, turn + 1);
         TPI_TRY(meet(self->ctx));
         pass_turn(self);
     }
     return TP_OK;
 }
 
-tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
-                             bench_team_figure *figure)
+tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count)
 {
-    sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .fn = fn, .arg = arg};
-    notes *book = self.rank == 0 ? calloc(1, sizeof *book) : NULL;
-    if (self.rank == 0 && book == NULL)
+    sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count};
+    notes *books = self.rank == 0 ? calloc((size_t)count, sizeof *books) : NULL;
+    if (self.rank == 0 && books == NULL)
         return TP_ERR_MEMORY;
     tp_status status = warm_up(&self, plan);
     if (status == TP_OK)
-        status = take_samples(&self, plan, book);
-    if (status == TP_OK && self.rank == 0)
-        take_figure(&book->near, &book->far, book->probes, team->probed, figure);
-    free(book);
+        status = take_samples(&self, plan, books);
+    for (int i = 0; i < count && status == TP_OK && self.rank == 0; i++)
+        take_figure(&books[i].near, &books[i].far, books[i].probes, team->probed, parts[i].figure);
+    free(books);
     return status;
+}
+
+tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
+                             bench_team_figure *figure)
+{
+    const bench_team_part part = {fn, arg, figure, false};
+    return bench_team_compare(team, ctx, plan, &part, 1);
 }
 
 double bench_team_comm_share(const bench_team *team)

@@ -10,6 +10,9 @@
 
 #define BENCH_RANKS 64
 
+/* Parts of one comparison that are measured in turns. */
+#define BENCH_TEAM_PARTS 4
+
 typedef struct bench_team {
     int ranks;
     bool probed; /* ranks 0 and 1 have cores of their own, so how far these are from each other can be felt */
@@ -21,7 +24,7 @@ typedef struct bench_team {
     } slot[BENCH_RANKS];
     bench_turns *turns; /* NULL: alone */
     int party;
-    int64_t repeats; /* of the call within one sample */
+    int64_t repeats[BENCH_TEAM_PARTS]; /* of the call within one sample */
     bool more;
     struct {
         _Alignas(64) atomic_long turn;
@@ -49,6 +52,15 @@ void bench_team_init(bench_team *team, int ranks, int cores);
 /* Collective: times fn(arg), taking turns with other parties for each sample. Rank 0 gets the figure. Called without the turn. */
 tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
                              bench_team_figure *figure);
+
+/* The same for up to BENCH_TEAM_PARTS functions, sample by sample in turns, so that a slow moment falls on all of them. plan->seconds is for each. */
+typedef struct bench_team_part {
+    tp_status (*fn)(void *arg);
+    void *arg;
+    bench_team_figure *figure;
+    bool lanes; /* its own lanes take the core from the compute thread: a switch says nothing, all samples count */
+} bench_team_part;
+tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count);
 
 /* Part of all ranks' time inside samples that went into communication, waiting for peers included. Not while ranks measure. */
 double bench_team_comm_share(const bench_team *team);

@@ -80,7 +80,7 @@ static int take_model(bench_call *call, tp_model_desc *desc)
     }
     desc->dropout = (float)o->dropout;
     desc->sequence_parallel = o->sequence_parallel;
-    return BENCH_OK;
+    return bench_take_overlap(call, &desc->overlap, &desc->chunks);
 }
 
 static void take_trainer(const bench_call *call, bench_training *training)
@@ -166,7 +166,10 @@ void bench_training_close(bench_training *training)
 void bench_training_describe(const bench_training *training, char *text, size_t bytes)
 {
     const tp_model_desc *m = &training->model;
-    snprintf(text, bytes, "%s family, %lld layers, hidden %lld, heads %lld, ffn %lld, vocabulary %lld: %.4g M parameters; sequence %lld of %s",
+    char overlap[48] = "";
+    if (m->overlap != TP_OVERLAP_NONE)
+        snprintf(overlap, sizeof overlap, "; overlap %s, chunks %d", bench_overlap_names[m->overlap], m->chunks);
+    snprintf(text, bytes, "%s family, %lld layers, hidden %lld, heads %lld, ffn %lld, vocabulary %lld: %.4g M parameters; sequence %lld of %s%s",
              bench_family_names[m->family], (long long)m->layers, (long long)m->hidden, (long long)m->heads, (long long)m->ffn,
-             (long long)m->vocabulary, (double)tp_model_parameters(m) / 1e6, (long long)training->trainer.sequence, training->text);
+             (long long)m->vocabulary, (double)tp_model_parameters(m) / 1e6, (long long)training->trainer.sequence, training->text, overlap);
 }

@@ -28,6 +28,8 @@ typedef struct tp_model_desc {
     float label_smoothing, z_loss;
     tp_dtype dtype;
     bool sequence_parallel;
+    tp_overlap overlap; /* of the blocks' and the head's collectives with GEMMs; the same bits with any */
+    int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
 } tp_model_desc;
 
 /* The first module reads the pass's ids, the last is the head. Activations between modules are [tokens here, features] of one dtype, and have

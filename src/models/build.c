@@ -47,6 +47,8 @@ static tp_block_desc block_desc(const tp_model_desc *desc, int64_t index, const 
                            .hidden = desc->hidden,
                            .dtype = desc->dtype,
                            .sequence_parallel = desc->sequence_parallel,
+                           .overlap = desc->overlap,
+                           .chunks = desc->chunks,
                            .layer = (uint32_t)index + 1, /* 0 is the embedding */
                            .place = TP_NORM_PRE,
                            .norm = gpt2 ? TP_NORM_LAYER : TP_NORM_RMS,
@@ -104,6 +106,8 @@ static tp_status add_head(building *b)
                              .out_features = desc->vocabulary,
                              .dtype = desc->dtype,
                              .sequence_parallel = desc->sequence_parallel,
+                             .overlap = desc->overlap,
+                             .chunks = desc->chunks,
                              .init_std = init_std,
                              .weight = desc->tied > 0 ? tp_module_param(&b->modules[0], "wte.weight") : NULL};
     tp_cross_entropy_desc loss = {

@@ -100,6 +100,7 @@ tp_status tpi_model_check(tp_ctx *ctx, const tp_model_desc *desc, int tp)
     TPI_TRY(check_reals(ctx, desc));
     TPI_TRY(check_division(ctx, desc));
     TPI_TRY(tpi_layer_check_dtype(ctx, "model", desc->dtype));
+    TPI_TRY(tpi_layer_check_overlap(ctx, "model", desc->overlap, desc->chunks));
     tp_model_desc full = tpi_model_resolve(desc);
     TPI_TRY(check_share(ctx, "heads", full.heads, tp));
     TPI_TRY(check_share(ctx, "ffn", full.ffn, tp));

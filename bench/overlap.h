@@ -1,0 +1,46 @@
+/* tp_bench linear, mlp, attention --overlap: how much of a layer's communication its GEMMs hide. */
+#ifndef BENCH_OVERLAP_H
+#define BENCH_OVERLAP_H
+
+#include "layer_case.h"
+#include "parallel.h"
+#include "trace_file.h"
+
+/* (compute + comm - fused) / min(compute, comm); NaN where one of them is 0. */
+double bench_hidden(double compute, double comm, double fused);
+
+/* The most that can be hidden with `chunks` chunks of the remote half: half a chunk's transfer has nothing to hide under. NaN where the algorithm has no chunks. */
+double bench_hidden_bound(tp_overlap overlap, int chunks);
+
+/* Chunks that a plan gets that is asked for `chunks` (0: the default). */
+int bench_chunks_of(tp_overlap overlap, int ranks, int chunks);
+
+/* What one algorithm reached in one pass. */
+typedef struct bench_overlap_figures {
+    bench_team_figure compute, comm, none, fused;
+    double moved;        /* bytes over one rank's link */
+    double different;    /* values that differ from those of `none` */
+    double from_first;   /* values of `none` that differ from those of one rank */
+} bench_overlap_figures;
+
+typedef struct bench_overlap_job {
+    bench_call *call;
+    bench_layer_shape shape; /* overlap and chunks are what is measured */
+    int ranks;
+    bool backward;
+    tp_link link;
+    bool compute_only; /* only figures->compute and moved */
+    bench_layer_reference *reference; /* one rank's results, or what becomes it; NULL: nothing is checked */
+    bench_layer_reference plain;      /* of `none` */
+    bench_team team;
+    bench_overlap_figures *figures;
+    bench_trace *trace; /* NULL: none */
+} bench_overlap_job;
+
+/* Runs a world of ranks. On failure tp_last_message() says why. */
+tp_status bench_overlap_run(bench_overlap_job *job);
+
+/* Fills call->table; the call's options and the shape have been checked. */
+int bench_command_overlap(bench_call *call, const bench_layer_shape *shape);
+
+#endif

@@ -1,0 +1,133 @@
+/* One algorithm in one pass of one layer: checked, then measured in turns with its parts alone and with `none`. */
+#include "alone_case.h"
+#include "overlap.h"
+
+#include "core/context.h"
+
+#include <math.h>
+
+double bench_hidden(double compute, double comm, double fused)
+{
+    double shorter = compute < comm ? compute : comm;
+    return shorter > 0 ? (compute + comm - fused) / shorter : NAN;
+}
+
+double bench_hidden_bound(tp_overlap overlap, int chunks)
+{
+    bool chunked = overlap == TP_OVERLAP_RING || overlap == TP_OVERLAP_PIPELINE || overlap == TP_OVERLAP_PULL;
+    return chunked && chunks > 0 ? 1 - 0.5 / chunks : NAN;
+}
+
+int bench_chunks_of(tp_overlap overlap, int ranks, int chunks)
+{
+    const tp_plan_desc desc = {.algorithm = overlap, .pattern = TP_PATTERN_CHAIN, .ranks = ranks, .chunks = chunks};
+    tp_plan *plan = NULL;
+    if (overlap == TP_OVERLAP_AUTO || tp_plan_create(&desc, &plan) != TP_OK)
+        return chunks;
+    int made = plan->chunks;
+    tp_plan_destroy(plan);
+    return made;
+}
+
+/* One rank's layers. */
+typedef struct rank_case {
+    bench_layer plain, fused; /* with `none`, and with the algorithm */
+    bench_alone alone;
+} rank_case;
+
+static tp_status open_case(const bench_overlap_job *job, tp_ctx *ctx, rank_case *c)
+{
+    bench_layer_shape plain = job->shape;
+    plain.overlap = TP_OVERLAP_NONE;
+    plain.chunks = 0;
+    TPI_TRY(bench_layer_open(&c->plain, ctx, &plain));
+    if (!job->compute_only)
+        TPI_TRY(bench_layer_open(&c->fused, ctx, &job->shape));
+    TPI_TRY(bench_layer_forward(&c->plain));
+    return bench_alone_open(&c->alone, &c->plain, job->backward);
+}
+
+static void close_case(rank_case *c)
+{
+    bench_alone_close(&c->alone);
+    bench_layer_close(&c->fused);
+    bench_layer_close(&c->plain);
+}
+
+/* Compares a layer's results with a reference, or makes them the reference if there is none yet; different: on all ranks. */
+static tp_status meet_reference(bench_overlap_job *job, tp_ctx *ctx, bench_layer *layer, bench_layer_reference *reference, double *different)
+{
+    bool root = tp_ctx_rank(ctx) == 0;
+    double missing = 0;
+    if (root && reference->y == NULL && !bench_layer_reference_open(reference, layer))
+        missing = 1;
+    TPI_TRY(bench_team_sum(&job->team, ctx, missing, &missing));
+    if (missing > 0)
+        return TP_ERR_MEMORY;
+    int64_t here = 0;
+    double all = 0;
+    TPI_TRY(bench_layer_compare(layer, reference, &here));
+    TPI_TRY(bench_team_sum(&job->team, ctx, (double)here, &all));
+    if (root) {
+        *different = all;
+        reference->ready = true;
+    }
+    return bench_team_sum(&job->team, ctx, 0, &all);
+}
+
+static tp_status check(bench_overlap_job *job, tp_ctx *ctx, rank_case *c)
+{
+    if (job->reference == NULL)
+        return TP_OK;
+    TPI_TRY(meet_reference(job, ctx, &c->plain, job->reference, &job->figures->from_first));
+    if (job->compute_only)
+        return TP_OK;
+    double unused;
+    TPI_TRY(meet_reference(job, ctx, &c->plain, &job->plain, &unused));
+    return meet_reference(job, ctx, &c->fused, &job->plain, &job->figures->different);
+}
+
+static tp_status measure(bench_overlap_job *job, tp_ctx *ctx, rank_case *c)
+{
+    const bench_options *options = &job->call->options;
+    bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds};
+    tp_status (*pass)(void *) = job->backward ? bench_layer_backward : bench_layer_forward;
+    const bench_team_part parts[] = {{bench_alone_compute, &c->alone, &job->figures->compute, false},
+                                     {bench_alone_comm, &c->alone, &job->figures->comm, false},
+                                     {pass, &c->plain, &job->figures->none, false},
+                                     {pass, &c->fused, &job->figures->fused, job->shape.overlap != TP_OVERLAP_NONE}};
+    TPI_TRY(bench_layer_forward(&c->plain));
+    TPI_TRY(bench_alone_comm(&c->alone));
+    if (tp_ctx_rank(ctx) == 0)
+        job->figures->moved = c->alone.moved;
+    if (job->compute_only)
+        return bench_team_compare(&job->team, ctx, &plan, parts, 1);
+    TPI_TRY(bench_layer_forward(&c->fused));
+    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, 4));
+    return job->trace != NULL ? bench_trace_run(job->trace, ctx, pass, &c->fused) : TP_OK;
+}
+
+static tp_status rank_main(tp_ctx *ctx, void *arg)
+{
+    bench_overlap_job *job = arg;
+    rank_case c = {0};
+    tp_status status = open_case(job, ctx, &c);
+    if (status == TP_OK)
+        status = check(job, ctx, &c);
+    if (status == TP_OK)
+        status = measure(job, ctx, &c);
+    close_case(&c);
+    return status;
+}
+
+tp_status bench_overlap_run(bench_overlap_job *job)
+{
+    tp_run_options start = bench_run_options(job->call, job->ranks, bench_threads_for(job->call, job->ranks));
+    start.link = job->link;
+    bench_team_init(&job->team, job->ranks, job->call->machine.cores);
+    if (job->trace != NULL)
+        job->trace->ranks = job->ranks;
+    tp_status status = tp_run_ranks(&start, rank_main, job);
+    bench_layer_reference_close(&job->plain);
+    return status;
+}
