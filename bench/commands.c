@@ -24,14 +24,17 @@ const bench_command bench_command_table[] = {
      "  tp_bench collective\n  tp_bench collective --ranks 2,4 -b 1K -e 16M -f 4 -o all_reduce -d bf16 --place in\n"
      "  tp_bench collective --operation all_reduce --algorithm one-shot,two-shot --plot all_reduce.svg\n"},
     {"linear", BENCH_LINEAR, bench_command_layer, "a linear layer, forward and backward",
-     "Times forward and backward (input and weight gradients) on each degree, and compares all results bit for bit with those of the first degree.\n",
-     "  tp_bench linear\n  tp_bench linear --kind row --hidden 768 --ffn 3072 --batch 4 --sequence 128 --ranks 1,2\n"},
+     "Times forward and backward (input and weight gradients) on each degree, and compares all results bit for bit with those of the first degree.\n"
+     "--overlap measures in turns the GEMMs alone (t_gemm), the transfers alone (t_comm), the pass without overlap (t_none) and with it (t_fused): hidden =\n"
+     "(t_gemm + t_comm - t_fused) / min(t_gemm, t_comm), beside the bound of that many chunks; share = t_gemm / t_fused where no link is modelled. Bits are\n"
+     "compared with those of none and of one rank.\n",
+     "  tp_bench linear\n  tp_bench linear --overlap ring,pull --chunks 4,8 --link gemm --sequence-parallel --hidden 1024 --ffn 4096 --batch 8\n  tp_bench linear --kind row --hidden 768 --ffn 3072 --batch 4 --sequence 128 --ranks 1,2\n"},
     {"mlp", BENCH_MLP, bench_command_layer, "a feed-forward layer, forward and backward",
-     "As linear.\n", "  tp_bench mlp --activation swiglu --dtype bf16\n  tp_bench mlp --model gpt2 --ranks 1,2 --threads 1\n"},
+     "As linear.\n", "  tp_bench mlp --activation swiglu --dtype bf16\n  tp_bench mlp --overlap direct --sequence-parallel\n  tp_bench mlp --model gpt2 --ranks 1,2 --threads 1\n"},
     {"attention", BENCH_ATTENTION, bench_command_layer, "an attention layer, forward and backward",
      "As linear.\n", "  tp_bench attention --hidden 768 --heads 12 --sequence 1024\n  tp_bench attention --model llama3-8b --batch 1 --sequence 256\n"},
     {"block", BENCH_BLOCK, bench_command_layer, "a transformer block, forward and backward",
-     "As linear.\n", "  tp_bench block --model gpt2 --sequence 256 --ranks 1,2\n"},
+     "As linear.\n", "  tp_bench block --model gpt2 --sequence 256 --ranks 1,2\n  tp_bench block --overlap direct --sequence-parallel\n"},
     {"model", BENCH_MODEL, bench_command_model, "one training step of a whole model, by phases, and its memory",
      "Times forward, backward, finishing of gradients and optimizer; tokens/s; share of the measured peak. --dry-run prints sizes predicted by pure\n"
      "functions and measures nothing; without it the prediction stands beside what was used.\n",

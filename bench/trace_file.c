@@ -9,7 +9,8 @@ static void take_events(bench_trace *trace, int rank, const tp_trace_span *spans
 {
     trace->rank[rank].count = count < BENCH_TRACE_SPANS ? count : BENCH_TRACE_SPANS;
     for (int64_t i = 0; i < trace->rank[rank].count; i++) {
-        const tp_plan_op *op = &spans[i].plan->rank[rank].op[spans[i].op];
+        int place = rank < spans[i].plan->ranks ? rank : 0; /* a plan without peers is of one rank */
+        const tp_plan_op *op = &spans[i].plan->rank[place].op[spans[i].op];
         trace->rank[rank].event[i] = (bench_trace_event){.kind = op->kind,
                                                          .lane = op->lane,
                                                          .part = op->part,

@@ -101,7 +101,7 @@ Test(command, collective)
 {
     expect("collective --ranks 2,3 -b 100 -e 5000 -f 7 --seconds 0.001 --samples 2 -w 1 --dtype f32,u8", 0, "Out of bounds values : 0 OK",
            "Avg bus bandwidth");
-    expect("collective --ranks 2 -b 1K -e 1K -o all_reduce --seconds 0.001 --samples 2 -w 1 --link-latency 1e-5 --link-bandwidth 1e9", 0,
+    expect("collective --ranks 2 -b 1K -e 1K -o all_reduce --seconds 0.001 --samples 2 -w 1 --link 10us,1GB/s", 0,
            "modelled link", "all_reduce");
 }
 
@@ -118,6 +118,51 @@ Test(command, layers)
         expect(arguments, 0, "reference", "yes");
         cr_expect_null(strstr(text, "FAILED"), "%s", text);
     }
+}
+
+/* Every algorithm has the bits of `none` and of one rank: the exit status says so. */
+Test(command, overlap)
+{
+    static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu", "attention"};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, "%s --overlap %s --chunks 2 --hidden 64%s --batch 1 --sequence 23 --dtype %s --samples 2 --seconds 0.001%s",
+                 layers[i], i == 1 ? "none,bulk,ring" : "pipeline,pull,direct", i < 3 ? " --ffn 96" : "", i % 2 == 0 ? "f32" : "bf16",
+                 i < 3 ? " --sequence-parallel" : "");
+        expect(arguments, 0, "hidden", "both");
+        cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    }
+    expect("mlp --overlap pull --link gemm --sequence-parallel --hidden 64 --batch 1 --sequence 50 --dtype f32 --samples 2 --seconds 0.001 "
+           "--trace bench_trace.json", 0, "modelled link", "as fast as makes its transfers as long");
+    FILE *file = fopen("bench_trace.json", "r");
+    cr_assert_not_null(file);
+    size_t used = fread(text, 1, sizeof text - 1, file);
+    text[used] = '\0';
+    fclose(file);
+    cr_expect_not_null(strstr(text, "\"traceEvents\""), "%s", text);
+    cr_expect_not_null(strstr(text, "\"name\": \"gemm 0\", \"ph\": \"X\", \"pid\": 1"), "%s", text);
+    remove("bench_trace.json");
+}
+
+Test(command, overlap_of_models)
+{
+    expect("block --overlap ring --hidden 64 --ffn 96 --batch 1 --sequence 9 --dtype f32 --samples 2 --seconds 0.001 --sequence-parallel", 0, "reference",
+           "yes");
+    expect("model --overlap direct --chunks 2 --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 2", 0, "overlap direct, chunks 2", "tokens/s");
+}
+
+Test(command, overlap_refusals)
+{
+    expect("mlp --overlap rign", 2, "rign", "did you mean 'ring'");
+    expect("mlp --chunks 4", 2, "--chunks 4", "--overlap");
+    expect("mlp --overlap ring --chunks 17", 2, "--chunks: 17", "[0, 16]");
+    expect("mlp --trace x.json", 2, "--trace x.json", "--overlap");
+    expect("mlp --link 5us", 2, "--link 5us", "LATENCY,BANDWIDTH");
+    expect("mlp --link 11s,1e9", 2, "--link 11s,1e9", "[0, 10]");
+    expect("mlp --link gemm", 2, "--link gemm", "--overlap");
+    expect("model --overlap ring --link gemm", 2, "--link gemm", "linear, mlp and attention");
+    expect("sweep --overlap ring,pull", 2, "2 are given", "takes 1");
+    expect("collective --overlap ring", 2, "--overlap", "does not belong");
 }
 
 Test(command, model_uses_the_memory_that_was_predicted)

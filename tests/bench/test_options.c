@@ -54,6 +54,27 @@ Test(options, bytes)
     cr_assert_not(bench_parse_bytes("nan", &bytes));
 }
 
+Test(options, link)
+{
+    static const struct {
+        const char *text;
+        double latency, bandwidth;
+    } good[] = {{"5us,2GB/s", 5e-6, 2e9}, {"5e-6,8e8", 5e-6, 8e8}, {"0,1MB/s", 0, 1e6}, {"1ms,3KB/s", 1e-3, 3e3}, {"2s,7B/s", 2, 7}, {"9ns,1TB/s", 9e-9, 1e12}};
+    static const char *const bad[] = {"", "5us", "5us,", ",2GB/s", "5us,2GB", "5 us,1", "-1us,1", "5us,nan", "11,1", "5us,2GB/s,", "gem"};
+    tp_link link;
+    bool gemm;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        cr_assert(bench_parse_link(good[i].text, &link), "%s", good[i].text);
+        cr_assert_float_eq(link.latency_seconds, good[i].latency, 1e-12 * good[i].latency, "%s", good[i].text);
+        cr_assert_float_eq(link.bytes_per_second, good[i].bandwidth, 1e-12 * good[i].bandwidth, "%s", good[i].text);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        cr_assert_not(bench_parse_link_or_gemm(bad[i], &link, &gemm), "%s", bad[i]);
+    cr_assert(bench_parse_link_or_gemm("gemm", &link, &gemm) && gemm && link.latency_seconds > 0);
+    cr_assert(bench_parse_link_or_gemm("2us,gemm", &link, &gemm) && gemm && link.latency_seconds == 2e-6);
+    cr_assert_not(bench_parse_link("2us,gemm", &link));
+}
+
 Test(options, every_kind_is_read)
 {
     cr_assert(READ(BENCH_COLLECTIVE, "--ranks", "1,2,64", "-b", "1K", "--end=2M", "-f", "1.5", "-d", "bf16,i64", "-o", "all", "--no-check", "--json", "--csv", "f.csv"),

@@ -1,0 +1,29 @@
+/* How much was hidden: the figures' definitions. */
+#include <criterion/criterion.h>
+#include <math.h>
+
+#include "overlap.h"
+
+Test(overlap, hidden)
+{
+    cr_assert_eq(bench_hidden(10, 10, 20), 0, "one after the other");
+    cr_assert_eq(bench_hidden(10, 10, 10), 1, "all of it");
+    cr_assert_eq(bench_hidden(10, 4, 12), 0.5, "of the shorter one");
+    cr_assert_eq(bench_hidden(4, 10, 16), -0.5, "slower than one after the other");
+    cr_assert(isnan(bench_hidden(10, 0, 10)), "nothing to hide");
+}
+
+Test(overlap, bound)
+{
+    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_PULL, 2), 0.75);
+    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_RING, 8), 0.9375);
+    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_NONE, 8)));
+    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_DIRECT, 8)));
+    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_PULL, 0)));
+}
+
+Test(overlap, chunks_are_those_of_the_plan)
+{
+    cr_assert_eq(bench_chunks_of(TP_OVERLAP_PULL, 2, 7), 7);
+    cr_assert_gt(bench_chunks_of(TP_OVERLAP_PIPELINE, 2, 0), 0);
+}
