@@ -1,6 +1,7 @@
 #include "counting.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static void *count_allocate(void *user, size_t bytes, size_t alignment)
 {
@@ -9,8 +10,10 @@ static void *count_allocate(void *user, size_t bytes, size_t alignment)
     if (call == counting->fail_at || (counting->fail_later && call > counting->fail_at))
         return NULL;
     void *memory = aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
-    if (memory != NULL)
+    if (memory != NULL) {
+        memset(memory, 0x7f, bytes); /* 3.4e38: whoever reads what was never written will show it */
         atomic_fetch_add(&counting->live, 1);
+    }
     return memory;
 }
 

@@ -1,4 +1,4 @@
-/* An allocator that counts, and fails when told to. */
+/* An allocator that counts, gives poisoned memory, and fails when told to. */
 #ifndef TPT_COUNTING_H
 #define TPT_COUNTING_H
 

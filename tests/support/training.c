@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "counting.h"
 #include "data.h"
 
 typedef struct job {
@@ -182,15 +183,20 @@ tp_status tpt_train(const tpt_training *training, tpt_trained *out)
 {
     *out = (tpt_trained){0};
     job all = {.training = training, .out = out};
+    tpt_counting counting = {0};
     tp_run_options options = {.ranks = training->ranks,
                               .ctx = {.threads = training->threads != 0 ? training->threads : 1,
                                       .seed = training->seed,
+                                      .allocator = tpt_counting_allocator(&counting),
                                       .lane_delay_seed = training->lane_delay_seed}};
     tp_status status = tp_run_ranks(&options, rank_main, &all);
     out->replicas_equal = !atomic_load(&all.replicas_differ);
     if (status != TP_OK)
         fprintf(stderr, "training on %d ranks: %s: %s\n", training->ranks, tp_status_name(status), tp_last_message());
-    return status;
+    if (atomic_load(&counting.live) == 0)
+        return status;
+    fprintf(stderr, "training on %d ranks leaks %lld allocations\n", training->ranks, (long long)atomic_load(&counting.live));
+    return TP_ERR_INTERNAL;
 }
 
 void tpt_trained_free(tpt_trained *trained)
