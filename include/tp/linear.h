@@ -20,7 +20,7 @@ typedef struct tp_linear_desc {
     int64_t in_features, out_features;
     tp_dtype dtype; /* f32, bf16 or f16: of activations and parameters */
     bool bias;
-    bool sequence_parallel; /* the uncut side's tokens are sharded */
+    bool sequence_parallel; /* the uncut side's tokens are sharded; COLUMN and ROW only */
     int parts;              /* of the cut dimension; 0: one part of single features */
     tp_shard_part part[TP_PARAM_PARTS];
     float init_std;     /* 0: 0.02 */

@@ -38,7 +38,28 @@ typedef struct tp_param {
     void *internal;        /* packed copies; belongs to the library */
 } tp_param;
 
+/* A parameter of a module of the caller's own. */
+typedef struct tp_param_desc {
+    const char *name;
+    int dims;         /* 1 or 2 */
+    int64_t shape[2]; /* global */
+    bool sharded;     /* cut along shard_dim over tensor-parallel ranks; else replicated */
+    int shard_dim;
+    int parts; /* 0: one part of single indices */
+    tp_shard_part part[TP_PARAM_PARTS];
+    tp_dtype dtype; /* f32, bf16 or f16 */
+    unsigned flags;
+    tp_init init;
+    float init_std; /* 0: 0.02 */
+} tp_param_desc;
+
 TP_BEGIN_DECLS
+
+/* Allocates this rank's value and gradients (zeroed); the value is undefined until tp_params_init, tp_param_load, or a direct write and tp_param_touch.
+ * A replicated parameter's gradient must come out equal on all ranks, or be PARTIAL. Errors: TP_ERR_ARGUMENT with the field and both numbers,
+ * TP_ERR_DTYPE, TP_ERR_MEMORY; *out is NULL then. tp_param_destroy is for these only: a layer's belong to the layer. */
+TP_API tp_status tp_param_create(tp_ctx *ctx, const tp_param_desc *desc, tp_param **out);
+TP_API void tp_param_destroy(tp_ctx *ctx, tp_param *param);
 
 /* Elements of the global tensor; rows or columns of this rank's shard along shard_dim. */
 TP_API int64_t tp_param_elements(const tp_param *param);

@@ -133,6 +133,9 @@ static tp_status fill(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear *layer)
     layer->desc.name = layer->name;
     layer->group = tp_ctx_group(ctx, TP_AXIS_TP);
     layer->ranks = tp_comm_size(layer->group);
+    if (desc->kind == TP_LINEAR_REPLICATED && desc->sequence_parallel && layer->ranks > 1)
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "%s: a replicated layer (kind %d) sees all tokens, but sequence_parallel would give each of %d ranks its own",
+                          layer->name, (int)desc->kind, layer->ranks);
     TPI_TRY(resolve_parts(ctx, &layer->desc, layer->ranks));
     if (desc->weight != NULL)
         TPI_TRY(check_borrowed(ctx, &layer->desc));

@@ -68,7 +68,8 @@ static tp_status allocate_gradients(tp_ctx *ctx, const tpi_param_desc *desc, int
 static tp_status fill_param(tp_ctx *ctx, const tpi_param_desc *desc, tp_param *param)
 {
     int ranks = group_size(ctx), rank = group_rank(ctx);
-    int written = snprintf(param->name, sizeof param->name, "%s.%s", desc->layer ? desc->layer : "", desc->suffix);
+    int written = desc->layer ? snprintf(param->name, sizeof param->name, "%s.%s", desc->layer, desc->suffix)
+                              : snprintf(param->name, sizeof param->name, "%s", desc->suffix);
     if (written >= (int)sizeof param->name)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "parameter name of %d characters, at most %d", written, TP_PARAM_NAME - 1);
     param->flags = desc->flags;

@@ -7,7 +7,7 @@
 #include "core/context.h"
 
 typedef struct tpi_param_desc {
-    const char *layer, *suffix; /* name is "<layer>.<suffix>" */
+    const char *layer, *suffix; /* name is "<layer>.<suffix>", or "<suffix>" where layer is NULL */
     int dims;
     int64_t shape[2];
     int shard_dim; /* -1: replicated */
