@@ -1,20 +1,24 @@
 /* tp_bench plan: makes, proves, prices and draws plans without running them. */
 #include "command.h"
+#include "plan_run.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, COMM, EXPOSED, HIDDEN, CRITICAL, COLUMNS };
+enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, COMM, EXPOSED, HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"algorithm", "", 0, true},     {"pattern", "", 0, true},      {"ranks", "", 0, false},       {"chunks", "", 0, false},
     {"ops", "a rank", 0, false},    {"sent", "bytes", 0, false},   {"workspace", "bytes", 0, false}, {"largest", "bytes", 0, false},
     {"proven", "", 0, false},       {"time", "ms", 5, false},      {"compute", "ms", 5, false},   {"comm", "ms", 5, false},
-    {"exposed", "ms", 4, false},    {"hidden", "", -3, false},     {"critical", "ops", 0, false},
+    {"exposed", "ms", 4, false},    {"hidden", "", -3, false},     {"critical", "ops", 0, false}, {"measured", "ms", 5, false},
+    {"hidden there", "", -3, false}, {"measured / time", "", -3, false},
 };
 
+/* Runs of one plan, whose median counts. */
+#define RUNS 15
 #define DEFAULT_BYTES 16000000
 #define DEFAULT_LATENCY 5e-6
 #define DEFAULT_BANDWIDTH 8e8
@@ -48,7 +52,7 @@ static int read_machine(bench_call *call, const tp_link *link, pricing *prices)
 {
     const bench_options *options = &call->options;
     if (options->rows == 0 || options->cols == 0 || options->inner == 0)
-        return bench_refuse(call, "costs of a machine (--machine, --algorithm auto) need --rows, --cols and --inner");
+        return bench_refuse(call, "costs of a machine (--machine, --algorithm auto) and runs (--run) need --rows, --cols and --inner");
     tp_machine_default(&prices->machine);
     if (options->machine_file != NULL && tp_machine_load(options->machine_file, &prices->machine) != TP_OK)
         return bench_refuse(call, "--machine: %s", tp_last_message());
@@ -70,7 +74,7 @@ static int choose_prices(bench_call *call, pricing *prices)
     if (options->link != NULL && !bench_parse_link(options->link, &link))
         return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9", options->link);
     const tp_link *given = options->link != NULL ? &link : NULL;
-    prices->shaped = options->machine_file != NULL || wants(&options->overlaps, TP_OVERLAP_AUTO);
+    prices->shaped = options->machine_file != NULL || options->run || wants(&options->overlaps, TP_OVERLAP_AUTO);
     if (prices->shaped && (options->gemm_ms > 0 || options->plan_bytes > 0))
         return bench_refuse(call, "--gemm-ms and --bytes don't go with costs of a machine (--machine, --algorithm auto)");
     fixed_costs(options, given, &prices->fixed);
@@ -123,14 +127,24 @@ static int resolve(bench_call *call, const pricing *prices, tp_plan_desc *desc)
 
 typedef size_t (*writer)(const void *what, char *text, size_t bytes);
 
-static size_t write_svg(const void *timeline, char *text, size_t bytes)
+/* What was found out about one plan. */
+typedef struct finding {
+    tp_timeline *simulated, *measured; /* measured: NULL if it was not run */
+    double measured_hidden;
+    tp_plan_traffic traffic;
+    tp_proof proof;
+} finding;
+
+static size_t write_svg(const void *what, char *text, size_t bytes)
 {
-    return tp_timeline_svg(timeline, NULL, text, bytes);
+    const finding *found = what;
+    return tp_timeline_svg(found->simulated, found->measured, text, bytes);
 }
 
-static size_t write_trace(const void *timeline, char *text, size_t bytes)
+static size_t write_trace(const void *what, char *text, size_t bytes)
 {
-    return tp_timeline_trace(timeline, text, bytes);
+    const finding *found = what;
+    return tp_timeline_trace(found->measured != NULL ? found->measured : found->simulated, text, bytes);
 }
 
 static size_t write_plan(const void *plan, char *text, size_t bytes)
@@ -174,16 +188,17 @@ static int prove(bench_call *call, const tp_plan *plan, tp_proof *proof)
     return BENCH_OK;
 }
 
-static void add_row(bench_call *call, const tp_timeline *timeline, const tp_plan_traffic *traffic, const tp_proof *proof)
+static void add_row(bench_call *call, const finding *found)
 {
+    const tp_timeline *timeline = found->simulated;
     const tp_plan *plan = timeline->plan;
     bench_table *table = &call->table;
     int ops = 0;
     double sent = 0, workspace = 0;
     for (int rank = 0; rank < plan->ranks; rank++) {
         ops = plan->rank[rank].count > ops ? plan->rank[rank].count : ops;
-        sent = traffic->sent[rank] > sent ? traffic->sent[rank] : sent;
-        workspace = traffic->workspace[rank] > workspace ? traffic->workspace[rank] : workspace;
+        sent = found->traffic.sent[rank] > sent ? found->traffic.sent[rank] : sent;
+        workspace = found->traffic.workspace[rank] > workspace ? found->traffic.workspace[rank] : workspace;
     }
     bench_row(table);
     bench_word(table, "%s", tp_overlap_name((tp_overlap)plan->algorithm));
@@ -193,9 +208,9 @@ static void add_row(bench_call *call, const tp_timeline *timeline, const tp_plan
     bench_integer(table, ops);
     bench_integer(table, (int64_t)(sent + 0.5));
     bench_integer(table, (int64_t)(workspace + 0.5));
-    bench_integer(table, (int64_t)(traffic->largest_piece + 0.5));
+    bench_integer(table, (int64_t)(found->traffic.largest_piece + 0.5));
     if (call->options.verify)
-        bench_truth(table, proof->proven);
+        bench_truth(table, found->proof.proven);
     else
         bench_empty(table);
     bench_real(table, timeline->seconds * 1e3);
@@ -204,18 +219,80 @@ static void add_row(bench_call *call, const tp_timeline *timeline, const tp_plan
     bench_real(table, timeline->exposed_seconds * 1e3);
     bench_real(table, timeline->hidden);
     bench_integer(table, timeline->critical_ops);
+    if (found->measured == NULL)
+        return;
+    bench_real(table, found->measured->seconds * 1e3);
+    bench_real(table, found->measured_hidden);
+    bench_real(table, found->measured->seconds / timeline->seconds);
 }
 
-static int show(bench_call *call, const tp_timeline *timeline)
+static int show(bench_call *call, const finding *found)
 {
     const bench_options *options = &call->options;
     int status = BENCH_OK;
     if (options->print_text && may_print(options))
-        status = put_text(call, "-", write_plan, timeline->plan);
+        status = put_text(call, "-", write_plan, found->simulated->plan);
     if (status == BENCH_OK && options->svg != NULL)
-        status = put_text(call, options->svg, write_svg, timeline);
+        status = put_text(call, options->svg, write_svg, found);
     if (status == BENCH_OK && options->trace != NULL)
-        status = put_text(call, options->trace, write_trace, timeline);
+        status = put_text(call, options->trace, write_trace, found);
+    return status;
+}
+
+/* Seconds that ops of a kind and part took on the slowest rank of a run. */
+static double spent(const tp_timeline *timeline, tp_op_kind kind, int part)
+{
+    const tp_plan_rank *list = &timeline->plan->rank[timeline->rank];
+    double seconds = 0;
+    for (int i = 0; i < list->count; i++)
+        if (list->op[i].kind == kind && list->op[i].part == part)
+            seconds += timeline->span[timeline->rank][i].end - timeline->span[timeline->rank][i].begin;
+    return seconds;
+}
+
+/* GEMMs and computes as they are alone: whole, without a link, in a run of `none`. */
+static int measure_alone(bench_call *call, bench_plan_case one, tp_plan_costs *costs)
+{
+    tp_plan *plan = NULL;
+    tp_timeline *alone = NULL;
+    one.desc.algorithm = TP_OVERLAP_NONE;
+    one.desc.chunks = 1;
+    one.link = (tp_link){0, 0};
+    if (tp_plan_create(&one.desc, &plan) != TP_OK)
+        return bench_fail(call, "%s", tp_last_message());
+    int status = bench_plan_run(&one, plan, &alone, call->message) ? BENCH_OK : BENCH_FAILED;
+    for (int part = 0; part < 2 && status == BENCH_OK; part++) {
+        double seconds = spent(alone, TP_OP_GEMM, part);
+        /* What small GEMMs lose is a share of what GEMMs take. */
+        if (costs->gemm_seconds[part] > 0)
+            costs->gemm_overhead[part] *= seconds / costs->gemm_seconds[part];
+        costs->gemm_seconds[part] = seconds;
+    }
+    if (status == BENCH_OK)
+        costs->compute_seconds = spent(alone, TP_OP_COMPUTE, 0);
+    tp_timeline_destroy(alone);
+    tp_plan_destroy(plan);
+    return status;
+}
+
+static int run_for_real(bench_call *call, const pricing *prices, const tp_plan *plan, tp_plan_costs *costs, finding *found)
+{
+    const tp_overlap_shape *shape = &prices->shape;
+    bench_plan_case one = {.desc = {.algorithm = (tp_overlap)plan->algorithm,
+                                    .pattern = (tp_pattern)plan->pattern,
+                                    .ranks = plan->ranks,
+                                    .chunks = plan->chunks},
+                           .dtype = shape->dtype,
+                           .rows = shape->rows,
+                           .cols = shape->cols[0],
+                           .inner = shape->inner[0],
+                           .link = prices->machine.link,
+                           .runs = RUNS};
+    if (!bench_plan_has_layer(one.desc.pattern))
+        return bench_refuse(call, "--run: no layer has the pattern %s alone", tp_pattern_name(one.desc.pattern));
+    int status = measure_alone(call, one, costs);
+    if (status == BENCH_OK && !bench_plan_run(&one, plan, &found->measured, call->message))
+        status = BENCH_FAILED;
     return status;
 }
 
@@ -223,22 +300,29 @@ static int price(bench_call *call, const pricing *prices, const tp_plan_desc *de
 {
     tp_plan_costs costs = prices->fixed;
     tp_overlap_shape shape = shape_for(prices, desc);
-    tp_proof proof = {0};
-    tp_timeline *timeline = NULL;
-    int status = call->options.verify ? prove(call, plan, &proof) : BENCH_OK;
+    finding *found = calloc(1, sizeof *found);
+    if (found == NULL)
+        return bench_fail(call, "out of memory");
+    int status = call->options.verify ? prove(call, plan, &found->proof) : BENCH_OK;
     if (status == BENCH_OK && prices->shaped && tp_overlap_costs(&prices->machine, &shape, plan, &costs) != TP_OK)
         status = bench_fail(call, "%s", tp_last_message());
-    tp_plan_traffic *traffic = malloc(sizeof *traffic);
-    if (status == BENCH_OK && traffic == NULL)
-        status = bench_fail(call, "out of memory");
-    if (status == BENCH_OK && (tp_plan_count_traffic(plan, &costs, traffic) != TP_OK || tp_plan_simulate(plan, &costs, &timeline) != TP_OK))
+    if (status == BENCH_OK && call->options.run)
+        status = run_for_real(call, prices, plan, &costs, found);
+    if (status == BENCH_OK &&
+        (tp_plan_count_traffic(plan, &costs, &found->traffic) != TP_OK || tp_plan_simulate(plan, &costs, &found->simulated) != TP_OK))
         status = bench_fail(call, "%s", tp_last_message());
-    if (status == BENCH_OK) {
-        add_row(call, timeline, traffic, &proof);
-        status = show(call, timeline);
+    if (status == BENCH_OK && found->measured != NULL) {
+        const tp_timeline *timeline = found->simulated;
+        double gemm = timeline->compute_seconds, comm = timeline->comm_seconds, least = gemm < comm ? gemm : comm;
+        found->measured_hidden = (gemm + comm - found->measured->seconds) / least;
     }
-    tp_timeline_destroy(timeline);
-    free(traffic);
+    if (status == BENCH_OK) {
+        add_row(call, found);
+        status = show(call, found);
+    }
+    tp_timeline_destroy(found->simulated);
+    tp_timeline_destroy(found->measured);
+    free(found);
     return status;
 }
 
@@ -295,7 +379,7 @@ int bench_command_plan(bench_call *call)
     }
     bench_begin(call, columns, COLUMNS);
     call->table.plot = (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = -1, .groups = 3, .group = {ALGORITHM, PATTERN, RANKS}};
-    snprintf(call->table.title, sizeof call->table.title, "plans, simulated: nothing was run");
+    snprintf(call->table.title, sizeof call->table.title, "%s", options->run ? "plans, simulated and run" : "plans, simulated: nothing was run");
     for (int p = 0; p < options->patterns.count; p++)
         for (int r = 0; r < options->ranks.count; r++)
             for (int a = 0; a < options->overlaps.count && status == BENCH_OK; a++)
@@ -305,7 +389,10 @@ int bench_command_plan(bench_call *call)
                                                    .ranks = (int)options->ranks.value[r]});
     const tp_link *link = prices->shaped ? &prices->machine.link : &prices->fixed.link;
     if (link->bytes_per_second > 0)
-        bench_note(&call->table, "link: %g us, %.4g GB/s in each direction of each rank", link->latency_seconds * 1e6, link->bytes_per_second / 1e9);
+        bench_note(&call->table, "modelled link: %g us, %.4g GB/s in each direction of each rank", link->latency_seconds * 1e6,
+                   link->bytes_per_second / 1e9);
+    if (options->run)
+        bench_note(&call->table, "measured: median of %d runs of the layer; GEMMs and the simulation's costs are of a run of none without a link", RUNS);
     if (prices->shaped)
         bench_note(&call->table, "costs of machine '%s'; adds, copies and fixed costs included", prices->machine.name);
     else

@@ -132,6 +132,8 @@ const bench_option bench_option_table[] = {
     {"rows", 0, BENCH_OPTION_INTEGER, AT(rows), BENCH_PLAN, 1, 1e9, NULL, "N", "tokens, of all ranks"},
     {"cols", 0, BENCH_OPTION_INTEGER, AT(cols), BENCH_PLAN, 1, 1e6, NULL, "N", "output features of the GEMMs on one rank"},
     {"inner", 0, BENCH_OPTION_INTEGER, AT(inner), BENCH_PLAN, 1, 1e6, NULL, "N", "input features of the GEMMs on one rank"},
+    {"run", 0, BENCH_OPTION_FLAG, AT(run), BENCH_PLAN, 0, 0, NULL, NULL,
+     "run each plan too, by the layer that has it, and compare; needs --rows --cols --inner"},
     {"print", 0, BENCH_OPTION_FLAG, AT(print_text), BENCH_PLAN, 0, 0, NULL, NULL, "print the plan's text form"},
     {"svg", 0, BENCH_OPTION_TEXT, AT(svg), BENCH_PLAN, 0, 0, NULL, "FILE", "draw lanes x time; of one plan"},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_PLAN, 0, 0, NULL, "FILE", "write a Chrome/Perfetto trace; of one plan"},

@@ -87,7 +87,7 @@ typedef struct bench_options {
     int64_t iterations;
     /* plans */
     bench_list overlaps, patterns, chunk_counts;
-    bool verify, print_text;
+    bool verify, print_text, run;
     int64_t rows, cols, inner, plan_bytes;
     double gemm_ms, compute_ms;
     const char *link, *machine_file, *out, *svg, *trace;
