@@ -250,12 +250,12 @@ static double spent(const tp_timeline *timeline, tp_op_kind kind, int part)
     return seconds;
 }
 
-/* GEMMs and computes as they are alone: whole, without a link, in a run of `none`. */
+/* GEMMs and computes as they are alone: whole, without a link. */
 static int measure_alone(bench_call *call, bench_plan_case one, tp_plan_costs *costs)
 {
     tp_plan *plan = NULL;
     tp_timeline *alone = NULL;
-    one.desc.algorithm = TP_OVERLAP_NONE;
+    one.desc.algorithm = bench_plan_has_layer(TP_OVERLAP_NONE, one.desc.pattern) ? TP_OVERLAP_NONE : TP_OVERLAP_PIPELINE;
     one.desc.chunks = 1;
     one.link = (tp_link){0, 0};
     if (tp_plan_create(&one.desc, &plan) != TP_OK)
@@ -288,8 +288,8 @@ static int run_for_real(bench_call *call, const pricing *prices, const tp_plan *
                            .inner = shape->inner[0],
                            .link = prices->machine.link,
                            .runs = RUNS};
-    if (!bench_plan_has_layer(one.desc.pattern))
-        return bench_refuse(call, "--run: no layer has the pattern %s alone", tp_pattern_name(one.desc.pattern));
+    if (!bench_plan_has_layer(one.desc.algorithm, one.desc.pattern))
+        return bench_refuse(call, "--run: no layer runs a plan of %s on %s", tp_overlap_name(one.desc.algorithm), tp_pattern_name(one.desc.pattern));
     int status = measure_alone(call, one, costs);
     if (status == BENCH_OK && !bench_plan_run(&one, plan, &found->measured, call->message))
         status = BENCH_FAILED;
@@ -392,7 +392,7 @@ int bench_command_plan(bench_call *call)
         bench_note(&call->table, "modelled link: %g us, %.4g GB/s in each direction of each rank", link->latency_seconds * 1e6,
                    link->bytes_per_second / 1e9);
     if (options->run)
-        bench_note(&call->table, "measured: median of %d runs of the layer; GEMMs and the simulation's costs are of a run of none without a link", RUNS);
+        bench_note(&call->table, "measured: median of %d runs of the layer; the simulation takes GEMMs as they are whole and without a link", RUNS);
     if (prices->shaped)
         bench_note(&call->table, "costs of machine '%s'; adds, copies and fixed costs included", prices->machine.name);
     else

@@ -44,10 +44,11 @@ static bool is_feed_forward(tp_pattern pattern)
     return pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_REDUCE;
 }
 
-bool bench_plan_has_layer(tp_pattern pattern)
+bool bench_plan_has_layer(tp_overlap algorithm, tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_GEMM_REDUCE || is_backward(pattern) ||
-           is_feed_forward(pattern);
+    bool several = is_backward(pattern) || is_feed_forward(pattern);
+    return several ? algorithm != TP_OVERLAP_NONE
+                   : pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_GEMM_REDUCE;
 }
 
 /* A backward GEMM of rows x cols x inner is that of a column layer with cols features in and inner out on each rank. */

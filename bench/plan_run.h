@@ -12,8 +12,9 @@ typedef struct bench_plan_case {
     int runs;
 } bench_plan_case;
 
-/* Whether there is a layer for the pattern: linear layers forward and backward, the feed-forward layer forward. */
-bool bench_plan_has_layer(tp_pattern pattern);
+/* Whether a layer runs such a plan: linear layers forward and backward, the feed-forward layer forward. With `none` a layer runs backward and chains as
+ * several plans. */
+bool bench_plan_has_layer(tp_overlap algorithm, tp_pattern pattern);
 
 /* The run whose time is the median of c->runs, after two more to warm up. `plan` is that of c->desc; the timeline borrows it. On failure false with a
  * message. */

@@ -97,6 +97,17 @@ Test(plan, automatic_choice_says_why)
     expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --link 0,1e15", 0, "* none", "nothing is faster than none");
 }
 
+Test(plan, runs_for_real)
+{
+    static const char *const patterns[] = {"gather-gemm", "gemm-scatter", "gemm-reduce", "backward", "backward-reduce", "chain", "chain-reduce"};
+    for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
+        char arguments[256];
+        snprintf(arguments, sizeof arguments, "plan --run --rows 37 --cols 24 --inner 16 --algorithm pull,direct --chunks 2 --pattern %s --link 0,1e9", patterns[i]);
+        expect(arguments, 0, "median of 15 runs", "simulated and run");
+    }
+    expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm none --pattern chain", 2, "--run", "none on chain");
+}
+
 Test(plan, refusals)
 {
     expect("plan --algorithm fast", 2, "unknown 'fast'", "pull");
