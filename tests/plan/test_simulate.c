@@ -117,6 +117,23 @@ Test(simulate, closed_form_of_pull)
             }
 }
 
+/* Link time = GEMM time, 5 us of latency under 10 ms, at most 16 chunks of the remote part: nine tenths can be hidden, forward and backward. */
+Test(simulate, nine_tenths_hidden)
+{
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER, TP_PATTERN_BACKWARD, TP_PATTERN_CHAIN, TP_PATTERN_CHAIN_CORE};
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+        for (int n = 2; n <= 8; n *= 2) {
+            double best = 0, part = (double)(n - 1) / n;
+            tp_plan_costs costs = tpt_costs(0.010, 0.010 / part);
+            costs.link.latency_seconds = 5e-6;
+            costs.compute_seconds = 0.001;
+            for (int algorithm = TP_OVERLAP_BULK; algorithm < TP_OVERLAP_AUTO; algorithm++)
+                for (int chunks = 1; chunks * (n - 1) <= 16; chunks++)
+                    best = fmax(best, run((tp_overlap)algorithm, patterns[p], n, chunks, costs).hidden);
+            cr_assert(best >= 0.9, "%s on %d ranks: %g", tp_pattern_name(patterns[p]), n, best);
+        }
+}
+
 /* c collectives: the first has nothing to hide under. */
 Test(simulate, pipeline_of_two_stages)
 {
