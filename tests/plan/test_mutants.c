@@ -10,7 +10,12 @@
 #include "support/interpreter.h"
 #include "support/mutants.h"
 
-#define RUNS 20 /* of a mutant that verify calls proven */
+/* Of a mutant that verify calls proven. */
+#ifdef TPT_SANITIZED
+#define RUNS 4
+#else
+#define RUNS 20
+#endif
 
 typedef struct tally {
     int plans, mutants[TPT_MUTATIONS], caught[TPT_MUTATIONS][TP_FAULTS];
@@ -164,14 +169,31 @@ Test(mutants, direct)
     try_all(TP_OVERLAP_DIRECT);
 }
 
+/* Fewer and smaller where runs are slow. */
+#ifdef TPT_SANITIZED
+#define SAMPLED_SIZES                                                                                                  \
+    {5, 2},                                                                                                            \
+    {                                                                                                                  \
+        3, 5                                                                                                           \
+    }
+#define SAMPLED 4
+#else
+#define SAMPLED_SIZES                                                                                                  \
+    {5, 5}, {5, 2}, {3, 7}, {8, 3}, {7, 1},                                                                            \
+    {                                                                                                                  \
+        16, 2                                                                                                          \
+    }
+#define SAMPLED 40
+#endif
+
 Test(mutants, sampled)
 {
-    static const int sizes[][2] = {{5, 5}, {5, 2}, {3, 7}, {8, 3}, {7, 1}, {16, 2}};
+    static const int sizes[][2] = {SAMPLED_SIZES};
     tally t = {.confirm_at_most = 3};
     for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
                 if (!is_none((tp_overlap)algorithm, (tp_pattern)pattern))
-                    try_plan((tp_overlap)algorithm, (tp_pattern)pattern, sizes[i], 40, &t);
+                    try_plan((tp_overlap)algorithm, (tp_pattern)pattern, sizes[i], SAMPLED, &t);
     report("sampled", &t);
 }
