@@ -212,6 +212,11 @@ static tp_tensor activation(const tp_model *model, const tp_pass *pass, int inde
     return tp_tensor_2d(memory, model->dtype, mine.end - mine.begin, features_of(model, index));
 }
 
+static void *place_in(void *memory, size_t at)
+{
+    return memory != NULL ? (char *)memory + at : NULL;
+}
+
 /* Saved memory is, module by module, what the module saves and then its output. Fills the slots unless `saved` is NULL; returns the bytes. */
 static size_t lay_out(const tp_model *model, const tp_pass *pass, void *saved)
 {
@@ -219,10 +224,10 @@ static size_t lay_out(const tp_model *model, const tp_pass *pass, void *saved)
     tp_tensor x = tp_tensor_none();
     for (int i = 0; i < model->count; i++) {
         const tp_module *module = &model->modules[i];
-        model_slot slot = {.saved = (char *)saved + at, .x = x};
+        model_slot slot = {.saved = place_in(saved, at), .x = x};
         at = tpi_bytes_sum(at, tpi_bytes_aligned(module->table->saved_bytes(module->self, pass)));
         if (i < model->count - 1) {
-            slot.y = activation(model, pass, i, (char *)saved + at);
+            slot.y = activation(model, pass, i, place_in(saved, at));
             at = tpi_bytes_sum(at, tpi_bytes_aligned(tp_tensor_bytes(slot.y)));
         }
         x = slot.y;
