@@ -6,10 +6,11 @@
 
 #include "cpu/machines.h"
 
+/* ---- long rows ---------------------------------------------------------------------------------------------------------------------------- */
+
+#ifndef TPT_SANITIZED /* minutes of shadow memory */
 #define PAGE ((size_t)4096)
 #define TILE ((size_t)64 << 20)
-
-/* ---- long rows ---------------------------------------------------------------------------------------------------------------------------- */
 
 /* `bytes` (a multiple of the tile) of address space that repeats one tile, and one page of its own behind. */
 typedef struct tiled {
@@ -34,7 +35,6 @@ static void tiled_unmap(tiled *map)
     munmap(map->memory, map->bytes + PAGE);
 }
 
-#ifndef TPT_SANITIZED /* minutes of shadow memory */
 static const int64_t long_row = (INT64_C(1) << 31) + 3;
 
 static tp_ctx *new_ctx(void)
