@@ -71,6 +71,7 @@ tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out);
 /* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on
  * this rank). Only the first abort of a world counts. */
 int tpi_world_ranks(const tp_world *world);
+tp_link tpi_world_link(const tp_world *world);
 void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
 
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */

@@ -83,6 +83,11 @@ int tpi_world_ranks(const tp_world *world)
     return world->desc.ranks;
 }
 
+tp_link tpi_world_link(const tp_world *world)
+{
+    return world->desc.link;
+}
+
 void tpi_world_abort(tp_world *world, int world_rank, tp_status status, const char *message)
 {
     if (status == TP_OK)

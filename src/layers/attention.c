@@ -176,13 +176,13 @@ static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_
     call.saved = saved;
     saved->qkv_input.x = io->in;
     saved->proj_input.x = saved->core;
-    return tpi_chain_forward(&call, layer->chain, io);
+    return tpi_chain_forward(&call, &layer->chain, io);
 }
 
 static tp_status forward_in(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
 {
     tp_io qkv = {.in = io->in, .out = saved->qkv};
-    if (layer->chain != NULL)
+    if (tpi_site_at(&layer->chain, pass->tokens) != NULL)
         return forward_chain(ctx, layer, pass, io, saved);
     TPI_TRY(tp_linear_forward(ctx, layer->qkv, pass, &qkv, &saved->qkv_input));
     TPI_TRY(tpi_attention_rotate(ctx, layer, pass, &saved->qkv, false));

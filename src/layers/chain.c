@@ -1,8 +1,18 @@
 #include "layers/chain.h"
 
-tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, bool whole_core, tpi_prepared **out)
+/* For AUTO: the same on all ranks. What lies between hides nothing and costs the same under every algorithm. */
+static tp_overlap_shape shape_of(const tp_linear *first, const tp_linear *second)
 {
-    *out = NULL;
+    int64_t ranks = first->ranks;
+    int64_t out = (first->desc.out_features + ranks - 1) / ranks, in = (second->desc.in_features + ranks - 1) / ranks;
+    return (tp_overlap_shape){.dtype = first->desc.dtype,
+                              .cols = {out, second->desc.out_features},
+                              .inner = {first->desc.in_features, in}};
+}
+
+tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, bool whole_core, tpi_site *out)
+{
+    *out = (tpi_site){NULL, NULL};
     if (first->ranks == 1 || first->desc.overlap == TP_OVERLAP_NONE)
         return TP_OK;
     bool split = second->gather_gradient;
@@ -12,7 +22,8 @@ tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, boo
                                .pattern = whole_core ? whole : piecewise,
                                .ranks = first->ranks,
                                .chunks = first->desc.chunks};
-    return tpi_plan_get(first->ctx, first->group, &plan, out);
+    const tp_overlap_shape shape = shape_of(first, second);
+    return tpi_site_make(first->ctx, first->group, &plan, &shape, out);
 }
 
 tp_status tpi_chain_begin(tp_ctx *ctx, const tp_linear *first, const tp_linear *second, const tp_pass *pass, tpi_chain_call *call)
@@ -57,7 +68,7 @@ static tp_status run_in_scratch(tpi_chain_call *call, tpi_prepared *plan, const 
     return tpi_plan_run(plan, &job);
 }
 
-tp_status tpi_chain_forward(tpi_chain_call *call, tpi_prepared *plan, const tp_io *io)
+tp_status tpi_chain_forward(tpi_chain_call *call, const tpi_site *site, const tp_io *io)
 {
     tp_ctx *ctx = call->first.ctx;
     const tp_io first = {.in = io->in, .out = call->middle, .residual = tp_tensor_none()};
@@ -65,7 +76,7 @@ tp_status tpi_chain_forward(tpi_chain_call *call, tpi_prepared *plan, const tp_i
     TPI_TRY(tpi_linear_check_forward(call->first.layer, &call->first.pass, &first));
     TPI_TRY(tpi_linear_check_forward(call->second.layer, &call->second.pass, &second));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = run_in_scratch(call, plan, io);
+    tp_status status = run_in_scratch(call, tpi_site_at(site, call->first.pass.tokens), io);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

@@ -15,11 +15,12 @@ typedef struct tpi_chain_call {
     const void *saved;
 } tpi_chain_call;
 
-/* The prepared plan of a layer of these two, or NULL where there is nothing to overlap: one rank, or no algorithm. */
-tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, bool whole_core, tpi_prepared **out);
+/* The plans of a layer of these two; none where there is nothing to overlap: one rank, or no algorithm. whole_core: what lies between needs all rows
+ * at once. */
+tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, bool whole_core, tpi_site *out);
 
 /* Fills in the linear calls for `pass`. */
 tp_status tpi_chain_begin(tp_ctx *ctx, const tp_linear *first, const tp_linear *second, const tp_pass *pass, tpi_chain_call *call);
-tp_status tpi_chain_forward(tpi_chain_call *call, tpi_prepared *plan, const tp_io *io);
+tp_status tpi_chain_forward(tpi_chain_call *call, const tpi_site *site, const tp_io *io);
 
 #endif

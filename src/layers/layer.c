@@ -69,8 +69,8 @@ tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *fi
 
 tp_status tpi_layer_check_overlap(tp_ctx *ctx, const char *layer, tp_overlap overlap, int chunks)
 {
-    if ((int)overlap < 0 || overlap >= TP_OVERLAP_AUTO)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: overlap %d is not one of 0 to %d", layer, (int)overlap, TP_OVERLAP_AUTO - 1);
+    if ((int)overlap < 0 || overlap >= TP_OVERLAP_COUNT)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: overlap %d is not one of 0 to %d", layer, (int)overlap, TP_OVERLAP_COUNT - 1);
     if (chunks < 0 || chunks > TP_PLAN_MAX_CHUNKS)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: chunks %d, must be 0 to %d", layer, chunks, TP_PLAN_MAX_CHUNKS);
     return TP_OK;

@@ -100,29 +100,50 @@ static tp_status create_params(tp_ctx *ctx, tp_linear *layer)
     return tpi_param_create(ctx, &param, &layer->bias);
 }
 
-static tp_status make_plan(const tp_linear *layer, tp_pattern pattern, tpi_prepared **out)
+/* What AUTO goes by: the same on all ranks, so features of this rank are an equal share. */
+static tp_overlap_shape shape_of(const tp_linear *layer, tp_pattern pattern)
+{
+    bool column = layer->desc.kind == TP_LINEAR_COLUMN, ranks_share = layer->desc.kind != TP_LINEAR_REPLICATED;
+    int64_t share = ranks_share ? layer->ranks : 1;
+    int64_t in = column ? layer->desc.in_features : (layer->desc.in_features + share - 1) / share;
+    int64_t out = column ? (layer->desc.out_features + share - 1) / share : layer->desc.out_features;
+    tp_overlap_shape shape = {.dtype = layer->desc.dtype, .cols = {out, in}, .inner = {in, out}};
+    bool forward = column ? pattern == TP_PATTERN_GATHER_GEMM : pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_GEMM_REDUCE;
+    if (!forward) {
+        shape.cols[0] = in;
+        shape.inner[0] = out;
+    }
+    if (pattern == TP_PATTERN_GATHER_WEIGHT && !column) { /* dy is gathered */
+        shape.cols[0] = out;
+        shape.inner[0] = in;
+    }
+    return shape;
+}
+
+static tp_status make_site(const tp_linear *layer, tp_pattern pattern, tpi_site *out)
 {
     bool alone = pattern == TP_PATTERN_GEMM;
     const tp_plan_desc plan = {.algorithm = alone ? TP_OVERLAP_NONE : layer->desc.overlap,
                                .pattern = pattern,
                                .ranks = alone ? 1 : layer->ranks,
                                .chunks = alone ? 1 : layer->desc.chunks};
-    return tpi_plan_get(layer->ctx, layer->group, &plan, out);
+    const tp_overlap_shape shape = shape_of(layer, pattern);
+    return tpi_site_make(layer->ctx, layer->group, &plan, &shape, out);
 }
 
-static tp_status make_plans(tp_linear *layer)
+static tp_status make_sites(tp_linear *layer)
 {
     bool many = layer->ranks > 1, split = layer->gather_input || layer->gather_gradient;
     tp_pattern reduction = split ? TP_PATTERN_GEMM_SCATTER : TP_PATTERN_GEMM_REDUCE;
     tp_pattern forward = layer->desc.kind == TP_LINEAR_ROW && many ? reduction : TP_PATTERN_GEMM;
     tp_pattern input = layer->desc.kind == TP_LINEAR_COLUMN && many ? reduction : TP_PATTERN_GEMM;
-    layer->direct = layer->gather_gradient && layer->desc.overlap == TP_OVERLAP_DIRECT;
-    TPI_TRY(make_plan(layer, layer->gather_input ? TP_PATTERN_GATHER_GEMM : forward, &layer->forward));
-    TPI_TRY(make_plan(layer, layer->gather_gradient ? TP_PATTERN_GATHER_GEMM : input, &layer->input));
+    TPI_TRY(make_site(layer, layer->gather_input ? TP_PATTERN_GATHER_GEMM : forward, &layer->forward));
+    TPI_TRY(make_site(layer, layer->gather_gradient ? TP_PATTERN_GATHER_GEMM : input, &layer->input));
     if (layer->desc.kind == TP_LINEAR_COLUMN && many && layer->desc.overlap != TP_OVERLAP_NONE)
-        TPI_TRY(make_plan(layer, split ? TP_PATTERN_BACKWARD : TP_PATTERN_BACKWARD_REDUCE, &layer->both));
-    bool gathers = layer->gather_input || layer->direct;
-    return make_plan(layer, gathers ? TP_PATTERN_GATHER_WEIGHT : TP_PATTERN_GEMM, &layer->weight_plan);
+        TPI_TRY(make_site(layer, split ? TP_PATTERN_BACKWARD : TP_PATTERN_BACKWARD_REDUCE, &layer->both));
+    if (layer->gather_gradient && tpi_site_may_run(&layer->input, TP_OVERLAP_DIRECT))
+        TPI_TRY(make_site(layer, TP_PATTERN_GATHER_WEIGHT, &layer->weight_direct));
+    return make_site(layer, layer->gather_input ? TP_PATTERN_GATHER_WEIGHT : TP_PATTERN_GEMM, &layer->weight_site);
 }
 
 static tp_status fill(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear *layer)
@@ -145,7 +166,7 @@ static tp_status fill(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear *layer)
     int64_t local = tpi_parts_local(layer->desc.part, layer->desc.parts, layer->ranks, tp_comm_rank(layer->group));
     layer->out_local = desc->kind == TP_LINEAR_COLUMN ? local : desc->out_features;
     layer->in_local = desc->kind == TP_LINEAR_ROW ? local : desc->in_features;
-    TPI_TRY(make_plans(layer));
+    TPI_TRY(make_sites(layer));
     return create_params(ctx, layer);
 }
 

@@ -3,7 +3,7 @@
 #define TPI_LINEAR_H
 
 #include "layers/layer.h"
-#include "plan/execute.h"
+#include "plan/execute_site.h"
 
 struct tp_linear {
     tp_ctx *ctx;
@@ -15,9 +15,9 @@ struct tp_linear {
     int64_t in_local, out_local; /* features of this rank */
     bool gather_input;           /* COLUMN under sequence parallelism: tokens of x are sharded */
     bool gather_gradient;        /* ROW under sequence parallelism: tokens of dy are */
-    bool direct;                 /* ROW's dy is never gathered: its weight gradient reads peers' too */
-    tpi_prepared *forward, *input, *weight_plan;
-    tpi_prepared *both; /* COLUMN: input and weight gradient in one plan; NULL: one after the other */
+    tpi_site forward, input, weight_site;
+    tpi_site both;          /* COLUMN: input and weight gradient in one plan; empty: one after the other */
+    tpi_site weight_direct; /* ROW whose dy was not gathered: its weight gradient reads peers' too */
 };
 
 /* One call: what the callbacks of a plan read beside the plan's views. */
@@ -25,6 +25,7 @@ typedef struct tpi_linear_call {
     tp_ctx *ctx;
     const tp_linear *layer;
     tp_pass pass;
+    bool direct;        /* ROW: dy is not gathered, which this number of tokens is as well off without */
     bool finish;        /* the GEMM's own epilogue finishes the output: no reduction follows */
     tp_tensor residual; /* with finish: of all rows */
     tpi_linear_fusion fusion;

@@ -65,7 +65,7 @@ tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, 
     for (int i = 0; i < tpi_run_segments(op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
         tpi_view one = tpi_run_at(run, &op->read[alone ? 0 : 1], segment), other = tpi_run_at(run, &second, segment);
-        bool swapped = call->layer->direct; /* ROW: x is here, dy is not */
+        bool swapped = call->direct; /* ROW: x is here, dy is not */
         TPI_TRY(weight_rows(call, stream, segment.rows.end - segment.rows.begin, swapped ? other : one, swapped ? one : other));
     }
     return TP_OK;
@@ -107,7 +107,7 @@ static tp_status complete_gradient(const tpi_run *run, tpi_stream *stream, const
 {
     const tpi_linear_call *call = tpi_run_job(run)->user;
     const tp_linear *layer = call->layer;
-    const tp_plan *plan = tpi_prepared_plan(layer->input);
+    const tp_plan *plan = tpi_prepared_plan(tpi_site_at(&layer->input, call->pass.tokens));
     bool mixed = plan->algorithm == TP_OVERLAP_RING || plan->algorithm == TP_OVERLAP_PULL;
     int own = tp_comm_rank(layer->group);
     (void)op;
@@ -178,7 +178,7 @@ static tp_status mask_gradient(const tpi_linear_call *call, tp_tensor dy, tp_ten
 static tp_status prepare_gradient(const tpi_linear_call *call, tp_tensor dy, void *memory, tpi_linear_gradients *out)
 {
     const tp_linear *layer = call->layer;
-    bool gathers = layer->gather_gradient && !layer->direct;
+    bool gathers = layer->gather_gradient && !call->direct;
     *out = (tpi_linear_gradients){dy, dy};
     if (!masks(layer) && !gathers)
         return TP_OK;
@@ -196,7 +196,7 @@ static tp_status prepare_gradient(const tpi_linear_call *call, tp_tensor dy, voi
 static tp_status input_job(tpi_linear_call *call, const tp_io *io, const tpi_linear_gradients *gradients, tpi_job *job)
 {
     const tp_linear *layer = call->layer;
-    const tpi_prepared *plan = job->table == &both_table ? layer->both : layer->input;
+    const tpi_prepared *plan = tpi_site_at(job->table == &both_table ? &layer->both : &layer->input, call->pass.tokens);
     int64_t first = tpi_linear_rows(layer, &call->pass).begin;
     job->user = call;
     job->tokens = call->pass.tokens;
@@ -215,12 +215,12 @@ static tp_status input_job(tpi_linear_call *call, const tp_io *io, const tpi_lin
 static tp_status gather_job(tpi_linear_call *call, const tpi_linear_gradients *gradients, tpi_job *job)
 {
     const tp_linear *layer = call->layer;
-    if (!layer->gather_gradient || layer->direct)
+    if (!layer->gather_gradient || call->direct)
         return TP_OK;
     call->whole = gradients->full;
-    const tp_plan *plan = tpi_prepared_plan(layer->input);
+    const tp_plan *plan = tpi_prepared_plan(tpi_site_at(&layer->input, call->pass.tokens));
     if (plan->algorithm == TP_OVERLAP_PIPELINE && plan->chunks > 1)
-        return tpi_linear_gathered(call, layer->input, TP_BUFFER_INPUT, job);
+        return tpi_linear_gathered(call, tpi_site_at(&layer->input, call->pass.tokens), TP_BUFFER_INPUT, job);
     job->view[TP_BUFFER_GATHERED] = tpi_view_of(gradients->full, 0);
     return TP_OK;
 }
@@ -228,7 +228,7 @@ static tp_status gather_job(tpi_linear_call *call, const tpi_linear_gradients *g
 /* dx is not wanted: only the gather is left. */
 static tp_status gather_only(const tpi_linear_call *call, const tpi_linear_gradients *gradients)
 {
-    if (!call->layer->gather_gradient || call->layer->direct)
+    if (!call->layer->gather_gradient || call->direct)
         return TP_OK;
     return tpi_comm_all_gather(call->ctx->compute, call->layer->group, gradients->dy, gradients->full, NULL);
 }
@@ -240,7 +240,7 @@ static tp_status run_input(tpi_linear_call *call, const tp_io *io, const tpi_lin
         return gather_only(call, gradients);
     TPI_TRY(input_job(call, io, gradients, &job));
     TPI_TRY(gather_job(call, gradients, &job));
-    return tpi_plan_run(call->layer->input, &job);
+    return tpi_plan_run(tpi_site_at(&call->layer->input, call->pass.tokens), &job);
 }
 
 tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
@@ -272,17 +272,18 @@ static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor
 {
     const tp_linear *layer = call->layer;
     int64_t first = tpi_linear_rows(layer, &call->pass).begin;
-    bool gathers = layer->gather_input || layer->direct;
-    job->view[TP_BUFFER_INPUT] = tpi_view_of(layer->direct ? x : dy, 0);
-    job->view[TP_BUFFER_SECOND] = tpi_view_of(layer->direct ? dy : x, gathers ? first : 0);
-    return layer->gather_input ? tpi_linear_gathered(call, plan, TP_BUFFER_SECOND, job) : TP_OK;
+    bool gathers = layer->gather_input || call->direct;
+    job->view[TP_BUFFER_INPUT] = tpi_view_of(call->direct ? x : dy, 0);
+    job->view[TP_BUFFER_SECOND] = tpi_view_of(call->direct ? dy : x, gathers ? first : 0);
+    return gathers ? tpi_linear_gathered(call, plan, TP_BUFFER_SECOND, job) : TP_OK;
 }
 
 static tp_status run_weight(tpi_linear_call *call, tp_tensor dy, tp_tensor x)
 {
     tpi_job job = {.table = &weight_table, .user = call, .tokens = call->pass.tokens};
-    TPI_TRY(weight_job(call, dy, x, call->layer->weight_plan, &job));
-    return tpi_plan_run(call->layer->weight_plan, &job);
+    tpi_prepared *plan = tpi_site_at(call->direct ? &call->layer->weight_direct : &call->layer->weight_site, call->pass.tokens);
+    TPI_TRY(weight_job(call, dy, x, plan, &job));
+    return tpi_plan_run(plan, &job);
 }
 
 tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved,
@@ -317,8 +318,9 @@ static tp_status run_both(tpi_linear_call *call, const tp_io *io, tp_tensor x)
     const tpi_linear_gradients gradients = {io->in, io->in};
     tpi_job job = {.table = &both_table};
     TPI_TRY(input_job(call, io, &gradients, &job));
-    TPI_TRY(weight_job(call, io->in, x, layer->both, &job));
-    return tpi_plan_run(layer->both, &job);
+    tpi_prepared *plan = tpi_site_at(&layer->both, call->pass.tokens);
+    TPI_TRY(weight_job(call, io->in, x, plan, &job));
+    return tpi_plan_run(plan, &job);
 }
 
 static tp_status run_in_turn(tpi_linear_call *call, const tp_io *io, tp_tensor x)
@@ -341,7 +343,7 @@ tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
     TPI_TRY(check_backward(layer, &call.pass, io));
-    bool both = layer->both != NULL && !tp_tensor_is_none(io->out) && layer->weight->grad.data != NULL;
+    bool both = tpi_site_at(&layer->both, call.pass.tokens) != NULL && !tp_tensor_is_none(io->out) && layer->weight->grad.data != NULL;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = both ? run_both(&call, io, saved->x) : run_in_turn(&call, io, saved->x);
     tpi_arena_release(&ctx->scratch, mark);

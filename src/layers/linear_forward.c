@@ -14,7 +14,10 @@ tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *p
 {
     tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.dropout, layer->ctx};
     *call = (tpi_linear_call){.ctx = ctx, .layer = layer, .residual = tp_tensor_none(), .whole = tp_tensor_none()};
-    return tpi_layer_pass(ctx, &need, pass, rows, &call->pass);
+    TPI_TRY(tpi_layer_pass(ctx, &need, pass, rows, &call->pass));
+    const tpi_prepared *input = tpi_site_at(&layer->input, call->pass.tokens);
+    call->direct = layer->gather_gradient && tpi_prepared_plan(input)->algorithm == TP_OVERLAP_DIRECT;
+    return TP_OK;
 }
 
 tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tpi_job *job)
@@ -129,20 +132,21 @@ static tp_status forward_in_scratch(tpi_linear_call *call, const tp_io *io)
 {
     const tp_linear *layer = call->layer;
     int64_t first = tpi_linear_rows(layer, &call->pass).begin;
+    tpi_prepared *plan = tpi_site_at(&layer->forward, call->pass.tokens);
     tpi_job job = {.table = &forward_table, .user = call, .tokens = call->pass.tokens};
     job.view[TP_BUFFER_INPUT] = tpi_view_of(io->in, layer->gather_input ? first : 0);
     job.view[TP_BUFFER_OUTPUT] = tpi_view_of(io->out, layer->gather_gradient ? first : 0);
     call->finish = layer->desc.kind != TP_LINEAR_ROW || layer->ranks == 1;
     if (layer->gather_input)
-        TPI_TRY(tpi_linear_gathered(call, layer->forward, TP_BUFFER_INPUT, &job));
+        TPI_TRY(tpi_linear_gathered(call, plan, TP_BUFFER_INPUT, &job));
     if (call->finish) {
         call->residual = io->residual;
     } else {
         job.reduce = tpi_linear_reduce(call);
         job.residual = tpi_view_of(io->residual, layer->gather_gradient ? first : 0);
-        TPI_TRY(tpi_linear_partial(call, layer->forward, layer->out_local, &job));
+        TPI_TRY(tpi_linear_partial(call, plan, layer->out_local, &job));
     }
-    return tpi_plan_run(layer->forward, &job);
+    return tpi_plan_run(plan, &job);
 }
 
 tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,

@@ -11,7 +11,7 @@ struct tp_mlp {
     tpi_activation activation;
     bool gated;
     tp_linear *up, *down;
-    tpi_prepared *chain; /* forward; NULL: the two layers one after the other */
+    tpi_site chain; /* forward; empty: the two layers one after the other */
     int64_t ffn_local;
 };
 
@@ -168,7 +168,7 @@ static tp_status forward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *
     call.layer = layer;
     saved->up_input.x = io->in;
     saved->down_input.x = saved->act;
-    return tpi_chain_forward(&call, layer->chain, io);
+    return tpi_chain_forward(&call, &layer->chain, io);
 }
 
 static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, tp_mlp_saved *saved)
@@ -180,7 +180,7 @@ static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pas
         fusion.activation = layer->activation;
         fusion.pre = saved->pre;
     }
-    if (layer->chain != NULL)
+    if (tpi_site_at(&layer->chain, pass->tokens) != NULL)
         return forward_chain(ctx, layer, pass, io, &fusion, saved);
     TPI_TRY(tpi_linear_forward(ctx, layer->up, pass, &up, &fusion, &saved->up_input));
     if (layer->gated)

@@ -210,6 +210,7 @@ static void executor_free(tp_ctx *ctx)
         if (executor->join[lane] != NULL)
             backend->event_destroy(executor->join[lane]);
     }
+    tpi_autos_free(ctx, executor->autos);
     while (executor->prepared != NULL) {
         tpi_prepared *first = executor->prepared;
         executor->prepared = first->next;

@@ -4,7 +4,7 @@
 
 #include <tp/trace.h>
 
-#include "plan/execute.h"
+#include "plan/execute_site.h"
 
 /* Runs of one plan whose ops may be issued and not done: more than one only where the compute stream is a lane. */
 #define TPI_RUN_SLOTS 4
@@ -68,6 +68,7 @@ struct tpi_executor {
     tpi_event *fork, *join[TP_LANES];
     tpi_lane_comm *comms;
     tpi_prepared *prepared;
+    tpi_auto *autos;
     tp_trace_span *trace; /* NULL: off */
     int64_t trace_capacity;
     atomic_llong traced;

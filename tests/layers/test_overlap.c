@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <tp/auto.h>
+
 #include "../support/data.h"
 #include "../support/layer_tables.h"
 
@@ -96,6 +98,28 @@ Test(overlap, row_bf16, .timeout = 120)
         .name = "row", .kind = TP_LINEAR_ROW, .in_features = 33, .out_features = 18, .dtype = TP_DTYPE_BF16, .bias = true});
 }
 
+/* Where the number of ranks doesn't divide eight the bits are those of the same ranks without overlap. */
+Test(overlap, odd_numbers_of_ranks, .timeout = 120)
+{
+    for (int i = 0; i < 8; i++) {
+        tp_linear_desc desc = {.name = i % 2 ? "row" : "column",
+                               .kind = i % 2 ? TP_LINEAR_ROW : TP_LINEAR_COLUMN,
+                               .in_features = 21,
+                               .out_features = 24,
+                               .dtype = i % 3 ? TP_DTYPE_F32 : TP_DTYPE_BF16,
+                               .bias = true};
+        tpt_case c = linear_case(&desc, 37);
+        tpt_layout layout = {.tp = i < 4 ? 3 : 5, .threads = 1, .sequence_parallel = i / 2 % 2, .chunks = 2};
+        tpt_result none;
+        tpt_case_run(&c, &layout, &none);
+        for (int overlap = TP_OVERLAP_BULK; overlap < TP_OVERLAP_AUTO; overlap++) {
+            layout.overlap = (tp_overlap)overlap;
+            compare(&c, &none, &layout);
+        }
+        tpt_result_free(&none);
+    }
+}
+
 static tpt_case wide_case(const char *name, const tpt_layer_table *table, const void *desc, tp_dtype dtype, int64_t hidden, int64_t tokens)
 {
     return (tpt_case){.name = name,
@@ -160,4 +184,41 @@ Test(overlap, block, .timeout = 120)
         tpt_case c = wide_case("block", &tpt_block_table, &desc, desc.dtype, desc.hidden, 37);
         same_with_every_algorithm(&c);
     }
+}
+
+/* A machine with a link worth hiding, so that more than `none` is chosen. */
+static const tp_machine slow_link = {
+    .gemm = {[TP_DTYPE_F32] = {.points = 1, .rows = {64}, .flops = {1e9}}},
+    .copy_bytes_per_second = 1e10,
+    .reduce_bytes_per_second = 1e10,
+    .link = {.bytes_per_second = 5e7},
+};
+
+Test(overlap, automatic_choice, .timeout = 120)
+{
+    static const tpt_layout layouts[] = {
+        {.tp = 2, .sequence_parallel = true}, {.tp = 2, .split_backward = true}, {.tp = 4, .sequence_parallel = true, .split_backward = true}};
+    tp_block_desc desc = {.name = "block",
+                          .hidden = 24,
+                          .dtype = TP_DTYPE_F32,
+                          .attention = {.heads = 6, .bias = true},
+                          .mlp = {.ffn = 40, .bias = true, .output_dropout = 0.1f}};
+    tp_overlap_table table;
+    const tp_overlap_shape shape = {.pattern = TP_PATTERN_CHAIN, .dtype = TP_DTYPE_F32, .ranks = 2, .rows = 64, .cols = {20, 24}, .inner = {24, 20}};
+    cr_assert_eq(tp_overlap_table_fill(&slow_link, &shape, &table), TP_OK);
+    cr_assert_neq(table.entry[table.classes - 1].algorithm, TP_OVERLAP_NONE);
+    for (int m = 0; m < 2; m++)
+        for (size_t t = 0; t < sizeof token_counts / sizeof token_counts[0]; t++) {
+            tpt_case c = wide_case("block", &tpt_block_table, &desc, desc.dtype, desc.hidden, token_counts[t]);
+            tpt_result one;
+            tpt_case_run(&c, &(tpt_layout){.tp = 1, .threads = 1}, &one);
+            for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+                tpt_layout layout = layouts[i];
+                layout.threads = 1;
+                layout.overlap = TP_OVERLAP_AUTO;
+                layout.machine = m ? &slow_link : NULL;
+                compare(&c, &one, &layout);
+            }
+            tpt_result_free(&one);
+        }
 }

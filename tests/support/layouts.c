@@ -184,6 +184,7 @@ void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
                                       .isa = layout->isa,
                                       .seed = 42,
                                       .lane_delay_seed = layout->lane_delay_seed,
+                                      .machine = layout->machine,
                                       .timeout_ms = 60000}};
     tp_status status = tp_run_ranks(&options, run_rank, &state);
     cr_assert_eq(status, TP_OK, "%s at tp %d: %s: %s", c->name, layout->tp, tp_status_name(status), tp_last_message());

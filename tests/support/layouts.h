@@ -16,6 +16,7 @@ typedef struct tpt_layout {
     bool split_backward; /* backward_input, then backward_weight, instead of backward */
     tp_overlap overlap;
     int chunks;
+    const struct tp_machine *machine; /* for TP_OVERLAP_AUTO */
 } tpt_layout;
 
 /* Which side of a layer is cut over ranks by columns (single-unit parts only); the other follows sequence parallelism. */

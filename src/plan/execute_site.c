@@ -1,0 +1,141 @@
+#include "plan/execute_site.h"
+
+#include "plan/execute_state.h"
+
+/* Rows of the largest class; more run as it does. */
+#define MOST_ROWS ((int64_t)1 << 17)
+
+/* The plans that one shape's table asks for. Layers of the same shape share it. */
+struct tpi_auto {
+    tpi_auto *next;
+    tp_comm *comm;
+    tp_overlap_shape shape;
+    tp_overlap_table table;
+    tpi_prepared *plan[TP_OVERLAP_CLASSES];
+};
+
+static bool same_shape(const tp_overlap_shape *a, const tp_overlap_shape *b)
+{
+    bool same = a->pattern == b->pattern && a->dtype == b->dtype && a->ranks == b->ranks;
+    for (int i = 0; i < 2; i++)
+        same = same && a->cols[i] == b->cols[i] && a->inner[i] == b->inner[i];
+    return same && a->compute_flops >= b->compute_flops && a->compute_flops <= b->compute_flops;
+}
+
+static void describe_machine(const tp_ctx *ctx, tp_machine *out)
+{
+    if (ctx->desc.machine != NULL) {
+        *out = *ctx->desc.machine;
+        return;
+    }
+    tp_machine_default(out);
+    if (ctx->desc.world != NULL)
+        out->link = tpi_world_link(ctx->desc.world);
+}
+
+typedef struct offer {
+    tp_status status;
+    tp_overlap_table table;
+} offer;
+
+/* The first rank makes the table, and all go by it, whatever machine each of them thinks it runs on. */
+static tp_status agree(tp_ctx *ctx, tpi_auto *choice)
+{
+    tp_comm *comm = choice->comm;
+    size_t bytes = (size_t)(comm->size + 1) * sizeof(offer);
+    offer *all = tpi_host_allocate(ctx, bytes);
+    if (all == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "plan executor: out of memory");
+    offer *mine = all + comm->size;
+    if (comm->rank == 0) {
+        tp_machine machine;
+        describe_machine(ctx, &machine);
+        mine->status = tp_overlap_table_fill(&machine, &choice->shape, &mine->table);
+    }
+    tp_status status = comm->table->exchange(ctx, comm, mine, all, sizeof *mine);
+    if (status == TP_OK && all[0].status != TP_OK)
+        status = tpi_refuse(ctx, all[0].status, "plan executor: rank 0 of %d could not choose an overlap algorithm", comm->size);
+    choice->table = all[0].table;
+    tpi_host_release(ctx, all, bytes);
+    return status;
+}
+
+static tp_status fill(tp_ctx *ctx, tpi_auto *choice)
+{
+    TPI_TRY(agree(ctx, choice));
+    for (int i = 0; i < choice->table.classes; i++) {
+        const tp_plan_desc desc = {.algorithm = choice->table.entry[i].algorithm,
+                                   .pattern = choice->shape.pattern,
+                                   .ranks = choice->shape.ranks,
+                                   .chunks = choice->table.entry[i].chunks};
+        TPI_TRY(tpi_plan_get(ctx, choice->comm, &desc, &choice->plan[i]));
+    }
+    return TP_OK;
+}
+
+static tp_status find_auto(tp_ctx *ctx, tp_comm *comm, const tp_overlap_shape *shape, const tpi_auto **out)
+{
+    struct tpi_executor *executor = NULL;
+    TPI_TRY(tpi_executor_get(ctx, &executor));
+    for (const tpi_auto *a = executor->autos; a != NULL; a = a->next)
+        if (a->comm == comm && same_shape(&a->shape, shape)) {
+            *out = a;
+            return TP_OK;
+        }
+    tpi_auto *made = tpi_host_allocate(ctx, sizeof *made);
+    if (made == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "plan executor: out of memory");
+    made->comm = comm;
+    made->shape = *shape;
+    tp_status status = fill(ctx, made);
+    if (status != TP_OK) {
+        tpi_host_release(ctx, made, sizeof *made);
+        return status;
+    }
+    made->next = executor->autos;
+    executor->autos = made;
+    *out = made;
+    return TP_OK;
+}
+
+void tpi_autos_free(tp_ctx *ctx, tpi_auto *first)
+{
+    while (first != NULL) {
+        tpi_auto *next = first->next;
+        tpi_host_release(ctx, first, sizeof *first);
+        first = next;
+    }
+}
+
+tp_status tpi_site_make(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, const tp_overlap_shape *shape, tpi_site *out)
+{
+    *out = (tpi_site){NULL, NULL};
+    if (desc->algorithm != TP_OVERLAP_AUTO)
+        return tpi_plan_get(ctx, comm, desc, &out->fixed);
+    tp_overlap_shape whole = *shape;
+    whole.pattern = desc->pattern;
+    whole.ranks = desc->ranks;
+    whole.rows = MOST_ROWS;
+    return find_auto(ctx, comm, &whole, &out->choice);
+}
+
+tpi_prepared *tpi_site_at(const tpi_site *site, int64_t tokens)
+{
+    const tpi_auto *choice = site->choice;
+    if (choice == NULL)
+        return site->fixed;
+    int i = 0;
+    while (i + 1 < choice->table.classes && tokens > choice->table.entry[i].rows)
+        i++;
+    return choice->plan[i];
+}
+
+bool tpi_site_may_run(const tpi_site *site, tp_overlap algorithm)
+{
+    if (site->choice == NULL)
+        return site->fixed != NULL && tpi_prepared_plan(site->fixed)->algorithm == (int)algorithm;
+    for (int i = 0; i < site->choice->table.classes; i++)
+        if (site->choice->table.entry[i].algorithm == algorithm)
+            return true;
+    return false;
+}
