@@ -1,0 +1,77 @@
+#!/bin/bash
+# Measures what bench/results/ records, on an idle machine, in less than eight minutes. See --help.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+. tools/setup.sh
+
+if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
+    cat <<'TEXT'
+usage: bench/measure.sh [--quick] [NAME]
+
+Builds the release preset and runs tp_bench: products, collectives, scaling, layers, a model, overlap. Results go to bench/results/NAME/
+(NAME: by default the processor and its number of cores), one CSV a command, each beginning with the command, the commit and the machine;
+bench/results/summary.md holds the goals beside the figures. Run it on an idle machine. --quick: a few samples of everything, to see that it runs.
+TEXT
+    exit 0
+fi
+quick=
+[ "${1:-}" = --quick ] && { quick=yes; shift; }
+
+say "building (release)"
+configure_and_build release "$(nproc)" || exit 1
+program=build/release/tp_bench
+commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
+machine=$("$program" info --seconds 0.001 --csv | awk -F, '$1 == "processor" || $1 == "cores" { printf "%s-", $2 }' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
+folder=bench/results/${1:-${machine%-}}
+mkdir -p "$folder" || exit 1
+load=$(cut -d' ' -f1 /proc/loadavg 2>/dev/null || echo unknown)
+failed=0
+began=$SECONDS
+
+# record FILE ARGUMENT...: one command's rows, under its command line.
+record() {
+    local file=$folder/$1.csv words
+    shift
+    words="tp_bench $*"
+    say "$words"
+    "$program" "$@" --csv "$file.part"
+    local status=$?
+    {
+        printf '# %s\n# commit %s, %s, load before %s\n' "$words" "$commit" "$(date -u +%Y-%m-%d)" "$load"
+        cat "$file.part" 2>/dev/null
+    } >"$file"
+    rm -f "$file.part"
+    [ $status = 0 ] || { echo "status $status: $words"; failed=$((failed + 1)); }
+}
+
+# brief SECONDS: how long each figure is measured.
+if [ -n "$quick" ]; then
+    brief() { echo --seconds 0.005 --samples 3; }
+    steps=3
+else
+    brief() { echo --seconds "$1"; }
+    steps=60
+fi
+
+# shellcheck disable=SC2046 # brief gives several words
+{
+    record info info $([ -n "$quick" ] && echo --seconds 0.01)
+    record gemm gemm --dtype f32,bf16 --callers 1,2 $(brief 0.15)
+    record threads sweep --scaling strong --ranks 1,2 --threads 1,2 --dtype f32,bf16 --steps $steps
+    record sweep sweep --ranks 1,2,4,8 --threads 1 --dtype f32 --steps $((steps / 3 > 2 ? steps / 3 : 3))
+    record collective collective --ranks 2 -b 4K -e 4M -f 4 --dtype f32 $(brief 0.04)
+    record attention attention --model gpt2 --batch 1 --sequence 1024 --ranks 1,2 --threads 1 $(brief 0.5)
+    record model model --model gpt2 --layers 2 --batch 1 --sequence 512 --ranks 1,2 --dtype f32,bf16 --steps $((steps / 6 > 3 ? steps / 6 : 4))
+    chunked=(--overlap ring,pipeline,pull --chunks 8,16 --link gemm --sequence-parallel --hidden 768 --ffn 3072 --sequence 128 --dtype f32)
+    record overlap-column linear --kind column "${chunked[@]}" --batch 8 $(brief 0.4)
+    record overlap-row linear --kind row "${chunked[@]}" --batch 8 $(brief 0.4)
+    record overlap-mlp mlp "${chunked[@]}" --batch 4 $(brief 0.5)
+    record direct-mlp mlp --overlap none,direct --sequence-parallel --hidden 768 --ffn 3072 --batch 4 --sequence 128 $(brief 0.8)
+    record direct-attention attention --overlap none,direct --sequence-parallel --hidden 768 --heads 12 --batch 4 --sequence 128 $(brief 0.8)
+}
+
+awk -v commit="$commit" -v day="$(date -u +%Y-%m-%d)" -v load="$load" -v folder="${folder#bench/results/}" -v quick="$quick" -f bench/summary.awk \
+    "$folder"/*.csv >bench/results/summary.md || failed=$((failed + 1))
+say "bench/results/summary.md, after $((SECONDS - began)) s"
+cat bench/results/summary.md
+[ $failed = 0 ] || { echo "$failed failed"; exit 1; }
