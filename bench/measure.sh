@@ -62,7 +62,7 @@ fi
     record collective collective --ranks 2 -b 4K -e 4M -f 4 --dtype f32 $(brief 0.04)
     record attention attention --model gpt2 --batch 1 --sequence 1024 --ranks 1,2 --threads 1 $(brief 0.5)
     record model model --model gpt2 --layers 2 --batch 1 --sequence 512 --ranks 1,2 --dtype f32,bf16 --steps $((steps / 6 > 3 ? steps / 6 : 4))
-    chunked=(--overlap ring,pipeline,pull --chunks 8,16 --link gemm --sequence-parallel --hidden 768 --ffn 3072 --sequence 128 --dtype f32)
+    chunked=(--overlap "ring,pipeline,pull" --chunks "8,16" --link gemm --sequence-parallel --hidden 768 --ffn 3072 --sequence 128 --dtype f32)
     record overlap-column linear --kind column "${chunked[@]}" --batch 8 $(brief 0.4)
     record overlap-row linear --kind row "${chunked[@]}" --batch 8 $(brief 0.4)
     record overlap-mlp mlp "${chunked[@]}" --batch 4 $(brief 0.5)

@@ -167,7 +167,9 @@ static bool wanted(const notes *books, int count, const bench_team_plan *plan, i
         clean = here < clean ? here : clean;
         passed += books[i].passed / count;
     }
-    double limit = clean < plan->least ? BENCH_PATIENCE * plan->seconds : plan->seconds;
+    /* Several parts are seldom all clean, and waiting for it costs as many times more. */
+    int patience = count > 1 ? 2 : BENCH_PATIENCE;
+    double limit = clean < plan->least ? patience * plan->seconds : plan->seconds;
     return turns < most && (turns < plan->least || passed < limit);
 }
 
