@@ -11,6 +11,7 @@
 typedef struct bench_call {
     bench_options options;
     bench_machine machine;
+    tp_machine costs; /* what --machine says, for --overlap auto; bench_check_parallel reads it */
     bench_table table;
     char message[BENCH_MESSAGE];
 } bench_call;

@@ -113,6 +113,7 @@ const bench_option bench_option_table[] = {
      "of --overlap: pieces that a rank's tokens are cut into; 0: the algorithm's default"},
     {"link", 0, BENCH_OPTION_TEXT, AT(link), RANKED, 0, 0, NULL, "LAT,BW",
      "put a modelled link between ranks: 5us,2GB/s, or seconds and bytes/s; gemm with --overlap: as long as the GEMMs; rows are labelled"},
+    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), SHAPED, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_LAYERS & ~BENCH_BLOCK, 0, 0, NULL, "FILE",
      "with --overlap: when each op of one call ran on each rank, for Chrome or Perfetto; the last row's"},
 

@@ -15,7 +15,8 @@ tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
                             .ctx = {.version = TP_VERSION,
                                     .threads = threads,
                                     .isa = (tp_isa)options->isa,
-                                    .seed = (uint64_t)options->seed},
+                                    .seed = (uint64_t)options->seed,
+                                    .machine = options->machine_file != NULL ? &call->costs : NULL},
                             .link = {options->link_latency, options->link_bandwidth}};
 }
 
@@ -60,6 +61,8 @@ int bench_check_parallel(bench_call *call)
     int status = bench_take_link(call);
     if (status != BENCH_OK)
         return status;
+    if (call->options.machine_file != NULL && tp_machine_load(call->options.machine_file, &call->costs) != TP_OK)
+        return bench_refuse(call, "--machine: %s", tp_last_message());
     const bench_options *options = &call->options;
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
         return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),

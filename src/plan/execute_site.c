@@ -47,7 +47,7 @@ static tp_status agree(tp_ctx *ctx, tpi_auto *choice)
     if (all == NULL)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "plan executor: out of memory");
     offer *mine = all + comm->size;
-    if (comm->rank == 0) {
+    if (comm->rank == 0 || ctx->desc.dry_run) { /* in a dry run there is no other rank */
         tp_machine machine;
         describe_machine(ctx, &machine);
         mine->status = tp_overlap_table_fill(&machine, &choice->shape, &mine->table);

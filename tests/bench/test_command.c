@@ -127,7 +127,7 @@ Test(command, overlap)
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         char arguments[256];
         snprintf(arguments, sizeof arguments, "%s --overlap %s --chunks 2 --hidden 64%s --batch 1 --sequence 23 --dtype %s --samples 2 --seconds 0.001%s",
-                 layers[i], i == 1 ? "none,bulk,ring" : "pipeline,pull,direct", i < 3 ? " --ffn 96" : "", i % 2 == 0 ? "f32" : "bf16",
+                 layers[i], i == 1 ? "none,bulk,ring" : "pipeline,pull,direct,auto", i < 3 ? " --ffn 96" : "", i % 2 == 0 ? "f32" : "bf16",
                  i < 3 ? " --sequence-parallel" : "");
         expect(arguments, 0, "hidden", "both");
         cr_expect_null(strstr(text, "FAILED"), "%s", text);
@@ -149,6 +149,10 @@ Test(command, overlap_of_models)
     expect("block --overlap ring --hidden 64 --ffn 96 --batch 1 --sequence 9 --dtype f32 --samples 2 --seconds 0.001 --sequence-parallel", 0, "reference",
            "yes");
     expect("model --overlap direct --chunks 2 --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 2", 0, "overlap direct, chunks 2", "tokens/s");
+    expect("model --overlap auto --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 1,2 --sequence-parallel", 0, "overlap auto", "tokens/s");
+    expect("sweep --layers 1 --hidden 32 --sequence 32 --steps 3 --batch 2 --scaling strong --ranks 1,2,4 --overlap pull --chunks 2 --sequence-parallel", 0,
+           "overlap pull", "yes");
+    cr_expect_null(strstr(text, "FAILED"), "%s", text);
 }
 
 Test(command, overlap_refusals)
@@ -159,6 +163,7 @@ Test(command, overlap_refusals)
     expect("mlp --trace x.json", 2, "--trace x.json", "--overlap");
     expect("mlp --link 5us", 2, "--link 5us", "LATENCY,BANDWIDTH");
     expect("mlp --link 11s,1e9", 2, "--link 11s,1e9", "[0, 10]");
+    expect("mlp --overlap auto --machine missing.tmp", 2, "--machine", "missing.tmp");
     expect("mlp --link gemm", 2, "--link gemm", "--overlap");
     expect("model --overlap ring --link gemm", 2, "--link gemm", "linear, mlp and attention");
     expect("sweep --overlap ring,pull", 2, "2 are given", "takes 1");
