@@ -42,7 +42,7 @@ static bool wants(const bench_list *list, int64_t value)
 static void fixed_costs(const bench_options *options, const tp_link *link, tp_plan_costs *costs)
 {
     double gemm = (options->gemm_ms > 0 ? options->gemm_ms : 10) / 1e3;
-    *costs = (tp_plan_costs){.gemm_seconds = {gemm, gemm}, .compute_seconds = (options->compute_ms > 0 ? options->compute_ms : 1) / 1e3};
+    *costs = (tp_plan_costs){.gemm_seconds = {gemm, gemm, gemm, gemm}, .compute_seconds = (options->compute_ms > 0 ? options->compute_ms : 1) / 1e3};
     costs->link = link != NULL ? *link : (tp_link){DEFAULT_LATENCY, DEFAULT_BANDWIDTH};
     for (int i = 0; i < TP_BUFFERS; i++)
         costs->bytes[i] = options->plan_bytes > 0 ? (double)options->plan_bytes : DEFAULT_BYTES;

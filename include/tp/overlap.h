@@ -28,7 +28,10 @@ typedef enum tp_overlap {
  * CHAIN           column, COMPUTE 0 piece by piece, row: GATHER_GEMM: MIDDLE[p] = G0(x[p]), CORE[p] = K0(MIDDLE[p]), then GEMM_SCATTER of G1(CORE[p]).
  * CHAIN_REDUCE    the same without sequence parallelism: INPUT is all pieces, local; OUTPUT as GEMM_REDUCE.
  * CHAIN_CORE      CHAIN whose COMPUTE (attention core) reads all pieces of MIDDLE at once and writes all of CORE, which G1 reads.
- * CHAIN_CORE_REDUCE. */
+ * CHAIN_CORE_REDUCE.
+ * CHAIN_BACKWARD  the backward of two layers: as CHAIN from INPUT (dy, this rank's pieces) to OUTPUT; FIRST_GRADIENT = chain over p in global order of
+ *                 G2(dy[p]), whose other operand is local; GRADIENT = chain of G3(CORE[p], x[p]), x being SECOND, this rank's pieces.
+ * CHAIN_BACKWARD_REDUCE  the same without sequence parallelism: INPUT and SECOND are all pieces, local; OUTPUT as GEMM_REDUCE. */
 #define TP_PATTERN_LIST(X)                           \
     X(TP_PATTERN_GEMM, "gemm")                       \
     X(TP_PATTERN_GATHER_GEMM, "gather-gemm")         \
@@ -40,7 +43,9 @@ typedef enum tp_overlap {
     X(TP_PATTERN_CHAIN, "chain")                     \
     X(TP_PATTERN_CHAIN_REDUCE, "chain-reduce")       \
     X(TP_PATTERN_CHAIN_CORE, "chain-core")           \
-    X(TP_PATTERN_CHAIN_CORE_REDUCE, "chain-core-reduce")
+    X(TP_PATTERN_CHAIN_CORE_REDUCE, "chain-core-reduce") \
+    X(TP_PATTERN_CHAIN_BACKWARD, "chain-backward")   \
+    X(TP_PATTERN_CHAIN_BACKWARD_REDUCE, "chain-backward-reduce")
 
 typedef enum tp_pattern {
 #define TP_PATTERN_ENUM(name, word) name,

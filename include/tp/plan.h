@@ -11,6 +11,7 @@
 
 #define TP_PLAN_MAX_RANKS 64
 #define TP_PLAN_MAX_CHUNKS 16
+#define TP_PLAN_PARTS 4 /* GEMMs that a pattern tells apart, at most */
 
 /* X(name, letter in the text form, word in messages and pictures) */
 #define TP_OP_LIST(X)                                                                                        \
@@ -54,7 +55,9 @@ typedef enum tp_collective { TP_COLLECTIVE_NONE = 0, TP_COLLECTIVE_ALL_GATHER, T
     X(TP_BUFFER_INBOX, "inbox")       /* peers' partial sums here; slot: whose */                   \
     X(TP_BUFFER_OUTPUT, "output")                                                                   \
     X(TP_BUFFER_SECOND, "second")     /* second input: the activations of a weight gradient */      \
-    X(TP_BUFFER_GRADIENT, "gradient") /* the weight gradient: one piece, accumulated into */
+    X(TP_BUFFER_GRADIENT, "gradient") /* the weight gradient: one piece, accumulated into */        \
+    X(TP_BUFFER_FIRST_GRADIENT, "first-gradient")   /* that of the first of two layers, likewise */ \
+    X(TP_BUFFER_GATHERED_SECOND, "gathered-second") /* pieces of the second input from peers */
 
 typedef enum tp_buffer {
 #define TP_BUFFER_ENUM(name, word) name,
@@ -126,7 +129,7 @@ typedef struct tp_proof {
     int rank, op;       /* where it fails; -1: the plan as a whole */
     char message[192];  /* what fails, "" if proven */
     int ops, waits, edges; /* size of what was proven */
-    int peak_pieces;    /* most pieces of GATHERED, PARTIAL and INBOX that can be alive at once on one rank, in any run */
+    int peak_pieces;    /* most pieces of GATHERED, GATHERED_SECOND, PARTIAL and INBOX that can be alive at once on one rank, in any run */
 } tp_proof;
 
 TP_BEGIN_DECLS

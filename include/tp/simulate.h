@@ -11,9 +11,9 @@
 /* Seconds of compute and bytes of transfers, for a whole pass of one rank (not a piece): shares follow from pieces. Filled from a machine file
  * (tp_overlap_costs in tp/auto.h), or by hand. A rate of 0 costs nothing. */
 typedef struct tp_plan_costs {
-    double gemm_seconds[2];    /* part 0 and 1, all pieces together, unchunked */
+    double gemm_seconds[TP_PLAN_PARTS]; /* of each part, all pieces together, unchunked */
     double compute_seconds;    /* COMPUTE 0, all pieces together */
-    double gemm_overhead[2], compute_overhead; /* fixed, a call; REDUCE and COPY have compute_overhead */
+    double gemm_overhead[TP_PLAN_PARTS], compute_overhead; /* fixed, a call; REDUCE and COPY have compute_overhead */
     double bytes[TP_BUFFERS];  /* of all pieces of a buffer together; INBOX: of one slot */
     double reduce_bytes_per_second; /* memory rate of REDUCE, and of a reducing collective's adds */
     double copy_bytes_per_second;   /* memory rate of PULL, PUSH, RECV, COPY and all-gather; 0: only the link counts */

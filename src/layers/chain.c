@@ -44,7 +44,7 @@ static tp_status chain_gemm(const tpi_run *run, tpi_stream *stream, const tp_pla
 static tp_status chain_compute(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
     const tpi_chain_call *call = tpi_run_job(run)->user;
-    for (int i = 0; call->compute != NULL && i < tpi_run_segments(op); i++)
+    for (int i = 0; call->compute != NULL && i < tpi_run_segments(run, op); i++)
         TPI_TRY(call->compute(call, stream, tpi_run_segment(run, op, i).rows));
     return TP_OK;
 }

@@ -31,7 +31,7 @@ static tp_status input_rows(const tpi_linear_call *call, tpi_stream *stream, int
 
 tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
-    for (int i = 0; i < tpi_run_segments(op); i++) {
+    for (int i = 0; i < tpi_run_segments(run, op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
         tpi_view from = tpi_run_at(run, &op->read[0], segment), to = tpi_run_at(run, &op->write[0], segment);
         TPI_TRY(input_rows(call, stream, segment.rows.end - segment.rows.begin, from, to));
@@ -62,7 +62,7 @@ tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, 
     tp_region second = op->read[alone ? 0 : 2];
     if (alone)
         second.buffer = TP_BUFFER_SECOND;
-    for (int i = 0; i < tpi_run_segments(op); i++) {
+    for (int i = 0; i < tpi_run_segments(run, op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
         tpi_view one = tpi_run_at(run, &op->read[alone ? 0 : 1], segment), other = tpi_run_at(run, &second, segment);
         bool swapped = call->direct; /* ROW: x is here, dy is not */

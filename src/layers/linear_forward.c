@@ -88,7 +88,7 @@ static tp_status forward_rows(const tpi_linear_call *call, tpi_stream *stream, i
 
 tp_status tpi_linear_forward_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
-    for (int i = 0; i < tpi_run_segments(op); i++) {
+    for (int i = 0; i < tpi_run_segments(run, op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
         tpi_view from = tpi_run_at(run, &op->read[0], segment), to = tpi_run_at(run, &op->write[0], segment);
         TPI_TRY(forward_rows(call, stream, segment.rows.end - segment.rows.begin, from, to));

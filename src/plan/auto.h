@@ -7,4 +7,7 @@
 /* TP_ERR_ARGUMENT names the field. */
 tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape);
 
+/* Two layers' input and weight gradients together. */
+bool tpi_overlap_is_chain_backward(tp_pattern pattern);
+
 #endif

@@ -25,8 +25,20 @@ static double row_time(const tp_machine *machine, tp_dtype dtype, double rows)
     return low + (high - low) * (rows - at[right - 1]) / (at[right] - at[right - 1]);
 }
 
+bool tpi_overlap_is_chain_backward(tp_pattern pattern)
+{
+    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+}
+
+/* Parts 2 and 3 are the weight gradients of what parts 0 and 1 multiply by. */
+static int weight_of(int part)
+{
+    return part % 2;
+}
+
 static double gemm_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part, double rows)
 {
+    part = weight_of(part);
     return 2.0 * (double)shape->cols[part] * (double)shape->inner[part] * row_time(machine, shape->dtype, rows);
 }
 
@@ -38,6 +50,8 @@ static double over(double amount, double rate)
 /* The GEMM that adds up a weight gradient; -1: none does. */
 static int weight_part(tp_pattern pattern)
 {
+    if (tpi_overlap_is_chain_backward(pattern))
+        return 3;
     if (pattern == TP_PATTERN_GATHER_WEIGHT)
         return 0;
     return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ? 1 : -1;
@@ -58,25 +72,29 @@ static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape 
         return 0;
     double lost = sum - gemm_seconds(machine, shape, part, (double)shape->rows);
     /* Every call reads and writes the whole gradient. */
-    if (part == weight_part(shape->pattern))
-        lost += (calls - 1) * over(8.0 * (double)shape->cols[part] * (double)shape->inner[part], machine->reduce_bytes_per_second);
+    if (part == weight_part(shape->pattern) || part == 2)
+        lost += (calls - 1) * over(8.0 * (double)shape->cols[weight_of(part)] * (double)shape->inner[weight_of(part)], machine->reduce_bytes_per_second);
     return fmax(lost / calls, 0);
 }
 
 static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
 {
-    for (int part = 0; part < 2; part++) {
+    for (int part = 0; part < TP_PLAN_PARTS; part++) {
         out->gemm_seconds[part] = gemm_seconds(machine, shape, part, (double)shape->rows);
         out->gemm_overhead[part] = machine->call_seconds + lost_by_cutting(machine, shape, plan, part);
     }
     if (plan->algorithm == TP_OVERLAP_DIRECT && shape->ranks > 1 && machine->direct_slowdown > 1) {
         double remote = (machine->direct_slowdown - 1) * (shape->ranks - 1) / shape->ranks;
-        bool weights = shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD;
-        bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN || shape->pattern == TP_PATTERN_CHAIN_CORE;
+        bool weights = shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD ||
+                       shape->pattern == TP_PATTERN_CHAIN_BACKWARD;
+        bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN || shape->pattern == TP_PATTERN_CHAIN_CORE ||
+                      shape->pattern == TP_PATTERN_CHAIN_BACKWARD;
         if (weights)
             out->gemm_seconds[weight_part(shape->pattern)] *= 1 + remote;
         if (inputs)
             out->gemm_seconds[0] *= 1 + remote;
+        if (shape->pattern == TP_PATTERN_CHAIN_BACKWARD)
+            out->gemm_seconds[2] *= 1 + remote;
     }
 }
 
@@ -90,9 +108,12 @@ static void byte_costs(const tp_overlap_shape *shape, tp_plan_costs *out)
     out->bytes[TP_BUFFER_MIDDLE] = rows * (double)shape->cols[0] * size;
     out->bytes[TP_BUFFER_CORE] = rows * (double)shape->inner[1] * size;
     if (weight >= 0) {
-        out->bytes[TP_BUFFER_SECOND] = rows * (double)shape->cols[weight] * size;
-        out->bytes[TP_BUFFER_GATHERED] = out->bytes[TP_BUFFER_SECOND];
-        out->bytes[TP_BUFFER_GRADIENT] = (double)shape->cols[weight] * (double)shape->inner[weight] * 4;
+        int w = weight_of(weight);
+        out->bytes[TP_BUFFER_SECOND] = out->bytes[TP_BUFFER_GATHERED_SECOND] = rows * (double)shape->cols[w] * size;
+        if (!tpi_overlap_is_chain_backward(shape->pattern))
+            out->bytes[TP_BUFFER_GATHERED] = out->bytes[TP_BUFFER_SECOND];
+        out->bytes[TP_BUFFER_GRADIENT] = (double)shape->cols[w] * (double)shape->inner[w] * 4;
+        out->bytes[TP_BUFFER_FIRST_GRADIENT] = (double)shape->cols[0] * (double)shape->inner[0] * 4;
     }
 }
 

@@ -108,7 +108,7 @@ static void see_op(tpi_prepared *p, int index, sizes *total)
         total->counts += (size_t)p->plan->ranks;
     }
     if (is_striped(op))
-        p->striped[op->collective == TP_COLLECTIVE_ALL_GATHER ? TP_BUFFER_GATHERED : TP_BUFFER_PARTIAL] = true;
+        p->striped[op->collective == TP_COLLECTIVE_ALL_GATHER ? op->write->buffer : op->read->buffer] = true;
     p->uses[op->lane] = true;
 }
 

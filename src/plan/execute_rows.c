@@ -24,14 +24,25 @@ tp_range tpi_run_rows(const tpi_run *run, int piece, int pieces)
     return (tp_range){rows_of(run, piece).begin, rows_of(run, piece + pieces - 1).end};
 }
 
-int tpi_run_segments(const tp_plan_op *op)
+/* Whether consecutive pieces don't lie together in something that the op reads or writes. */
+static bool is_scattered(const tpi_run *run, const tp_plan_op *op)
 {
-    return op->step == 1 ? 1 : op->pieces;
+    bool scattered = op->step != 1;
+    for (int i = 0; i < op->reads; i++)
+        scattered = scattered || run->prepared->striped[op->read[i].buffer];
+    for (int i = 0; i < op->writes; i++)
+        scattered = scattered || run->prepared->striped[op->write[i].buffer];
+    return scattered;
+}
+
+int tpi_run_segments(const tpi_run *run, const tp_plan_op *op)
+{
+    return is_scattered(run, op) ? op->pieces : 1;
 }
 
 tpi_segment tpi_run_segment(const tpi_run *run, const tp_plan_op *op, int index)
 {
-    if (op->step == 1)
+    if (!is_scattered(run, op))
         return (tpi_segment){op->piece, tpi_run_rows(run, op->piece, op->pieces)};
     int piece = op->piece + index * op->step;
     return (tpi_segment){piece, rows_of(run, piece)};

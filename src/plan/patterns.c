@@ -24,7 +24,7 @@ typedef struct definition {
     holding input, second;
     ending ending;
     middle middle;
-    bool gradient;
+    bool gradient, both; /* GRADIENT; FIRST_GRADIENT too */
     int gradient_part;
 } definition;
 
@@ -42,6 +42,20 @@ static const definition definitions[TP_PATTERN_COUNT] = {
     [TP_PATTERN_CHAIN_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE, .middle = MIDDLE_PIECES},
     [TP_PATTERN_CHAIN_CORE] = {.input = HOLD_OWN, .ending = END_SCATTER, .middle = MIDDLE_CORE},
     [TP_PATTERN_CHAIN_CORE_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE, .middle = MIDDLE_CORE},
+    [TP_PATTERN_CHAIN_BACKWARD] = {.input = HOLD_OWN,
+                                   .second = HOLD_OWN,
+                                   .ending = END_SCATTER,
+                                   .middle = MIDDLE_PIECES,
+                                   .gradient = true,
+                                   .both = true,
+                                   .gradient_part = 3},
+    [TP_PATTERN_CHAIN_BACKWARD_REDUCE] = {.input = HOLD_LOCAL,
+                                          .second = HOLD_LOCAL,
+                                          .ending = END_REDUCE,
+                                          .middle = MIDDLE_PIECES,
+                                          .gradient = true,
+                                          .both = true,
+                                          .gradient_part = 3},
 };
 
 /* The finalizer of MurmurHash3 over a running state; never 0, which stands for nothing. */
@@ -79,19 +93,17 @@ uint64_t tpi_symbol_accumulate(int rank, int part, uint64_t before, uint64_t ope
     return tpi_symbol_mix(tpi_symbol_mix(symbol(SYMBOL_ACCUMULATE, rank, part), before), operands);
 }
 
-bool tpi_promises_gradient(tp_pattern pattern)
+int tpi_gradient_part(tp_pattern pattern, bool first)
 {
-    return definitions[pattern].gradient;
+    const definition *d = &definitions[pattern];
+    if (first)
+        return d->both ? d->gradient_part - 1 : -1;
+    return d->gradient ? d->gradient_part : -1;
 }
 
-int tpi_gradient_part(tp_pattern pattern)
+uint64_t tpi_gradient_begin(int rank, bool first)
 {
-    return definitions[pattern].gradient_part;
-}
-
-uint64_t tpi_gradient_begin(int rank)
-{
-    return symbol(SYMBOL_GRADIENT, rank, 0);
+    return symbol(SYMBOL_GRADIENT, rank, first);
 }
 
 bool tpi_core_mixes(tp_pattern pattern)
@@ -103,12 +115,6 @@ bool tpi_core_mixes(tp_pattern pattern)
 static uint64_t given(holding held, int kind, int rank, int piece)
 {
     return held == HOLD_NOTHING ? 0 : symbol(kind, piece, held == HOLD_LOCAL ? rank : -1);
-}
-
-uint64_t tpi_gradient_operand(const tpi_promises *promises, bool second, int rank, int piece)
-{
-    const definition *d = &definitions[promises->pattern];
-    return second ? given(d->second, SYMBOL_SECOND, rank, piece) : given(d->input, SYMBOL_INPUT, rank, piece);
 }
 
 /* What the caller of `rank` itself hands over. */
@@ -130,6 +136,17 @@ static uint64_t core(const tpi_promises *promises, int rank, int piece)
     if (d->middle == MIDDLE_CORE)
         return tpi_symbol_core(rank, 0, promises->core[rank], piece);
     return tpi_symbol_compute(rank, 0, first_product(d, rank, piece));
+}
+
+uint64_t tpi_gradient_operands(const tpi_promises *promises, bool first, int rank, int piece)
+{
+    const definition *d = &definitions[promises->pattern];
+    uint64_t dy = given(d->input, SYMBOL_INPUT, rank, piece);
+    if (first)
+        return tpi_symbol_mix(dy, 0);
+    if (d->middle != MIDDLE_NONE)
+        dy = core(promises, rank, piece);
+    return tpi_symbol_mix(dy, given(d->second, SYMBOL_SECOND, rank, piece));
 }
 
 static uint64_t partial(const tpi_promises *promises, int rank, int piece)
@@ -174,7 +191,9 @@ uint64_t tpi_promise(const tpi_promises *promises, tp_buffer buffer, int rank, i
     case TP_BUFFER_PARTIAL: return partial(promises, rank, piece);
     case TP_BUFFER_INBOX: return partial(promises, slot, piece);
     case TP_BUFFER_OUTPUT: return output(promises, rank, piece);
-    case TP_BUFFER_GRADIENT: return d->gradient ? tpi_gradient_begin(rank) : 0;
+    case TP_BUFFER_GRADIENT: return d->gradient ? tpi_gradient_begin(rank, false) : 0;
+    case TP_BUFFER_FIRST_GRADIENT: return d->both ? tpi_gradient_begin(rank, true) : 0;
+    case TP_BUFFER_GATHERED_SECOND: return d->both && d->second == HOLD_OWN ? given(HOLD_OWN, SYMBOL_SECOND, 0, piece) : 0;
     case TP_BUFFERS: break;
     }
     return 0;

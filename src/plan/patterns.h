@@ -21,13 +21,12 @@ void tpi_promises_fill(tpi_promises *promises);
  */
 uint64_t tpi_promise(const tpi_promises *promises, tp_buffer buffer, int rank, int slot, int piece);
 
-/* The pieces of a weight gradient must be accumulated in global order: what it holds before the first, and which part
- * adds to what it held. */
-bool tpi_promises_gradient(tp_pattern pattern);
-int tpi_gradient_part(tp_pattern pattern);
-uint64_t tpi_gradient_begin(int rank);
-/* What the two operands of piece `piece` are. */
-uint64_t tpi_gradient_operand(const tpi_promises *promises, bool second, int rank, int piece);
+/* The pieces of a weight gradient, GRADIENT or FIRST_GRADIENT, must be accumulated in global order: which part adds to
+ * what it held (-1: the pattern has no such gradient), and what it holds before the first. */
+int tpi_gradient_part(tp_pattern pattern, bool first);
+uint64_t tpi_gradient_begin(int rank, bool first);
+/* What is added for piece `piece`: both operands; FIRST_GRADIENT: dy, the other is nobody else's. */
+uint64_t tpi_gradient_operands(const tpi_promises *promises, bool first, int rank, int piece);
 
 /* Whether COMPUTE mixes all its pieces (attention core) or works on each alone. */
 bool tpi_core_mixes(tp_pattern pattern);

@@ -19,9 +19,13 @@ tp_status tpi_price_check_costs(const char *function, const tp_plan *plan, const
     } fields[] = {
         {"gemm_seconds[0]", costs->gemm_seconds[0]},
         {"gemm_seconds[1]", costs->gemm_seconds[1]},
+        {"gemm_seconds[2]", costs->gemm_seconds[2]},
+        {"gemm_seconds[3]", costs->gemm_seconds[3]},
         {"compute_seconds", costs->compute_seconds},
         {"gemm_overhead[0]", costs->gemm_overhead[0]},
         {"gemm_overhead[1]", costs->gemm_overhead[1]},
+        {"gemm_overhead[2]", costs->gemm_overhead[2]},
+        {"gemm_overhead[3]", costs->gemm_overhead[3]},
         {"compute_overhead", costs->compute_overhead},
         {"reduce_bytes_per_second", costs->reduce_bytes_per_second},
         {"copy_bytes_per_second", costs->copy_bytes_per_second},
@@ -59,8 +63,8 @@ static tp_status check_op(const tp_plan *plan, int rank, int index)
         what = "no such lane";
     else if (travels && (op->peer < 0 || op->peer >= plan->ranks))
         what = "its peer is no rank of the plan";
-    else if (op->part < 0 || op->part > 1)
-        what = "its part is not 0 or 1";
+    else if (op->part < 0 || op->part >= TP_PLAN_PARTS)
+        what = "its part is not 0 to 3";
     else if (!regions_good(plan, op->read, op->reads) || !regions_good(plan, op->write, op->writes))
         what = "it reads or writes where there is no rank or buffer";
     else if ((op->kind == TP_OP_PULL || op->kind == TP_OP_PUSH || op->kind == TP_OP_SEND || op->kind == TP_OP_COLLECTIVE) && op->reads < 1)
@@ -85,7 +89,7 @@ static double share(const tp_plan *plan, int pieces)
 
 double tpi_price_bytes(const tp_plan *plan, const tp_plan_costs *costs, const tp_region *region)
 {
-    bool whole = region->buffer == TP_BUFFER_GRADIENT; /* one piece */
+    bool whole = region->buffer == TP_BUFFER_GRADIENT || region->buffer == TP_BUFFER_FIRST_GRADIENT; /* one piece */
     return costs->bytes[region->buffer] * (whole ? region->pieces : share(plan, region->pieces));
 }
 

@@ -54,7 +54,7 @@ static void count_op(const counting *c, int rank, const tp_plan_op *op)
         move(c, rank, op->write[i].rank, tpi_price_bytes(c->plan, c->costs, &op->write[i]));
 }
 
-/* One mark a piece of GATHERED, PARTIAL and each slot of INBOX, on every rank. */
+/* One mark a piece of GATHERED, PARTIAL, GATHERED_SECOND and each slot of INBOX, on every rank. */
 typedef struct marks {
     size_t pieces, planes;
     bool *touched;
@@ -62,14 +62,16 @@ typedef struct marks {
 
 static bool *plane_of(const marks *m, const tp_region *region)
 {
-    size_t plane = region->buffer == TP_BUFFER_GATHERED ? 0 : region->buffer == TP_BUFFER_PARTIAL ? 1 : 2 + (size_t)region->slot;
+    size_t plane = 3 + (size_t)region->slot;
+    if (region->buffer != TP_BUFFER_INBOX)
+        plane = region->buffer == TP_BUFFER_GATHERED ? 0 : region->buffer == TP_BUFFER_PARTIAL ? 1 : 2;
     return m->touched + ((size_t)region->rank * m->planes + plane) * m->pieces;
 }
 
 static bool is_workspace(const tp_plan *plan, const tp_region *region)
 {
     bool inbox = region->buffer == TP_BUFFER_INBOX && region->slot >= 0 && region->slot < plan->ranks;
-    return inbox || region->buffer == TP_BUFFER_GATHERED || region->buffer == TP_BUFFER_PARTIAL;
+    return inbox || region->buffer == TP_BUFFER_GATHERED || region->buffer == TP_BUFFER_PARTIAL || region->buffer == TP_BUFFER_GATHERED_SECOND;
 }
 
 static void mark_regions(const tp_plan *plan, const marks *m, const tp_region *region, int count)
@@ -98,7 +100,7 @@ static double marked_bytes(const counting *c, const marks *m, tp_region which)
 static tp_status count_workspace(const counting *c)
 {
     const tp_plan *plan = c->plan;
-    marks m = {.pieces = (size_t)plan->ranks * (size_t)plan->chunks, .planes = 2 + (size_t)plan->ranks};
+    marks m = {.pieces = (size_t)plan->ranks * (size_t)plan->chunks, .planes = 3 + (size_t)plan->ranks};
     m.touched = calloc((size_t)plan->ranks * m.planes * m.pieces, sizeof *m.touched);
     if (m.touched == NULL)
         return tpi_message(TP_ERR_MEMORY, "tp_plan_count_traffic: out of memory");
@@ -111,6 +113,7 @@ static tp_status count_workspace(const counting *c)
     for (int rank = 0; rank < plan->ranks; rank++) {
         double bytes = marked_bytes(c, &m, (tp_region){.buffer = TP_BUFFER_GATHERED, .rank = rank});
         bytes += marked_bytes(c, &m, (tp_region){.buffer = TP_BUFFER_PARTIAL, .rank = rank});
+        bytes += marked_bytes(c, &m, (tp_region){.buffer = TP_BUFFER_GATHERED_SECOND, .rank = rank});
         for (int slot = 0; slot < plan->ranks; slot++)
             bytes += marked_bytes(c, &m, (tp_region){.buffer = TP_BUFFER_INBOX, .rank = rank, .slot = slot});
         c->traffic->workspace[rank] = bytes;

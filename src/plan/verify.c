@@ -89,15 +89,15 @@ static tp_status allocate_tables(tpi_verifier *v)
     if (reads > INT_MAX)
         return tpi_message(TP_ERR_ARGUMENT, "plan verify: %zu reads, at most %d", reads, INT_MAX);
     v->cells = pieces * (TP_BUFFERS - 1 + ranks);
-    v->clock = calloc((size_t)v->nodes * (size_t)v->lanes + ranks + v->cells, sizeof *v->clock);
+    v->clock = calloc((size_t)v->nodes * (size_t)v->lanes + 2 * ranks + v->cells, sizeof *v->clock);
     v->cell = calloc(v->cells * ranks, sizeof *v->cell);
     v->reader = calloc(reads + 1, sizeof *v->reader);
     v->promises.memory =
-        calloc(tpi_promises_room(v->plan->ranks, v->plan->chunks) + pieces + ranks, sizeof *v->promises.memory);
+        calloc(tpi_promises_room(v->plan->ranks, v->plan->chunks) + pieces + 2 * ranks, sizeof *v->promises.memory);
     if (v->clock == NULL || v->cell == NULL || v->reader == NULL || v->promises.memory == NULL)
         return tpi_message(TP_ERR_MEMORY, "plan verify: out of memory for %d ops", v->ops);
     v->accumulated = v->clock + (size_t)v->nodes * (size_t)v->lanes;
-    v->used = v->accumulated + ranks;
+    v->used = v->accumulated + 2 * ranks;
     v->value = v->promises.memory + tpi_promises_room(v->plan->ranks, v->plan->chunks);
     v->gradient = v->value + pieces;
     for (size_t i = 0; i < v->cells * ranks; i++)
@@ -107,7 +107,8 @@ static tp_status allocate_tables(tpi_verifier *v)
     v->promises.chunks = v->plan->chunks;
     tpi_promises_fill(&v->promises);
     for (int rank = 0; rank < v->plan->ranks; rank++)
-        v->gradient[rank] = tpi_gradient_begin(rank);
+        for (int first = 0; first < 2; first++)
+            v->gradient[2 * rank + first] = tpi_gradient_begin(rank, first != 0);
     return TP_OK;
 }
 

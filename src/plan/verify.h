@@ -40,8 +40,8 @@ typedef struct tpi_verifier {
     tpi_reader *reader;
     int readers;
     uint64_t *value;    /* of each piece: what an op is about to write */
-    uint64_t *gradient; /* of each rank: what the pattern promises so far */
-    int *accumulated;   /* of each rank: pieces in its gradient */
+    uint64_t *gradient; /* of each rank, GRADIENT and FIRST_GRADIENT: what the pattern promises so far */
+    int *accumulated;   /* of each rank, likewise: pieces in its gradient */
     int *used;          /* room for the cells of one rank */
 } tpi_verifier;
 

@@ -157,25 +157,25 @@ static bool walk_weight_gradient(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
     int rank = v->rank[op];
-    uint64_t content, first, second;
+    bool of_first = o->write[0].buffer == TP_BUFFER_FIRST_GRADIENT; /* one operand only */
+    uint64_t *promised = &v->gradient[2 * rank + of_first], content, first, second = 0;
+    int *accumulated = &v->accumulated[2 * rank + of_first];
     if (!read_piece(v, op, &o->read[0], 0, &content) || !check_stay(v, op, &o->read[1]) ||
-        !check_stay(v, op, &o->read[2]))
+        (!of_first && !check_stay(v, op, &o->read[2])))
         return false;
     for (int i = 0; i < o->pieces; i++) {
         int piece = o->piece + i * o->step;
-        if (piece != v->accumulated[rank])
+        if (piece != *accumulated)
             return fault(v, TP_FAULT_RESULT, op, "accumulates out of order, or a second time,", &o->read[1], i);
-        if (!read_piece(v, op, &o->read[1], i, &first) || !read_piece(v, op, &o->read[2], i, &second))
+        if (!read_piece(v, op, &o->read[1], i, &first) || (!of_first && !read_piece(v, op, &o->read[2], i, &second)))
             return false;
         content = tpi_symbol_accumulate(rank, o->part, content, tpi_symbol_mix(first, second));
-        uint64_t operands = tpi_symbol_mix(tpi_gradient_operand(&v->promises, false, rank, piece),
-                                           tpi_gradient_operand(&v->promises, true, rank, piece));
-        v->gradient[rank] =
-            tpi_symbol_accumulate(rank, tpi_gradient_part(v->promises.pattern), v->gradient[rank], operands);
-        if (content != v->gradient[rank])
+        uint64_t operands = tpi_gradient_operands(&v->promises, of_first, rank, piece);
+        *promised = tpi_symbol_accumulate(rank, tpi_gradient_part(v->promises.pattern, of_first), *promised, operands);
+        if (content != *promised)
             return fault(v, TP_FAULT_RESULT, op, "accumulates something else than the pattern promises from",
                          &o->read[1], i);
-        v->accumulated[rank]++;
+        (*accumulated)++;
     }
     if (!claim_piece(v, op, o->write, 0))
         return false;
@@ -186,7 +186,7 @@ static bool walk_weight_gradient(tpi_verifier *v, int op)
 static bool walk_gemm(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
-    if (o->write[0].buffer == TP_BUFFER_GRADIENT)
+    if (o->write[0].buffer == TP_BUFFER_GRADIENT || o->write[0].buffer == TP_BUFFER_FIRST_GRADIENT)
         return walk_weight_gradient(v, op);
     if (!read_region(v, op, o->read))
         return false;
@@ -307,9 +307,12 @@ static bool check_results(tpi_verifier *v)
                 tpi_verify_cell(v, &region, 0)->writes == 0)
                 return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "output piece %d of rank %d is never produced",
                                         region.piece, region.rank);
-        if (tpi_promises_gradient(v->promises.pattern) && v->accumulated[region.rank] != v->pieces)
-            return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the gradient of rank %d has %d of %d pieces", region.rank,
-                                    v->accumulated[region.rank], v->pieces);
+        for (int first = 0; first < 2; first++)
+            if (tpi_gradient_part(v->promises.pattern, first != 0) >= 0 &&
+                v->accumulated[2 * region.rank + first] != v->pieces)
+                return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the %sgradient of rank %d has %d of %d pieces",
+                                        first ? "first " : "", region.rank, v->accumulated[2 * region.rank + first],
+                                        v->pieces);
     }
     v->proof->rank = -1;
     return true;

@@ -35,6 +35,11 @@ static bool in_range(int piece, int pieces, int step, int total)
            (pieces <= 1 || (int64_t)piece + (int64_t)(pieces - 1) * step < total);
 }
 
+static bool is_gradient(tp_buffer buffer)
+{
+    return buffer == TP_BUFFER_GRADIENT || buffer == TP_BUFFER_FIRST_GRADIENT;
+}
+
 static bool check_region(tpi_verifier *v, int op, const tp_region *region, place allowed)
 {
     int rank = v->rank[op];
@@ -44,7 +49,7 @@ static bool check_region(tpi_verifier *v, int op, const tp_region *region, place
         return fault(v, op, "a region of a rank that is not there", region->rank);
     if (region->slot < 0 || region->slot >= (region->buffer == TP_BUFFER_INBOX ? v->plan->ranks : 1))
         return fault(v, op, "no such slot", region->slot);
-    if (!in_range(region->piece, region->pieces, region->step, region->buffer == TP_BUFFER_GRADIENT ? 1 : v->pieces))
+    if (!in_range(region->piece, region->pieces, region->step, is_gradient(region->buffer) ? 1 : v->pieces))
         return fault(v, op, "a region with pieces that are not there", region->piece);
     if (allowed == OWN && region->rank != rank)
         return fault(v, op, "touches a peer's memory", region->rank);
@@ -87,23 +92,24 @@ static bool check_collective(tpi_verifier *v, int op)
     return fault(v, op, "no such collective", (int)o->collective);
 }
 
-/* GRADIENT, dy, x -> GRADIENT. */
+/* GRADIENT, dy, x -> GRADIENT; FIRST_GRADIENT, dy -> FIRST_GRADIENT. */
 static bool check_weight_gradient(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
-    if (o->reads != 3 || o->read[0].buffer != TP_BUFFER_GRADIENT || o->read[0].rank != v->rank[op])
-        return fault(v, op, "a weight gradient must read itself and two operands", o->reads);
+    int operands = o->write[0].buffer == TP_BUFFER_GRADIENT ? 2 : 1;
+    if (o->reads != 1 + operands || o->read[0].buffer != o->write[0].buffer || o->read[0].rank != v->rank[op])
+        return fault(v, op, "a weight gradient must read itself and its operands", o->reads);
     if (o->read[0].pieces != 1 || o->write[0].pieces != 1)
         return fault(v, op, "a weight gradient is one piece", o->write[0].pieces);
     for (int i = 1; i < o->reads; i++)
-        if (o->read[i].buffer == TP_BUFFER_GRADIENT || !check_pieces(v, op, &o->read[i]))
-            return o->read[i].buffer == TP_BUFFER_GRADIENT ? fault(v, op, "a gradient as operand", i) : false;
+        if (is_gradient(o->read[i].buffer) || !check_pieces(v, op, &o->read[i]))
+            return is_gradient(o->read[i].buffer) ? fault(v, op, "a gradient as operand", i) : false;
     return true;
 }
 
 static bool is_weight_gradient(const tp_plan_op *o)
 {
-    return o->kind == TP_OP_GEMM && o->writes == 1 && o->write[0].buffer == TP_BUFFER_GRADIENT;
+    return o->kind == TP_OP_GEMM && o->writes == 1 && is_gradient(o->write[0].buffer);
 }
 
 /* Buffers that only some kinds may touch. */
@@ -112,11 +118,11 @@ static bool check_buffers(tpi_verifier *v, int op)
     const tp_plan_op *o = tpi_verify_op(v, op);
     bool callers = o->kind == TP_OP_ENTER || o->kind == TP_OP_LEAVE;
     for (int i = 0; i < o->reads; i++)
-        if (!callers && !is_weight_gradient(o) && o->read[i].buffer == TP_BUFFER_GRADIENT)
+        if (!callers && !is_weight_gradient(o) && is_gradient(o->read[i].buffer))
             return fault(v, op, "reads the weight gradient", i);
     for (int i = 0; i < o->writes; i++) {
         tp_buffer buffer = o->write[i].buffer;
-        bool input = buffer == TP_BUFFER_INPUT || buffer == TP_BUFFER_SECOND || buffer == TP_BUFFER_GRADIENT;
+        bool input = buffer == TP_BUFFER_INPUT || buffer == TP_BUFFER_SECOND || is_gradient(buffer);
         if (!callers && !is_weight_gradient(o) && input)
             return fault(v, op, "writes what the caller gave", i);
         if (o->kind == TP_OP_ENTER && !input && buffer != TP_BUFFER_OUTPUT)

@@ -11,7 +11,7 @@
 /* Every buffer has TPT_BYTES; each GEMM takes `gemm` seconds; the whole of a buffer crosses a link in `link` seconds. */
 static inline tp_plan_costs tpt_costs(double gemm, double link)
 {
-    tp_plan_costs costs = {.gemm_seconds = {gemm, gemm}, .link = {.bytes_per_second = link > 0 ? TPT_BYTES / link : 0}};
+    tp_plan_costs costs = {.gemm_seconds = {gemm, gemm, gemm, gemm}, .link = {.bytes_per_second = link > 0 ? TPT_BYTES / link : 0}};
     for (int i = 0; i < TP_BUFFERS; i++)
         costs.bytes[i] = TPT_BYTES;
     return costs;

@@ -42,7 +42,7 @@ typedef struct rank_state {
     int rank, ranks;
     tp_plan_desc plan;
     int64_t tokens;
-    float gradient[COLS];
+    float gradient[COLS], first_gradient[COLS];
     int fails_at; /* the GEMM that fails on this rank; -1: none */
     int gemms;
 } rank_state;
@@ -82,14 +82,14 @@ static tp_status issue_work(const tpi_run *run, tpi_stream *stream, const tp_pla
     rank_state *state = tpi_run_job(run)->user;
     if (op->kind == TP_OP_GEMM && state->gemms++ == state->fails_at)
         return tpi_fail(state->ctx, TP_ERR_NUMERIC, "planted failure of rank %d", state->rank);
-    bool weight = op->kind == TP_OP_GEMM && op->reads == 3;
-    for (int i = 0; i < tpi_run_segments(op); i++) {
+    bool weight = op->kind == TP_OP_GEMM && op->reads > 1, first = op->kind == TP_OP_GEMM && op->reads == 2;
+    for (int i = 0; i < tpi_run_segments(run, op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
         work w = {.kind = op->kind, .factor = factor_of(state->rank, op->part), .rows = segment.rows.end - segment.rows.begin};
         w.from = tpi_run_at(run, &op->read[weight ? 1 : 0], segment);
         if (weight) {
-            w.second = tpi_run_at(run, &op->read[2], segment);
-            w.gradient = state->gradient;
+            w.second = tpi_run_at(run, &op->read[first ? 1 : 2], segment); /* the first's other operand: dy again */
+            w.gradient = first ? state->first_gradient : state->gradient;
         } else {
             w.to = tpi_run_at(run, &op->write[0], segment);
         }
@@ -104,19 +104,24 @@ static const tpi_plan_table table = {.issue = {[TP_OP_GEMM] = issue_work, [TP_OP
 
 /* ---- what patterns have ------------------------------------------------------------------------------------------------------------------- */
 
+static bool has_first_gradient(tp_pattern p)
+{
+    return p == TP_PATTERN_CHAIN_BACKWARD || p == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+}
+
 static bool input_is_sharded(tp_pattern p)
 {
-    return p == TP_PATTERN_GEMM || p == TP_PATTERN_GATHER_GEMM || p == TP_PATTERN_CHAIN || p == TP_PATTERN_CHAIN_CORE;
+    return p == TP_PATTERN_CHAIN_BACKWARD || p == TP_PATTERN_GEMM || p == TP_PATTERN_GATHER_GEMM || p == TP_PATTERN_CHAIN || p == TP_PATTERN_CHAIN_CORE;
 }
 
 static bool second_is_sharded(tp_pattern p)
 {
-    return p == TP_PATTERN_GATHER_WEIGHT || p == TP_PATTERN_BACKWARD;
+    return p == TP_PATTERN_GATHER_WEIGHT || p == TP_PATTERN_BACKWARD || p == TP_PATTERN_CHAIN_BACKWARD;
 }
 
 static bool has_gradient(tp_pattern p)
 {
-    return second_is_sharded(p) || p == TP_PATTERN_BACKWARD_REDUCE;
+    return second_is_sharded(p) || p == TP_PATTERN_BACKWARD_REDUCE || p == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
 }
 
 static bool is_chain(tp_pattern p)
@@ -126,7 +131,8 @@ static bool is_chain(tp_pattern p)
 
 static bool output_is_sharded(tp_pattern p)
 {
-    return p == TP_PATTERN_GEMM || p == TP_PATTERN_GEMM_SCATTER || p == TP_PATTERN_BACKWARD || p == TP_PATTERN_CHAIN || p == TP_PATTERN_CHAIN_CORE;
+    return p == TP_PATTERN_GEMM || p == TP_PATTERN_GEMM_SCATTER || p == TP_PATTERN_BACKWARD || p == TP_PATTERN_CHAIN || p == TP_PATTERN_CHAIN_CORE ||
+           p == TP_PATTERN_CHAIN_BACKWARD;
 }
 
 /* ---- the reference -------------------------------------------------------------------------------------------------------------------------- */
@@ -153,11 +159,14 @@ static float expected(const rank_state *s, int64_t row, int col)
     return sum;
 }
 
-static float expected_gradient(const rank_state *s, int col)
+static float expected_gradient(const rank_state *s, bool first, int col)
 {
     float state = 0;
-    for (int64_t row = 0; row < s->tokens; row++)
-        state = chained(state, input_at(s, s->rank, row, col), value_of(second_is_sharded(s->plan.pattern) ? 200 : s->rank + 50, row, col));
+    for (int64_t row = 0; row < s->tokens; row++) {
+        float dy = input_at(s, s->rank, row, col), x = value_of(second_is_sharded(s->plan.pattern) ? 200 : s->rank + 50, row, col);
+        float core = is_chain(s->plan.pattern) ? core_of(factor_of(s->rank, 0) * dy) : dy;
+        state = first ? chained(state, dy, dy) : chained(state, core, x);
+    }
     return state;
 }
 
@@ -202,7 +211,9 @@ static bool right(const rank_state *s, const tpi_job *job)
         for (int64_t row = out.begin; p != TP_PATTERN_GATHER_WEIGHT && row < out.end; row++)
             if (*at(&job->view[TP_BUFFER_OUTPUT], row - out.begin, col) != expected(s, row, col))
                 return false;
-        if (has_gradient(p) && s->gradient[col] != expected_gradient(s, col))
+        if (has_gradient(p) && s->gradient[col] != expected_gradient(s, false, col))
+            return false;
+        if (has_first_gradient(p) && s->first_gradient[col] != expected_gradient(s, true, col))
             return false;
     }
     return true;
@@ -213,6 +224,7 @@ static tp_status run_once(rank_state *s, tpi_prepared *prepared, bool *good)
     tpi_job job = {.table = &table, .user = s, .tokens = s->tokens};
     make_views(s, &job);
     memset(s->gradient, 0, sizeof s->gradient);
+    memset(s->first_gradient, 0, sizeof s->first_gradient);
     tp_status status = tpi_plan_run(prepared, &job);
     if (status == TP_OK)
         status = tp_ctx_synchronize(s->ctx);

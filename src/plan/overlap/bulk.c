@@ -30,7 +30,8 @@ void tpi_generate_bulk(tpi_builder *builder)
                                        .scatter = scatter,
                                        .finish = finish};
     tp_pattern pattern = tpi_builder_desc(builder)->pattern;
-    if (pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE)
+    bool chain = pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+    if (chain || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE)
         tpi_stages_run(builder, &bulk);
     else
         tpi_generate_none(builder);

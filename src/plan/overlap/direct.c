@@ -23,13 +23,13 @@ static tp_region source(const tpi_stages *s, int rank, tp_buffer buffer, tp_regi
 /* Nothing is waited for: an owner's memory is the only border. */
 static int weight_units(const tpi_stages *s)
 {
-    return s->pattern == TP_PATTERN_BACKWARD_REDUCE ? 1 : s->ranks;
+    return tpi_operands_are_local(s) ? 1 : s->ranks;
 }
 
 static tp_region weight_unit(const tpi_stages *s, int rank, int k)
 {
     (void)rank;
-    return s->pattern == TP_PATTERN_BACKWARD_REDUCE ? tpi_all(s) : tpi_owned(s, k);
+    return tpi_operands_are_local(s) ? tpi_all(s) : tpi_owned(s, k);
 }
 
 static void finish(const tpi_stages *s)

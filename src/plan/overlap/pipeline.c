@@ -27,7 +27,7 @@ static tp_region unit(const tpi_stages *s, int rank, int k)
 /* Beside an input gradient its operand has long been there. */
 static bool weight_is_whole(const tpi_stages *s)
 {
-    return s->pattern == TP_PATTERN_BACKWARD || s->pattern == TP_PATTERN_BACKWARD_REDUCE;
+    return s->pattern != TP_PATTERN_GATHER_WEIGHT;
 }
 
 static int weight_units(const tpi_stages *s)
@@ -43,8 +43,13 @@ static tp_region weight_unit(const tpi_stages *s, int rank, int k)
 
 static void gather(const tpi_stages *s, tp_buffer buffer)
 {
+    bool second = buffer == TP_BUFFER_SECOND;
+    if (second && weight_is_whole(s)) {
+        tpi_emit_gather(s, TP_LANE_COMM, buffer, tpi_all(s), 0);
+        return;
+    }
     for (int chunk = 0; chunk < s->chunks; chunk++)
-        tpi_emit_gather(s, TP_LANE_COMM, buffer, buffer == TP_BUFFER_SECOND ? run_of(s, chunk) : stripe_of(s, chunk), 0);
+        tpi_emit_gather(s, TP_LANE_COMM, buffer, second ? run_of(s, chunk) : stripe_of(s, chunk), 0);
 }
 
 static void scatter(const tpi_stages *s, int k)

@@ -10,13 +10,12 @@ static tp_region unit(const tpi_stages *s, int rank, int k)
 
 static void gather(const tpi_stages *s, tp_buffer buffer)
 {
-    bool global = buffer == TP_BUFFER_SECOND; /* a weight gradient reads in global order */
     for (int step = 1; step < s->ranks; step++)
         for (int chunk = 0; chunk < s->chunks; chunk++)
             for (int rank = 0; rank < s->ranks; rank++) {
-                int peer = global ? (step - 1 < rank ? step - 1 : step) : (rank + step) % s->ranks;
+                int peer = (rank + step) % s->ranks; /* not all from the same one */
                 tp_region piece = tpi_chunk(s, peer, chunk);
-                tpi_emit_pull(s, rank, peer, tpi_region(buffer, peer, piece), tpi_region(TP_BUFFER_GATHERED, rank, piece));
+                tpi_emit_pull(s, rank, peer, tpi_region(buffer, peer, piece), tpi_region(tpi_gathered_buffer(s, buffer), rank, piece));
             }
 }
 

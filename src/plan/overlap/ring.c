@@ -22,7 +22,7 @@ static void pass_around(const tpi_stages *s, tp_buffer own, tp_buffer to)
 
 static void gather(const tpi_stages *s, tp_buffer buffer)
 {
-    pass_around(s, buffer, TP_BUFFER_GATHERED);
+    pass_around(s, buffer, tpi_gathered_buffer(s, buffer));
 }
 
 static void scatter(const tpi_stages *s, int k)

@@ -23,6 +23,11 @@ tp_region tpi_chunk(const tpi_stages *s, int owner, int chunk)
     return (tp_region){.piece = owner * s->chunks + chunk, .pieces = 1, .step = 1};
 }
 
+static bool is_chain_backward(tp_pattern pattern)
+{
+    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+}
+
 static bool is_chain(tp_pattern pattern)
 {
     return pattern >= TP_PATTERN_CHAIN;
@@ -40,12 +45,13 @@ static bool is_backward(tp_pattern pattern)
 
 static bool gathers_input(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_CORE;
+    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_CORE ||
+           pattern == TP_PATTERN_CHAIN_BACKWARD;
 }
 
 static bool gathers_second(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GATHER_WEIGHT || pattern == TP_PATTERN_BACKWARD;
+    return pattern == TP_PATTERN_GATHER_WEIGHT || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD;
 }
 
 static bool has_partial(tp_pattern pattern)
@@ -56,7 +62,7 @@ static bool has_partial(tp_pattern pattern)
 static bool ends_everywhere(tp_pattern pattern)
 {
     return pattern == TP_PATTERN_GEMM_REDUCE || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_REDUCE ||
-           pattern == TP_PATTERN_CHAIN_CORE_REDUCE;
+           pattern == TP_PATTERN_CHAIN_CORE_REDUCE || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
 }
 
 static void add_write(tpi_emit *emit, tp_region region)
@@ -71,10 +77,12 @@ static void add_callers_buffers(const tpi_stages *s, int rank, tpi_emit *emit)
     add_write(emit, tpi_region(TP_BUFFER_INPUT, rank, own_input ? tpi_owned(s, rank) : tpi_all(s)));
     if (gathers_second(s->pattern))
         add_write(emit, tpi_region(TP_BUFFER_SECOND, rank, tpi_owned(s, rank)));
-    if (s->pattern == TP_PATTERN_BACKWARD_REDUCE)
+    if (s->pattern == TP_PATTERN_BACKWARD_REDUCE || s->pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE)
         add_write(emit, tpi_region(TP_BUFFER_SECOND, rank, tpi_all(s)));
-    if (s->pattern == TP_PATTERN_GATHER_WEIGHT || is_backward(s->pattern))
+    if (s->pattern == TP_PATTERN_GATHER_WEIGHT || is_backward(s->pattern) || is_chain_backward(s->pattern))
         add_write(emit, tpi_region(TP_BUFFER_GRADIENT, rank, (tp_region){.pieces = 1, .step = 1}));
+    if (is_chain_backward(s->pattern))
+        add_write(emit, tpi_region(TP_BUFFER_FIRST_GRADIENT, rank, (tp_region){.pieces = 1, .step = 1}));
 }
 
 /* The output pieces of a rank; none for a weight gradient alone. */
@@ -170,6 +178,26 @@ static void core_and_second_gemms(tpi_stages *s)
     }
 }
 
+static tp_region second_source(const tpi_stages *s, int rank, tp_region unit)
+{
+    return gathers_second(s->pattern) ? s->algorithm->source(s, rank, TP_BUFFER_SECOND, unit) : tpi_region(TP_BUFFER_SECOND, rank, unit);
+}
+
+/* The weight gradient of a chain's first layer (that is, of the second in forward): its other operand is local and no concern of the plan. */
+static void first_weight_gemms(const tpi_stages *s)
+{
+    tp_region gradient = {.buffer = TP_BUFFER_FIRST_GRADIENT, .pieces = 1, .step = 1};
+    for (int k = 0; k < s->algorithm->weight_units(s); k++)
+        for (int rank = 0; rank < s->ranks; rank++) {
+            tp_region unit = s->algorithm->weight_unit(s, rank, k);
+            gradient.rank = rank;
+            tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = 2, .unit = unit, .reads = 2, .writes = 1, .write = {gradient}};
+            emit.read[0] = gradient;
+            emit.read[1] = first_source(s, rank, unit);
+            tpi_builder_add(s->builder, rank, &emit);
+        }
+}
+
 static void weight_gemms(const tpi_stages *s, int part)
 {
     tp_region gradient = {.buffer = TP_BUFFER_GRADIENT, .pieces = 1, .step = 1};
@@ -179,9 +207,8 @@ static void weight_gemms(const tpi_stages *s, int part)
             gradient.rank = rank;
             tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = part, .unit = unit, .reads = 3, .writes = 1, .write = {gradient}};
             emit.read[0] = gradient;
-            emit.read[1] = tpi_region(TP_BUFFER_INPUT, rank, unit);
-            emit.read[2] = gathers_second(s->pattern) ? s->algorithm->source(s, rank, TP_BUFFER_SECOND, unit)
-                                                      : tpi_region(TP_BUFFER_SECOND, rank, unit);
+            emit.read[1] = tpi_region(is_chain_backward(s->pattern) ? TP_BUFFER_CORE : TP_BUFFER_INPUT, rank, unit);
+            emit.read[2] = second_source(s, rank, unit);
             tpi_builder_add(s->builder, rank, &emit);
         }
 }
@@ -228,7 +255,15 @@ void tpi_stages_run(tpi_builder *builder, const tpi_algorithm *algorithm)
         weight_gemms(&s, 0);
     if (is_backward(s.pattern))
         weight_gemms(&s, 1);
-    if (has_partial(s.pattern))
+    if (is_chain_backward(s.pattern))
+        first_weight_gemms(&s);
+    /* A sum that goes back to all ranks does so under the last weight gradient. */
+    bool early = s.pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+    if (early)
+        algorithm->finish(&s);
+    if (is_chain_backward(s.pattern))
+        weight_gemms(&s, 3);
+    if (has_partial(s.pattern) && !early)
         algorithm->finish(&s);
     leave_all(&s);
 }

@@ -53,7 +53,11 @@ tp_region tpi_peer_unit(const tpi_stages *s, int rank, int k, int step);
 tp_region tpi_global_unit(const tpi_stages *s, int rank, int k);
 /* The units of a weight gradient whose operand arrives piece by piece: as above, or an owner at a time where it has long been there. */
 int tpi_weight_units(const tpi_stages *s);
+/* Whether a weight gradient reads nothing of peers. */
+bool tpi_operands_are_local(const tpi_stages *s);
 tp_region tpi_weight_unit(const tpi_stages *s, int rank, int k);
+/* Where the gather of INPUT or SECOND puts pieces. */
+tp_buffer tpi_gathered_buffer(const tpi_stages *s, tp_buffer buffer);
 /* After the gather, own pieces are in INPUT and peers' in GATHERED. */
 tp_region tpi_mixed_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit);
 tp_region tpi_gathered_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit);

@@ -40,25 +40,35 @@ tp_region tpi_global_unit(const tpi_stages *s, int rank, int k)
     return tpi_chunk(s, piece / s->chunks, piece % s->chunks);
 }
 
+bool tpi_operands_are_local(const tpi_stages *s)
+{
+    return s->pattern == TP_PATTERN_BACKWARD_REDUCE || s->pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+}
+
 /* Beside an input gradient the operand had all that GEMM's time to come: cutting the weight gradient would only make it load and store its sums
  * more often. */
 static bool operand_is_early(const tpi_stages *s)
 {
-    return s->pattern == TP_PATTERN_BACKWARD || s->pattern == TP_PATTERN_BACKWARD_REDUCE;
+    return s->pattern == TP_PATTERN_BACKWARD || s->pattern == TP_PATTERN_CHAIN_BACKWARD;
 }
 
 int tpi_weight_units(const tpi_stages *s)
 {
-    if (s->pattern == TP_PATTERN_BACKWARD_REDUCE)
+    if (tpi_operands_are_local(s))
         return 1;
     return operand_is_early(s) ? s->ranks : tpi_peer_units(s);
 }
 
 tp_region tpi_weight_unit(const tpi_stages *s, int rank, int k)
 {
-    if (s->pattern == TP_PATTERN_BACKWARD_REDUCE)
+    if (tpi_operands_are_local(s))
         return tpi_all(s);
     return operand_is_early(s) ? tpi_owned(s, k) : tpi_global_unit(s, rank, k);
+}
+
+tp_buffer tpi_gathered_buffer(const tpi_stages *s, tp_buffer buffer)
+{
+    return s->pattern == TP_PATTERN_CHAIN_BACKWARD && buffer == TP_BUFFER_SECOND ? TP_BUFFER_GATHERED_SECOND : TP_BUFFER_GATHERED;
 }
 
 static int owner_of(const tpi_stages *s, tp_region unit)
@@ -68,14 +78,12 @@ static int owner_of(const tpi_stages *s, tp_region unit)
 
 tp_region tpi_mixed_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit)
 {
-    return tpi_region(owner_of(s, unit) == rank ? buffer : TP_BUFFER_GATHERED, rank, unit);
+    return tpi_region(owner_of(s, unit) == rank ? buffer : tpi_gathered_buffer(s, buffer), rank, unit);
 }
 
 tp_region tpi_gathered_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit)
 {
-    (void)s;
-    (void)buffer;
-    return tpi_region(TP_BUFFER_GATHERED, rank, unit);
+    return tpi_region(tpi_gathered_buffer(s, buffer), rank, unit);
 }
 
 void tpi_no_scatter(const tpi_stages *s, int k)
@@ -111,7 +119,7 @@ void tpi_emit_gather(const tpi_stages *s, tp_lane lane, tp_buffer buffer, tp_reg
                          .reads = 1,
                          .read = {tpi_region(buffer, rank, owned_part(s, rank, unit))},
                          .writes = 1,
-                         .write = {tpi_region(TP_BUFFER_GATHERED, rank, unit)}};
+                         .write = {tpi_region(tpi_gathered_buffer(s, buffer), rank, unit)}};
         tpi_builder_add(s->builder, rank, &emit);
     }
 }
