@@ -63,7 +63,7 @@ static tp_status run_in_scratch(tpi_chain_call *call, tpi_prepared *plan, const 
     job.residual = tpi_view_of(io->residual, first);
     job.reduce = tpi_linear_reduce(&call->second);
     if (call->first.layer->gather_input)
-        TPI_TRY(tpi_linear_gathered(&call->first, plan, TP_BUFFER_INPUT, &job));
+        TPI_TRY(tpi_linear_gathered(&call->first, plan, TP_BUFFER_INPUT, TP_BUFFER_GATHERED, &job));
     TPI_TRY(tpi_linear_partial(&call->second, plan, second->out_local, &job));
     return tpi_plan_run(plan, &job);
 }

@@ -23,4 +23,23 @@ tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, boo
 tp_status tpi_chain_begin(tp_ctx *ctx, const tp_linear *first, const tp_linear *second, const tp_pass *pass, tpi_chain_call *call);
 tp_status tpi_chain_forward(tpi_chain_call *call, const tpi_site *site, const tp_io *io);
 
+/* One backward call for both gradients of both layers. `first` is the one that dy meets first, ROW; middle and core are gradients of what they were. */
+typedef struct tpi_chain_backward {
+    tpi_linear_call first, second;
+    tp_tensor row_input; /* of ROW in forward, all rows */
+    tp_tensor column_input; /* of COLUMN in forward: this rank's rows under sequence parallelism */
+    tp_tensor middle, core;
+    tp_status (*compute)(const struct tpi_chain_backward *call, tpi_stream *stream, tp_range rows); /* NULL: as above */
+    const void *layer;
+    const void *saved;
+    tp_tensor ordered; /* dy of all rows where the gather leaves it in another order; none: not needed */
+} tpi_chain_backward;
+
+/* None where there is nothing to overlap. */
+tp_status tpi_chain_prepare_backward(const tp_linear *row, const tp_linear *column, tpi_site *out);
+/* Whether both layers' weights have gradients. */
+bool tpi_chain_has_gradients(const tp_linear *row, const tp_linear *column);
+tp_status tpi_chain_begin_backward(tp_ctx *ctx, const tp_linear *row, const tp_linear *column, const tp_pass *pass, tpi_chain_backward *call);
+tp_status tpi_chain_run_backward(tpi_chain_backward *call, const tpi_site *site, const tp_io *io);
+
 #endif

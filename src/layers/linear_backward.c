@@ -40,7 +40,7 @@ tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, t
 }
 
 /* dW [out, in] += dy^T x over these tokens; the bias gradient is the row sums of dy^T. */
-static tp_status weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy, tpi_view x)
+tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy, tpi_view x)
 {
     const tp_linear *layer = call->layer;
     return tpi_gemm(stream, &(tpi_gemm_args){.rows = layer->out_local,
@@ -66,7 +66,7 @@ tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, 
         tpi_segment segment = tpi_run_segment(run, op, i);
         tpi_view one = tpi_run_at(run, &op->read[alone ? 0 : 1], segment), other = tpi_run_at(run, &second, segment);
         bool swapped = call->direct; /* ROW: x is here, dy is not */
-        TPI_TRY(weight_rows(call, stream, segment.rows.end - segment.rows.begin, swapped ? other : one, swapped ? one : other));
+        TPI_TRY(tpi_linear_weight_rows(call, stream, segment.rows.end - segment.rows.begin, swapped ? other : one, swapped ? one : other));
     }
     return TP_OK;
 }
@@ -102,24 +102,28 @@ static tp_status copy_rows(tpi_stream *stream, int64_t rows, tpi_view from, tp_t
                                           .out_stride = to.stride[0]});
 }
 
-/* LEAVE of ROW's input gradient: dy of all tokens, which the weight gradient reads, where the algorithm left some of it elsewhere. */
-static tp_status complete_gradient(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+tp_status tpi_linear_collect(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, tp_tensor to)
 {
-    const tpi_linear_call *call = tpi_run_job(run)->user;
-    const tp_linear *layer = call->layer;
-    const tp_plan *plan = tpi_prepared_plan(tpi_site_at(&layer->input, call->pass.tokens));
+    const tp_plan *plan = tpi_run_plan(run);
     bool mixed = plan->algorithm == TP_OVERLAP_RING || plan->algorithm == TP_OVERLAP_PULL;
-    int own = tp_comm_rank(layer->group);
-    (void)op;
-    for (int piece = 0; !tp_tensor_is_none(call->whole) && piece < plan->ranks * plan->chunks; piece++) {
+    int own = tp_comm_rank(call->layer->group);
+    for (int piece = 0; piece < plan->ranks * plan->chunks; piece++) {
         tp_region region = {.buffer = TP_BUFFER_GATHERED, .rank = own, .piece = piece, .pieces = 1, .step = 1};
         if (mixed && piece / plan->chunks == own)
             region.buffer = TP_BUFFER_INPUT;
         tpi_segment segment = {piece, tpi_run_rows(run, piece, 1)};
         tpi_view from = tpi_run_at(run, &region, segment);
-        TPI_TRY(copy_rows(stream, segment.rows.end - segment.rows.begin, from, call->whole));
+        TPI_TRY(copy_rows(stream, segment.rows.end - segment.rows.begin, from, to));
     }
     return TP_OK;
+}
+
+/* LEAVE of ROW's input gradient: dy of all tokens, which the weight gradient reads, where the algorithm left some of it elsewhere. */
+static tp_status complete_gradient(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    const tpi_linear_call *call = tpi_run_job(run)->user;
+    (void)op;
+    return tp_tensor_is_none(call->whole) ? TP_OK : tpi_linear_collect(call, run, stream, call->whole);
 }
 
 static const tpi_plan_table input_table = {.issue = {[TP_OP_GEMM] = input_gemm, [TP_OP_LEAVE] = complete_gradient}};
@@ -138,7 +142,7 @@ size_t tp_linear_delayed_bytes(const tp_linear *layer, const tp_pass *pass)
     return tp_tensor_bytes(tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->out_local));
 }
 
-static tp_status check_backward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
+tp_status tpi_linear_check_backward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
 {
     tp_range rows = tpi_linear_rows(layer, pass);
     int64_t mine = rows.end - rows.begin;
@@ -172,6 +176,15 @@ static tp_status mask_gradient(const tpi_linear_call *call, tp_tensor dy, tp_ten
                                                       .dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout),
                                                       .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass),
                                                       .first_row = call->pass.first_token + tpi_linear_rows(layer, &call->pass).begin});
+}
+
+tp_status tpi_linear_mask(const tpi_linear_call *call, tp_tensor dy, tp_tensor *out)
+{
+    *out = dy;
+    if (!masks(call->layer))
+        return TP_OK;
+    TPI_TRY(tpi_scratch_tensor(call->ctx, dy.dtype, dy.shape[0], dy.shape[1], out));
+    return mask_gradient(call, dy, *out);
 }
 
 /* Finds room for dy' in `memory`, or in scratch where that is NULL, and applies dropout's mask. */
@@ -220,7 +233,7 @@ static tp_status gather_job(tpi_linear_call *call, const tpi_linear_gradients *g
     call->whole = gradients->full;
     const tp_plan *plan = tpi_prepared_plan(tpi_site_at(&layer->input, call->pass.tokens));
     if (plan->algorithm == TP_OVERLAP_PIPELINE && plan->chunks > 1)
-        return tpi_linear_gathered(call, tpi_site_at(&layer->input, call->pass.tokens), TP_BUFFER_INPUT, job);
+        return tpi_linear_gathered(call, tpi_site_at(&layer->input, call->pass.tokens), TP_BUFFER_INPUT, TP_BUFFER_GATHERED, job);
     job->view[TP_BUFFER_GATHERED] = tpi_view_of(gradients->full, 0);
     return TP_OK;
 }
@@ -248,7 +261,7 @@ tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const t
 {
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
-    TPI_TRY(check_backward(layer, &call.pass, io));
+    TPI_TRY(tpi_linear_check_backward(layer, &call.pass, io));
     if (fusion != NULL)
         call.fusion = *fusion;
     void *memory = NULL;
@@ -275,7 +288,7 @@ static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor
     bool gathers = layer->gather_input || call->direct;
     job->view[TP_BUFFER_INPUT] = tpi_view_of(call->direct ? x : dy, 0);
     job->view[TP_BUFFER_SECOND] = tpi_view_of(call->direct ? dy : x, gathers ? first : 0);
-    return gathers ? tpi_linear_gathered(call, plan, TP_BUFFER_SECOND, job) : TP_OK;
+    return gathers ? tpi_linear_gathered(call, plan, TP_BUFFER_SECOND, TP_BUFFER_GATHERED, job) : TP_OK;
 }
 
 static tp_status run_weight(tpi_linear_call *call, tp_tensor dy, tp_tensor x)
@@ -342,7 +355,7 @@ tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_linear_backward: %s is NULL", layer == NULL ? "layer" : io == NULL ? "io" : "saved");
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
-    TPI_TRY(check_backward(layer, &call.pass, io));
+    TPI_TRY(tpi_linear_check_backward(layer, &call.pass, io));
     bool both = tpi_site_at(&layer->both, call.pass.tokens) != NULL && !tp_tensor_is_none(io->out) && layer->weight->grad.data != NULL;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = both ? run_both(&call, io, saved->x) : run_in_turn(&call, io, saved->x);

@@ -20,13 +20,13 @@ tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *p
     return TP_OK;
 }
 
-tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tpi_job *job)
+tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tp_buffer to, tpi_job *job)
 {
     if (tpi_prepared_plan(plan)->algorithm == TP_OVERLAP_DIRECT)
         return TP_OK;
     tp_tensor rows;
     TPI_TRY(tpi_scratch_tensor(call->ctx, job->view[like].dtype, job->tokens, job->view[like].cols, &rows));
-    job->view[TP_BUFFER_GATHERED] = tpi_view_of(rows, 0);
+    job->view[to] = tpi_view_of(rows, 0);
     return TP_OK;
 }
 
@@ -138,7 +138,7 @@ static tp_status forward_in_scratch(tpi_linear_call *call, const tp_io *io)
     job.view[TP_BUFFER_OUTPUT] = tpi_view_of(io->out, layer->gather_gradient ? first : 0);
     call->finish = layer->desc.kind != TP_LINEAR_ROW || layer->ranks == 1;
     if (layer->gather_input)
-        TPI_TRY(tpi_linear_gathered(call, plan, TP_BUFFER_INPUT, &job));
+        TPI_TRY(tpi_linear_gathered(call, plan, TP_BUFFER_INPUT, TP_BUFFER_GATHERED, &job));
     if (call->finish) {
         call->residual = io->residual;
     } else {

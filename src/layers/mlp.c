@@ -11,7 +11,7 @@ struct tp_mlp {
     tpi_activation activation;
     bool gated;
     tp_linear *up, *down;
-    tpi_site chain; /* forward; empty: the two layers one after the other */
+    tpi_site chain, backward; /* both layers in one plan; empty: one after the other */
     int64_t ffn_local;
 };
 
@@ -69,7 +69,8 @@ static tp_status create_linears(tp_ctx *ctx, tp_mlp *layer)
     linear.site = desc->layer << 8 | TPI_SITE_MLP_OUTPUT;
     TPI_TRY(tp_linear_create(ctx, &linear, &layer->down));
     layer->ffn_local = tp_linear_local_features(layer->down);
-    return tpi_chain_prepare(layer->up, layer->down, false, &layer->chain);
+    TPI_TRY(tpi_chain_prepare(layer->up, layer->down, false, &layer->chain));
+    return tpi_chain_prepare_backward(layer->down, layer->up, &layer->backward);
 }
 
 tp_status tp_mlp_create(tp_ctx *ctx, const tp_mlp_desc *desc, tp_mlp **out)
@@ -245,6 +246,50 @@ size_t tp_mlp_delayed_bytes(const tp_mlp *layer, const tp_pass *pass)
     return carve_gradients(layer, pass, NULL).bytes;
 }
 
+static tp_status gate_gradient(tpi_stream *stream, const tp_mlp *layer, const tp_tensor *pre, const tp_tensor *dact, const tp_tensor *dpre)
+{
+    return tpi_activate(stream, &(tpi_activation_args){.activation = layer->activation,
+                                                       .gated = true,
+                                                       .rows = dact->shape[0],
+                                                       .cols = layer->ffn_local,
+                                                       .dtype = layer->desc.dtype,
+                                                       .x = pre->data,
+                                                       .x_stride = pre->stride[0],
+                                                       .dy = dact->data,
+                                                       .dy_stride = dact->stride[0],
+                                                       .dx = dpre->data,
+                                                       .dx_stride = dpre->stride[0]});
+}
+
+/* The gate's gradient between the GEMMs of the backward chain, on some rows. */
+static tp_status gate_gradient_rows(const tpi_chain_backward *call, tpi_stream *stream, tp_range rows)
+{
+    const tp_mlp_saved *saved = call->saved;
+    tp_tensor pre = tp_tensor_rows(saved->pre, rows.begin, rows.end), dact = tp_tensor_rows(call->middle, rows.begin, rows.end);
+    tp_tensor dpre = tp_tensor_rows(call->core, rows.begin, rows.end);
+    return gate_gradient(stream, call->layer, &pre, &dact, &dpre);
+}
+
+/* Both gradients of both layers in one plan. */
+static tp_status backward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved)
+{
+    tpi_chain_backward call;
+    TPI_TRY(tpi_chain_begin_backward(ctx, layer->down, layer->up, pass, &call));
+    int64_t width = layer->gated ? 2 * layer->ffn_local : layer->ffn_local;
+    TPI_TRY(tpi_scratch_tensor(ctx, layer->desc.dtype, pass->tokens, width, &call.core));
+    call.middle = call.core;
+    if (layer->gated)
+        TPI_TRY(tpi_scratch_tensor(ctx, layer->desc.dtype, pass->tokens, layer->ffn_local, &call.middle));
+    else
+        call.first.fusion = (tpi_linear_fusion){.activation = layer->activation, .act_input = saved->pre};
+    call.compute = layer->gated ? gate_gradient_rows : NULL;
+    call.row_input = saved->act;
+    call.column_input = saved->up_input.x;
+    call.layer = layer;
+    call.saved = saved;
+    return tpi_chain_run_backward(&call, &layer->backward, io);
+}
+
 /* dy -> dpre, through the down projection and the activation. */
 static tp_status backward_down(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, tp_tensor dy, const tp_mlp_saved *saved,
                                tp_mlp_delayed *delayed)
@@ -258,17 +303,7 @@ static tp_status backward_down(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *
     TPI_TRY(tpi_scratch_tensor(ctx, layer->desc.dtype, pass->tokens, layer->ffn_local, &dact));
     tp_io down = {.in = dy, .out = dact};
     TPI_TRY(tp_linear_backward_input(ctx, layer->down, pass, &down, &delayed->down));
-    return tpi_activate(ctx->compute, &(tpi_activation_args){.activation = layer->activation,
-                                                            .gated = true,
-                                                            .rows = pass->tokens,
-                                                            .cols = layer->ffn_local,
-                                                            .dtype = layer->desc.dtype,
-                                                            .x = saved->pre.data,
-                                                            .x_stride = saved->pre.stride[0],
-                                                            .dy = dact.data,
-                                                            .dy_stride = dact.stride[0],
-                                                            .dx = delayed->dpre.data,
-                                                            .dx_stride = delayed->dpre.stride[0]});
+    return gate_gradient(ctx->compute, layer, &saved->pre, &dact, &delayed->dpre);
 }
 
 /* Carves the delayed memory and fills all of it but up's part. */
@@ -310,6 +345,16 @@ tp_status tp_mlp_backward_weight(tp_ctx *ctx, const tp_mlp *layer, const tp_pass
     return tp_linear_backward_weight(ctx, layer->up, pass, &saved->up_input, &delayed->up);
 }
 
+static tp_status backward_in_turn(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved)
+{
+    tp_mlp_delayed delayed = {.bytes = tp_mlp_delayed_bytes(layer, pass)};
+    TPI_TRY(tpi_scratch(ctx, delayed.bytes, &delayed.memory));
+    TPI_TRY(backward_to_up(ctx, layer, pass, io->in, saved, &delayed));
+    tp_io up = {.in = delayed.dpre, .out = io->out, .residual = io->residual};
+    TPI_TRY(tp_linear_backward(ctx, layer->up, pass, &up, &saved->up_input));
+    return tp_linear_backward_weight(ctx, layer->down, pass, &saved->down_input, &delayed.down);
+}
+
 tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
@@ -318,16 +363,10 @@ tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     tp_pass resolved;
     tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
+    bool planned = tpi_site_at(&layer->backward, resolved.tokens) != NULL && tpi_chain_has_gradients(layer->down, layer->up);
+    bool chain = planned && !tp_tensor_is_none(io->out);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_mlp_delayed delayed = {.bytes = tp_mlp_delayed_bytes(layer, &resolved)};
-    tp_status status = tpi_scratch(ctx, delayed.bytes, &delayed.memory);
-    if (status == TP_OK)
-        status = backward_to_up(ctx, layer, &resolved, io->in, saved, &delayed);
-    tp_io up = {.in = delayed.dpre, .out = io->out, .residual = io->residual};
-    if (status == TP_OK)
-        status = tp_linear_backward(ctx, layer->up, &resolved, &up, &saved->up_input);
-    if (status == TP_OK)
-        status = tp_linear_backward_weight(ctx, layer->down, &resolved, &saved->down_input, &delayed.down);
+    tp_status status = chain ? backward_chain(ctx, layer, &resolved, io, saved) : backward_in_turn(ctx, layer, &resolved, io, saved);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

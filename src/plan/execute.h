@@ -62,6 +62,7 @@ typedef struct tpi_segment {
 } tpi_segment;
 
 const tpi_job *tpi_run_job(const tpi_run *run);
+const tp_plan *tpi_run_plan(const tpi_run *run);
 int tpi_run_segments(const tpi_run *run, const tp_plan_op *op);
 tpi_segment tpi_run_segment(const tpi_run *run, const tp_plan_op *op, int index);
 /* The segment's rows of a region, in whoever's memory: its data is the first of them. */

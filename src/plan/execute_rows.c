@@ -11,6 +11,11 @@ const tpi_job *tpi_run_job(const tpi_run *run)
     return &run->job;
 }
 
+const tp_plan *tpi_run_plan(const tpi_run *run)
+{
+    return run->prepared->plan;
+}
+
 static tp_range rows_of(const tpi_run *run, int piece)
 {
     const tp_plan *plan = run->prepared->plan;
