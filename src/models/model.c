@@ -2,6 +2,7 @@
 #include <tp/model.h>
 
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
 
 #include "core/context.h"
@@ -31,6 +32,41 @@ struct tp_model {
 
 /* ---- creation --------------------------------------------------------------------------------------------------------------------------- */
 
+/* The first slot of a module's table that was left empty, or NULL. */
+static const char *empty_slot(const tp_module_table *table)
+{
+    const struct {
+        const char *name;
+        bool filled;
+    } slots[] = {
+        {"kind", table->kind != NULL},
+        {"features", table->features != NULL},
+        {"saved_bytes", table->saved_bytes != NULL},
+        {"delayed_bytes", table->delayed_bytes != NULL},
+        {"forward", table->forward != NULL},
+        {"backward_input", table->backward_input != NULL},
+        {"backward_weight", table->backward_weight != NULL},
+        {"backward", table->backward != NULL},
+        {"params", table->params != NULL},
+        {"destroy", table->destroy != NULL},
+    };
+    for (size_t i = 0; i < sizeof slots / sizeof *slots; i++)
+        if (!slots[i].filled)
+            return slots[i].name;
+    return NULL;
+}
+
+static tp_status check_table(tp_ctx *ctx, const tp_compose_desc *desc, int index)
+{
+    const tp_module_table *table = desc->modules[index].table;
+    if (table == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d has no table", index, desc->count);
+    const char *empty = empty_slot(table);
+    if (empty != NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d: slot %s of its table is NULL", index, desc->count, empty);
+    return TP_OK;
+}
+
 static tp_status check_compose(tp_ctx *ctx, const tp_compose_desc *desc)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
@@ -40,8 +76,7 @@ static tp_status check_compose(tp_ctx *ctx, const tp_compose_desc *desc)
     if (desc->total == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: total is NULL");
     for (int i = 0; i < desc->count; i++) {
-        if (desc->modules[i].table == NULL)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d has no table", i, desc->count);
+        TPI_TRY(check_table(ctx, desc, i));
         int64_t features = desc->modules[i].table->features(desc->modules[i].self);
         if ((features < 1) != (i == desc->count - 1))
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d has %" PRId64 " features; only the last, the head, has 0", i,
@@ -72,8 +107,13 @@ static void list_params(tp_model *model, tp_param **found, int capacity)
 static tp_status collect_params(tp_model *model)
 {
     int capacity = 1;
-    for (int i = 0; i < model->count; i++)
-        capacity += model->modules[i].table->params(model->modules[i].self, NULL, 0);
+    for (int i = 0; i < model->count; i++) {
+        int here = model->modules[i].table->params(model->modules[i].self, NULL, 0);
+        if (here < 0 || here > INT_MAX - capacity)
+            return tpi_refuse(model->ctx, TP_ERR_ARGUMENT, "model: module %d of %d has %d parameters, must be 0 to %d", i, model->count, here,
+                              INT_MAX - capacity);
+        capacity += here;
+    }
     size_t bytes = (size_t)capacity * sizeof *model->params;
     model->params = tpi_host_allocate(model->ctx, bytes);
     tp_param **found = tpi_host_allocate(model->ctx, bytes);
@@ -144,7 +184,7 @@ tp_status tp_model_compose(tp_ctx *ctx, const tp_compose_desc *desc, tp_model **
     }
     if (status != TP_OK && desc->modules != NULL)
         for (int i = desc->count - 1; i >= 0; i--)
-            if (desc->modules[i].table != NULL)
+            if (desc->modules[i].table != NULL && desc->modules[i].table->destroy != NULL)
                 desc->modules[i].table->destroy(desc->modules[i].self);
     return status;
 }

@@ -276,3 +276,73 @@ Test(norm_grad, virtual_ranks_are_the_same_on_two_ranks)
     free(gain);
     machines_close(&all);
 }
+
+enum { FAR_ROWS = 3, FAR_COLS = 131 };
+
+/* dx of a row in double: rstd * (g - mean(g) - xhat * mean(g * xhat)). */
+static void far_dx(const float *x, const float *dy, const float *gain, double *xhat, double *dx)
+{
+    double row[FAR_COLS], mean_g = 0, mean_gx = 0, mean, rstd;
+
+    for (int k = 0; k < FAR_COLS; k++)
+        row[k] = (double)x[k];
+    mean = mean_of(row, FAR_COLS);
+    rstd = rstd_of(row, FAR_COLS, mean, EPSILON);
+    for (int k = 0; k < FAR_COLS; k++) {
+        xhat[k] = (row[k] - mean) * rstd;
+        mean_g += (double)dy[k] * gain[k] / FAR_COLS;
+        mean_gx += (double)dy[k] * gain[k] * xhat[k] / FAR_COLS;
+    }
+    for (int k = 0; k < FAR_COLS; k++)
+        dx[k] = rstd * ((double)dy[k] * gain[k] - mean_g - xhat[k] * mean_gx);
+}
+
+/* A mean of 1e4 and a spread of 1e-2: the mean's rounding to f32 is a hundredth of the spread and must not be lost. */
+Test(norm_grad, far_from_zero)
+{
+    machines all = machines_open();
+    float *x = tpt_new_normal(TP_DTYPE_F32, FAR_ROWS * FAR_COLS, 5, 1e-2), stats[2 * FAR_ROWS], *got_gain;
+    float *dy = tpt_new_uniform(TP_DTYPE_F32, FAR_ROWS * FAR_COLS, 6, 0.5, 1.5),
+          *gain = tpt_new_uniform(TP_DTYPE_F32, FAR_COLS, 7, 0.5, 1.5);
+    double xhat[FAR_COLS], dx[FAR_ROWS * FAR_COLS], gain_grad[FAR_COLS] = {0};
+    norm_grad_case c = {.args = {.rows = FAR_ROWS,
+                                 .cols = FAR_COLS,
+                                 .dtype = TP_DTYPE_F32,
+                                 .x = x,
+                                 .x_stride = FAR_COLS,
+                                 .gain = gain,
+                                 .stats = stats,
+                                 .dy = dy,
+                                 .dy_stride = FAR_COLS,
+                                 .total_rows = FAR_ROWS,
+                                 .virtual_count = 1},
+                        .dx = true,
+                        .gains = true};
+    char *got, *before = tpt_allocate(dx_bytes(&c.args) + 2 * FAR_COLS * sizeof(float));
+
+    for (int row = 0; row < FAR_ROWS; row++) {
+        double values[FAR_COLS], mean;
+
+        for (int k = 0; k < FAR_COLS; k++) {
+            x[row * FAR_COLS + k] += 1e4f;
+            values[k] = (double)x[row * FAR_COLS + k];
+        }
+        mean = mean_of(values, FAR_COLS);
+        stats[2 * row] = (float)mean;
+        stats[2 * row + 1] = (float)rstd_of(values, FAR_COLS, mean, EPSILON);
+        far_dx(x + row * FAR_COLS, dy + row * FAR_COLS, gain, xhat, dx + row * FAR_COLS);
+        for (int k = 0; k < FAR_COLS; k++)
+            gain_grad[k] += (double)dy[row * FAR_COLS + k] * xhat[k];
+    }
+    got = machines_run(&all, run_norm_grad, &c, before, dx_bytes(&c.args) + 2 * FAR_COLS * sizeof(float));
+    got_gain = (float *)(void *)(got + dx_bytes(&c.args));
+    cr_assert(tpt_close_norm("dx", got, TP_DTYPE_F32, dx, FAR_ROWS * FAR_COLS, tpt_tolerance(TP_DTYPE_F32, FAR_COLS, 1)));
+    cr_assert(tpt_close_norm("gain's gradient", got_gain, TP_DTYPE_F32, gain_grad, FAR_COLS,
+                             tpt_tolerance(TP_DTYPE_F32, FAR_COLS, 1)));
+    free(x);
+    free(dy);
+    free(gain);
+    free(before);
+    free(got);
+    machines_close(&all);
+}

@@ -315,3 +315,64 @@ Test(module, failed_compositions_leave_nothing)
     cr_assert_eq(tp_model_compose(ctx, &desc, &model), TP_ERR_ARGUMENT);
     tp_ctx_destroy(ctx);
 }
+
+static int64_t no_features(const void *self)
+{
+    (void)self;
+    return 0;
+}
+
+static int fewer_than_none(void *self, tp_param **out, int capacity)
+{
+    (void)self;
+    (void)out;
+    (void)capacity;
+    return -2;
+}
+
+/* A model whose head has this table must be refused, and its modules destroyed as far as they can be. */
+static void check_refused(tp_ctx *ctx, tp_module_table table, const char *text)
+{
+    int destroyed = 0;
+    float total[2];
+    copy_module copy = {.destroyed = &destroyed};
+    tp_module_table body = copy_table;
+    tp_module modules[2] = {{&body, &copy}, {&table, &copy}};
+    tp_compose_desc desc = {.modules = modules, .count = 2, .dtype = TP_DTYPE_F32, .total = total};
+    tp_model *model;
+    cr_assert_eq(tp_model_compose(ctx, &desc, &model), TP_ERR_ARGUMENT, "%s", text);
+    cr_assert_null(model);
+    cr_assert_not_null(strstr(tp_ctx_message(ctx), "module 1 of 2"), "%s", tp_ctx_message(ctx));
+    cr_assert_not_null(strstr(tp_ctx_message(ctx), text), "not \"%s\": %s", text, tp_ctx_message(ctx));
+    cr_assert_eq(destroyed, table.destroy != NULL ? 2 : 1);
+}
+
+Test(module, incomplete_tables_are_refused)
+{
+    tp_ctx *ctx;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    tp_module_table head = copy_table;
+    head.features = no_features;
+#define CHECK_EMPTY(slot)                                                 \
+    do {                                                                  \
+        tp_module_table table = head;                                     \
+        table.slot = NULL;                                                \
+        check_refused(ctx, table, "slot " #slot " of its table is NULL"); \
+    } while (0)
+    CHECK_EMPTY(kind);
+    CHECK_EMPTY(features);
+    CHECK_EMPTY(saved_bytes);
+    CHECK_EMPTY(delayed_bytes);
+    CHECK_EMPTY(forward);
+    CHECK_EMPTY(backward_input);
+    CHECK_EMPTY(backward_weight);
+    CHECK_EMPTY(backward);
+    CHECK_EMPTY(params);
+    CHECK_EMPTY(destroy);
+#undef CHECK_EMPTY
+    tp_module_table negative = head;
+    negative.params = fewer_than_none;
+    check_refused(ctx, negative, "has -2 parameters");
+    cr_assert_eq(tp_ctx_failure(ctx), TP_OK);
+    tp_ctx_destroy(ctx);
+}
