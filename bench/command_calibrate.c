@@ -1,6 +1,7 @@
 /* tp_bench calibrate: the figures that the choice of an overlap needs, measured while all ranks work, written as a machine file. */
 #include "command.h"
 #include "gemm_case.h"
+#include "output.h"
 #include "team.h"
 
 #include <errno.h>
@@ -276,7 +277,7 @@ int bench_command_calibrate(bench_call *call)
         status = bench_fail(call, "%s", tp_last_message());
     else {
         add_figures(call, &all->machine);
-        status = write_machine(call, &all->machine, call->options.out != NULL ? call->options.out : "machine.txt");
+        status = write_machine(call, &all->machine, call->options.out != NULL ? call->options.out : BENCH_MACHINE_FILE);
     }
     free(all);
     return status;

@@ -1,5 +1,6 @@
 /* tp_bench COMMAND [--option value]... */
 #include "command.h"
+#include "output.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -50,33 +51,6 @@ static const bench_command *find_command(const char *name)
         fprintf(stderr, "; did you mean '%s'?", nearest);
     fputs("\ntp_bench: tp_bench --help lists all commands\n", stderr);
     return NULL;
-}
-
-/* Files that can't be written are refused before anything is measured. */
-static bool outputs_good(const bench_options *options, char *message)
-{
-    const char *const paths[] = {options->json, options->csv, options->plot};
-    static const char *const names[] = {"json", "csv", "plot"};
-    if (options->json != NULL && options->csv != NULL && strcmp(options->json, "-") == 0 && strcmp(options->csv, "-") == 0)
-        return bench_say(message, "--json and --csv can't both go to standard output: give one a file");
-    if (options->plot != NULL) {
-        size_t length = strlen(options->plot);
-        const char *suffix = length > 4 ? options->plot + length - 4 : "";
-        if (strcmp(suffix, ".svg") != 0 && strcmp(suffix, ".png") != 0)
-            return bench_say(message, "--plot %s: the file must end in .svg or .png", options->plot);
-    }
-    for (int i = 0; i < 3; i++) {
-        if (paths[i] == NULL || strcmp(paths[i], "-") == 0)
-            continue;
-        FILE *file = fopen(paths[i], "ab");
-        if (file == NULL)
-            return bench_say(message, "--%s %s: %s", names[i], paths[i], strerror(errno));
-        bool empty = ftell(file) == 0;
-        fclose(file);
-        if (empty)
-            remove(paths[i]);
-    }
-    return true;
 }
 
 static bool write_file(const bench_table *table, const char *path, void (*write)(const bench_table *, FILE *))
@@ -157,7 +131,7 @@ int main(int argc, char **argv)
     }
     int status = BENCH_OK;
     if (!bench_options_read(&call->options, command->bit, command->name, argc - 2, argv + 2, call->message) ||
-        !outputs_good(&call->options, call->message)) {
+        (!call->options.help && !bench_outputs_good(&call->options, command->bit, call->message))) {
         fprintf(stderr, "tp_bench %s: %s\n", command->name, call->message);
         status = BENCH_USAGE;
     } else if (call->options.help)

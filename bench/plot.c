@@ -1,4 +1,4 @@
-/* --plot: the table's series handed to gnuplot, which draws a file beside the wanted one that then takes its place. */
+/* --plot: the table's series handed to gnuplot, which draws a file beside the wanted one. */
 #include "table.h"
 
 #include <errno.h>
@@ -108,14 +108,17 @@ static void write_tics(const bench_table *table, FILE *file)
     fputs(*separator == ',' ? ")\n" : "", file);
 }
 
+static bool is_png(const char *path)
+{
+    size_t length = strlen(path);
+    return length > 4 && strcmp(path + length - 4, ".png") == 0;
+}
+
 void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
 {
     const bench_plot *plot = &table->plot;
-    bool png = strlen(path) > 4 && strcmp(path + strlen(path) - 4, ".png") == 0;
-    fprintf(file, "set terminal %s size 900,600 noenhanced\nset output ", png ? "png" : "svg");
-    char temporary[4096];
-    snprintf(temporary, sizeof temporary, "%s.part", path);
-    write_quoted(temporary, file);
+    fprintf(file, "set terminal %s size 900,600 noenhanced\nset output ", is_png(path) ? "png" : "svg");
+    write_quoted(path, file);
     write_heading(table, file);
     fputs("set key below\nset grid\nset offsets graph 0.05, graph 0.05, graph 0.05, 0\nset yrange [0:*]\n", file);
     if (plot->log_x)
@@ -148,10 +151,45 @@ void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
     }
 }
 
+bool bench_has_gnuplot(void)
+{
+    return system("command -v gnuplot >/dev/null 2>&1") == 0;
+}
+
 static bool fail(char message[512], const char *text, const char *path, const char *reason)
 {
     snprintf(message, 512, "--plot %s: %s%s", path, text, reason);
     return false;
+}
+
+static bool copy_into(FILE *from, const char *path)
+{
+    FILE *to = fopen(path, "wb");
+    if (to == NULL)
+        return false;
+    char bytes[4096];
+    for (size_t count; (count = fread(bytes, 1, sizeof bytes, from)) > 0;)
+        fwrite(bytes, 1, count, to);
+    bool good = !ferror(from) && !ferror(to);
+    return fclose(to) == 0 && good;
+}
+
+/* Draws into a file of its own first, so that a failure leaves no half picture; its bytes then go into the wanted one, which
+   stays what it is, a link too. */
+static bool draw(const bench_table *table, const char *path, const char *temporary, char message[512])
+{
+    FILE *pipe = popen("gnuplot", "w");
+    if (pipe == NULL)
+        return fail(message, "gnuplot did not start: ", path, strerror(errno));
+    bench_write_gnuplot(table, temporary, pipe);
+    if (pclose(pipe) != 0)
+        return fail(message, "gnuplot failed", path, "");
+    FILE *drawing = fopen(temporary, "rb");
+    bool good = drawing != NULL && copy_into(drawing, path);
+    int reason = errno;
+    if (drawing != NULL)
+        fclose(drawing);
+    return good || fail(message, "could not be written: ", path, strerror(reason));
 }
 
 bool bench_write_plot(const bench_table *table, const char *path, char message[512])
@@ -161,17 +199,16 @@ bool bench_write_plot(const bench_table *table, const char *path, char message[5
         any = any || drawn(table, row);
     if (!any)
         return fail(message, "there is nothing to draw: no row belongs in the plot", path, "");
-    if (system("command -v gnuplot >/dev/null 2>&1") != 0)
-        return fail(message, "gnuplot is not installed (Debian: apt-get install gnuplot-nox); the table above has all numbers", path, "");
-    FILE *pipe = popen("gnuplot", "w");
-    if (pipe == NULL)
-        return fail(message, "gnuplot did not start: ", path, strerror(errno));
-    bench_write_gnuplot(table, path, pipe);
-    if (pclose(pipe) != 0)
-        return fail(message, "gnuplot failed", path, "");
+    const char *suffix = is_png(path) ? ".png" : ".svg";
     char temporary[4096];
-    snprintf(temporary, sizeof temporary, "%s.part", path);
-    if (rename(temporary, path) != 0)
+    int length = snprintf(temporary, sizeof temporary, "%s.XXXXXX%s", path, suffix);
+    if (length >= (int)sizeof temporary)
+        return fail(message, "the name is too long", path, "");
+    int descriptor = mkstemps(temporary, (int)strlen(suffix));
+    if (descriptor < 0)
         return fail(message, "could not be written: ", path, strerror(errno));
-    return true;
+    close(descriptor);
+    bool good = draw(table, path, temporary, message);
+    unlink(temporary);
+    return good;
 }

@@ -74,6 +74,8 @@ void bench_write_human(const bench_table *table, FILE *file);
 void bench_write_csv(const bench_table *table, FILE *file);
 void bench_write_json(const bench_table *table, FILE *file);
 
+bool bench_has_gnuplot(void);
+
 /* Draws into path (.svg or .png). False, with a message, if that can't be done. */
 bool bench_write_plot(const bench_table *table, const char *path, char message[512]);
 

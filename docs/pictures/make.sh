@@ -4,7 +4,7 @@ set -eu
 bench=$1
 cd "$(dirname "$0")"
 draw() { # FILE ALGORITHM PATTERN RANKS CHUNKS
-    "$bench" plan --algorithm "$2" --pattern "$3" --ranks "$4" --chunks "$5" --svg "$1.svg" --csv /dev/null >/dev/null
+    "$bench" plan --algorithm "$2" --pattern "$3" --ranks "$4" --chunks "$5" --svg "$1.svg" >/dev/null
 }
 draw none none gather-gemm 2 1
 draw bulk bulk backward 2 1

@@ -65,7 +65,8 @@ static tp_status map_descriptor(data_file *file, int descriptor)
 
 static tp_status map_file(data_file *file)
 {
-    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC);
+    /* Not blocking: opening a FIFO would wait for its writer, only to be refused after that. */
+    int descriptor = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
     if (descriptor < 0)
         return file_error(file, "cannot open");
     tp_status status = map_descriptor(file, descriptor);

@@ -2,11 +2,14 @@
 #include <tp/auto.h>
 
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "core/context.h"
 #include "plan/render.h"
@@ -160,15 +163,30 @@ tp_status tp_machine_parse(const char *text, tp_machine *out)
     return TP_OK;
 }
 
+/* Opens without blocking, as a FIFO without a writer would; only regular files are taken. */
+static tp_status open_regular(const char *path, FILE **out)
+{
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (descriptor < 0)
+        return tpi_message(TP_ERR_IO, "machine: %s: %s", path, strerror(errno));
+    struct stat info;
+    bool regular = fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode);
+    *out = regular ? fdopen(descriptor, "rb") : NULL;
+    if (*out != NULL)
+        return TP_OK;
+    tp_status status = tpi_message(TP_ERR_IO, "machine: %s: %s", path, regular ? strerror(errno) : "is not a regular file");
+    close(descriptor);
+    return status;
+}
+
 #define MOST_BYTES 65536
 
 tp_status tp_machine_load(const char *path, tp_machine *out)
 {
     if (path == NULL || out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_machine_load: %s is NULL", path == NULL ? "path" : "out");
-    FILE *file = fopen(path, "rb");
-    if (file == NULL)
-        return tpi_message(TP_ERR_IO, "machine: %s: %s", path, strerror(errno));
+    FILE *file;
+    TPI_TRY(open_regular(path, &file));
     char *text = malloc(MOST_BYTES);
     size_t length = text != NULL ? fread(text, 1, MOST_BYTES - 1, file) : 0;
     bool failed = ferror(file) != 0, more = fgetc(file) != EOF;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <tp/data.h>
 #include <unistd.h>
 
@@ -175,16 +176,43 @@ Test(data, hostile_files_are_refused)
     clean_place(&here);
 }
 
+/* A file of one token of four bytes. */
+static void write_token(const char *path, uint32_t token)
+{
+    unsigned char content[1024 + 4] = {0};
+    uint32_t header[3] = {20240801, 7, 1};
+    memcpy(content, header, sizeof header);
+    memcpy(content + 1024, &token, 4);
+    write_file(path, content, sizeof content);
+}
+
+/* The largest token is one less than INT32_MAX: the vocabulary, one more, is an int32 too. */
 Test(data, large_tokens_are_refused)
 {
     place here;
     make_place(&here, ".bin");
-    unsigned char content[1024 + 4] = {0};
-    uint32_t header[3] = {20240801, 7, 1}, token = 0x80000000u;
-    memcpy(content, header, sizeof header);
-    memcpy(content + 1024, &token, 4);
-    write_file(here.path[0], content, sizeof content);
-    refused(here.path[0], TP_DATA_AUTO, TP_ERR_FORMAT, "2147483648", "2147483646");
+    write_token(here.path[0], 0x80000000u);
+    refused(here.path[0], TP_DATA_AUTO, TP_ERR_FORMAT, "token 2147483648", "2147483646");
+    write_token(here.path[0], 0xFFFFFFFFu);
+    refused(here.path[0], TP_DATA_AUTO, TP_ERR_FORMAT, "token 4294967295", "2147483646");
+    write_token(here.path[0], INT32_MAX);
+    refused(here.path[0], TP_DATA_AUTO, TP_ERR_FORMAT, "token 2147483647", "2147483646");
+    write_token(here.path[0], INT32_MAX - 1);
+    tp_data *data;
+    cr_assert_eq(open_one(here.path[0], TP_DATA_AUTO, &data), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_data_vocabulary(data), INT32_MAX);
+    tp_data_close(data);
+    clean_place(&here);
+}
+
+/* Nobody writes into it: opening must not wait. */
+Test(data, fifo_is_refused, .timeout = 10)
+{
+    place here;
+    make_place(&here, ".bin");
+    cr_assert_eq(mkfifo(here.path[0], 0600), 0);
+    refused(here.path[0], TP_DATA_AUTO, TP_ERR_IO, here.path[0], "not a regular file");
+    refused(here.path[0], TP_DATA_TEXT, TP_ERR_IO, here.path[0], "not a regular file");
     clean_place(&here);
 }
 

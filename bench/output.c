@@ -1,0 +1,124 @@
+#include "output.h"
+
+#include "table.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define OUTPUTS 6
+
+typedef struct output {
+    const char *option, *path;
+    bool standard; /* "-" is standard output, not a file of that name */
+} output;
+
+static const char *kind_of(mode_t mode)
+{
+    if (S_ISDIR(mode))
+        return "a directory";
+    if (S_ISFIFO(mode))
+        return "a FIFO";
+    if (S_ISSOCK(mode))
+        return "a socket";
+    return S_ISBLK(mode) ? "a block device" : "no file";
+}
+
+/* A name that is free: made and taken away. O_EXCL sees to it that only what was made here is taken away. */
+static bool can_be_made(const char *option, const char *path, char *message)
+{
+    struct stat link;
+    if (lstat(path, &link) == 0)
+        return bench_say(message, "--%s %s: a link to a file that does not exist", option, path);
+    int descriptor = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor < 0)
+        return bench_say(message, "--%s %s: %s", option, path, strerror(errno));
+    close(descriptor);
+    unlink(path);
+    return true;
+}
+
+bool bench_output_good(const char *option, const char *path, char message[BENCH_MESSAGE])
+{
+    struct stat file;
+    if (stat(path, &file) != 0)
+        return errno == ENOENT ? can_be_made(option, path, message) : bench_say(message, "--%s %s: %s", option, path, strerror(errno));
+    if (!S_ISREG(file.st_mode) && !S_ISCHR(file.st_mode))
+        return bench_say(message, "--%s %s: is %s, not a regular file", option, path, kind_of(file.st_mode));
+    if (access(path, W_OK) != 0)
+        return bench_say(message, "--%s %s: %s", option, path, strerror(errno));
+    return true;
+}
+
+static bool is_file(const output *o)
+{
+    return o->path != NULL && !(o->standard && strcmp(o->path, "-") == 0);
+}
+
+/* The folder that a name lies in. */
+static bool look_at_folder(const char *path, struct stat *folder)
+{
+    const char *slash = strrchr(path, '/');
+    if (slash == NULL)
+        return stat(".", folder) == 0;
+    char *name = strndup(path, (size_t)(slash - path) + 1);
+    bool good = name != NULL && stat(name, folder) == 0;
+    free(name);
+    return good;
+}
+
+static const char *last_part(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
+/* Whatever the two are called: the same regular file, or the same free name of the same folder. */
+static bool same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    bool there_a = stat(a, &x) == 0, there_b = stat(b, &y) == 0;
+    if (there_a != there_b)
+        return false;
+    if (there_a)
+        return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return strcmp(last_part(a), last_part(b)) == 0 && look_at_folder(a, &x) && look_at_folder(b, &y) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+static bool plot_good(const char *path, char *message)
+{
+    size_t length = strlen(path);
+    const char *suffix = length > 4 ? path + length - 4 : "";
+    if (strcmp(suffix, ".svg") != 0 && strcmp(suffix, ".png") != 0)
+        return bench_say(message, "--plot %s: the file must end in .svg or .png", path);
+    if (!bench_has_gnuplot())
+        return bench_say(message, "--plot %s: gnuplot is not installed (Debian: apt-get install gnuplot-nox)", path);
+    return true;
+}
+
+bool bench_outputs_good(const bench_options *options, unsigned command, char message[BENCH_MESSAGE])
+{
+    const char *machine = (command & BENCH_CALIBRATE) != 0 && options->out == NULL ? BENCH_MACHINE_FILE : options->out;
+    const output outputs[OUTPUTS] = {{"json", options->json, true}, {"csv", options->csv, true},
+                                     {"plot", options->plot, false}, {"svg", options->svg, true},
+                                     {"trace", options->trace, (command & BENCH_PLAN) != 0}, {"out", machine, false}};
+    if (options->json != NULL && options->csv != NULL && !is_file(&outputs[0]) && !is_file(&outputs[1]))
+        return bench_say(message, "--json and --csv can't both go to standard output: give one a file");
+    if (options->plot != NULL && !plot_good(options->plot, message))
+        return false;
+    for (int i = 0; i < OUTPUTS; i++) {
+        const output *o = &outputs[i];
+        if (!is_file(o))
+            continue;
+        if (!bench_output_good(o->option, o->path, message))
+            return false;
+        for (int j = 0; j < i; j++)
+            if (is_file(&outputs[j]) && same_file(outputs[j].path, o->path))
+                return bench_say(message, "--%s %s and --%s %s are the same file", outputs[j].option, outputs[j].path, o->option, o->path);
+    }
+    return true;
+}
