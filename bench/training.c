@@ -61,6 +61,9 @@ static int take_model(bench_call *call, tp_model_desc *desc)
         return bench_refuse(call, "--model: %s", tp_last_message());
     if (preset && o->family > 0)
         return bench_refuse(call, "--family: --model %s already says which", o->model);
+    if (preset && o->layers > desc->layers)
+        return bench_refuse(call, "--layers %lld: --model %s has %lld layers, and --layers only cuts", (long long)o->layers, o->model,
+                            (long long)desc->layers);
     desc->layers = o->layers > 0 ? o->layers : desc->layers;
     if (o->hidden > 0 || o->heads > 0)
         desc->head_dim = 0;

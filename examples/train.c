@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <tp/tp.h>
 
+#define MOST_STEPS 1000000
+
 typedef struct job {
     const tp_data *data;
     int steps;
@@ -50,6 +52,14 @@ static tp_status run(tp_ctx *ctx, void *arg)
     return status;
 }
 
+/* 0 if it is not a number of steps; a loss that falls needs two of them. */
+static int read_steps(const char *text)
+{
+    char *end;
+    long steps = strtol(text, &end, 10);
+    return end != text && *end == '\0' && steps >= 2 && steps <= MOST_STEPS ? (int)steps : 0;
+}
+
 int main(int argc, char **argv)
 {
     if (argc < 2) {
@@ -57,17 +67,22 @@ int main(int argc, char **argv)
         return 2;
     }
     const char *path = argv[1];
+    int steps = argc > 2 ? read_steps(argv[2]) : 30;
+    if (steps == 0) {
+        fprintf(stderr, "train: STEPS '%s' is not a whole number in [2, %d]\n", argv[2], MOST_STEPS);
+        return 2;
+    }
     tp_data *data;
     if (tp_data_open(&path, 1, TP_DATA_AUTO, &data) != TP_OK) {
         fprintf(stderr, "train: %s\n", tp_last_message());
         return 1;
     }
-    job j = {.data = data, .steps = argc > 2 ? atoi(argv[2]) : 30};
+    job j = {.data = data, .steps = steps};
     tp_status status = tp_run_ranks(&(tp_run_options){.ranks = 2, .ctx = {.seed = 1}}, run, &j);
     if (status != TP_OK)
         fprintf(stderr, "train: %s\n", tp_last_message());
     else
-        printf("train: loss fell from %.4f to %.4f in %d steps\n", j.first, j.last, j.steps);
+        printf("train: loss %s from %.4f to %.4f in %d steps\n", j.last < j.first ? "fell" : "did not fall", j.first, j.last, j.steps);
     tp_data_close(data);
     return status != TP_OK || !(j.last < j.first);
 }
