@@ -340,3 +340,19 @@ Test(run_ranks, a_rank_has_one_context)
     }
     tp_world_destroy(world);
 }
+
+/* The shorter of the two bounds holds, the context's own too. Its peer, with which it makes the mesh's groups, never comes. */
+Test(run_ranks, a_context_may_wait_less_than_its_world)
+{
+    tp_world *world = NULL;
+    cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 2, .timeout_ms = 60000}, &world), TP_OK);
+    tp_ctx *ctx = NULL;
+    tp_ctx_desc desc = {.world = world, .threads = 1, .timeout_ms = 200};
+    double begin = tpi_seconds();
+    cr_assert_eq(tp_ctx_create(&desc, &ctx), TP_ERR_TIMEOUT, "%s", tp_last_message());
+    double waited = tpi_seconds() - begin;
+    cr_assert_null(ctx);
+    cr_assert(waited > 0.1 && waited < 5, "waited %g s", waited);
+    cr_assert_not_null(strstr(tp_last_message(), "rank 0 waited 200 ms, rank 1 did not come"), "%s", tp_last_message());
+    tp_world_destroy(world);
+}
