@@ -52,6 +52,7 @@ typedef struct session {
     int steps;
     int report_every;    /* 0: only the last step is reported */
     int64_t evaluate_at; /* sequences of an evaluation after every step; 0: none */
+    uint64_t delay_seed; /* of lanes that are late; 0: none */
     int poison;          /* before this step (from 1) a weight becomes NaN, and is loaded again after it; 0: never */
     tp_train_report report[MOST_STEPS];
     double evaluation;
@@ -148,7 +149,7 @@ static tp_status session_main(tp_ctx *ctx, void *arg)
 
 static session run_session(session s, int ranks)
 {
-    tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .seed = 3}};
+    tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .seed = 3, .lane_delay_seed = s.delay_seed}};
     cr_assert_eq(tp_run_ranks(&options, session_main, &s), TP_OK, "%s", tp_last_message());
     return s;
 }
@@ -220,6 +221,50 @@ Test(trainer, microbatches_agree)
         free(split.values);
     }
     free(whole.values);
+    tp_data_close(data);
+}
+
+/* Masks of a step belong to places in its batch, not to its microbatches: those of equal sequences differ, and are the same however it is split. */
+Test(trainer, dropout_does_not_depend_on_the_microbatch)
+{
+    tp_data *data = open_text(TEXT_BYTES);
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        session whole = plain_session(data, 3);
+        whole.model.dropout = 0.2f;
+        whole = run_session(whole, ranks);
+        for (int microbatch = 1; microbatch <= 3; microbatch++) {
+            session split = plain_session(data, 3);
+            split.model.dropout = 0.2f;
+            split.trainer.microbatch = microbatch;
+            split = run_session(split, ranks);
+            cr_assert_eq(split.report[0].loss, whole.report[0].loss);
+            for (int step = 0; step < 3; step++) {
+                cr_assert_leq(fabs(split.report[step].loss - whole.report[step].loss), 1e-5 * whole.report[step].loss);
+                cr_assert_leq(fabsf(split.report[step].grad_norm - whole.report[step].grad_norm), 1e-5f * whole.report[step].grad_norm);
+            }
+            free(split.values);
+        }
+        free(whole.values);
+    }
+    tp_data_close(data);
+}
+
+/* A step's ids stay where they are while its ops wait: lanes that are late, and nobody who waits for them, change nothing. */
+Test(trainer, late_lanes_change_nothing)
+{
+    tp_data *data = open_text(TEXT_BYTES);
+    session want = plain_session(data, 6);
+    want.report_every = 0;
+    want = run_session(want, 2);
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        session late = plain_session(data, 6);
+        late.report_every = 0;
+        late.delay_seed = seed;
+        late = run_session(late, 2);
+        cr_assert(tpt_same_bits("values with late lanes", late.values, want.values, TP_DTYPE_F32, want.elements));
+        free(late.values);
+    }
+    free(want.values);
     tp_data_close(data);
 }
 
