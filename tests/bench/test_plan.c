@@ -118,7 +118,7 @@ Test(plan, refusals)
     expect("plan --algorithm auto --rows 1 --cols 1 --inner 1 --gemm-ms 3", 2, "--gemm-ms", "--machine");
     expect("plan --chunks 1,2 --svg x.svg", 2, "--svg", "these are 2");
     expect("plan --chunks 17", 2, "17", "[0, 16]");
-    expect("plan --svg /missing/folder/x.svg", 3, "/missing/folder/x.svg", "No such file");
+    expect("plan --svg /missing/folder/x.svg", 2, "/missing/folder/x.svg", "No such file");
     expect("calibrate --ranks 1", 2, "--ranks", "at least 2");
     expect("calibrate --ranks 2,4", 2, "--ranks", "one number");
 }
