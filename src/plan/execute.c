@@ -340,5 +340,10 @@ tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
     status = status != TP_OK ? status : ended;
     if (status == TP_OK)
         status = tp_ctx_failure(p->ctx);
-    return plain || status == TP_OK ? status : break_off(p, status);
+    if (status == TP_OK)
+        return TP_OK;
+    if (!plain)
+        return break_off(p, status);
+    p->ctx->backend->stream_synchronize(p->ctx->compute); /* what was issued may still run, in memory that the caller is about to free */
+    return status;
 }
