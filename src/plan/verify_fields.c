@@ -198,7 +198,7 @@ static bool check_op(tpi_verifier *v, int op)
         return fault(v, op, "has no place in a plan of a collective and its GEMMs", (int)o->kind);
     if ((int)o->lane < 0 || o->lane >= TP_LANES)
         return fault(v, op, "no such lane", (int)o->lane);
-    if (o->part < 0 ||
+    if (o->part < 0 || o->part >= TP_PLAN_PARTS ||
         (o->part > 0 && o->kind != TP_OP_GEMM && o->kind != TP_OP_COMPUTE && o->kind != TP_OP_COLLECTIVE))
         return fault(v, op, "no such part", o->part);
     if (s->peer ? o->peer < 0 || o->peer >= v->plan->ranks || o->peer == v->rank[op] : o->peer != -1)

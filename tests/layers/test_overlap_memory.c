@@ -133,7 +133,7 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
 
 Test(overlap_memory, nothing_is_allocated_when_token_counts_change, .timeout = 120)
 {
-    for (int overlap = 0; overlap < TP_OVERLAP_AUTO; overlap++)
+    for (int overlap = 0; overlap <= TP_OVERLAP_AUTO; overlap++)
         for (int i = 0; i < 4; i++) {
             setup s = {.overlap = (tp_overlap)overlap, .sequence_parallel = i % 2};
             const tp_run_options options = {.ranks = i / 2 ? 3 : 2, .ctx = {.threads = 1, .timeout_ms = 60000}};

@@ -177,6 +177,20 @@ Test(simulate, direct)
     tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, 2, 1, tpt_costs(1, 2)).seconds, 2, "the reduction pays the link");
 }
 
+/* Own rows under the first transfer, then the link or the GEMM; owners' reductions all read rank 0's sums first, and queue for them. */
+Test(simulate, closed_forms_of_direct)
+{
+    static const double links[] = {0.1, 0.7, 1, 4};
+    for (int l = 0; l < 4; l++)
+        for (int n = 2; n <= 8; n++)
+            for (int chunks = 1; chunks <= 4; chunks++) {
+                double part = (double)(n - 1) / n, comm = links[l] * part;
+                double queued = n == 2 ? 1 : (n + (n - 3) / (double)chunks) / (n - 1);
+                tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds, 1.0 / n + fmax(part, comm), "gather");
+                tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, links[l])).seconds, 1 + comm * queued, "scatter");
+            }
+}
+
 /* A latency is paid by each transfer of a lane; they don't overlap on one lane. */
 Test(simulate, latency)
 {

@@ -1,6 +1,7 @@
 /* What verify says about plans that are wrong in ways that can be written down, and what it counts in those that are
  * right. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tp/overlap.h>
@@ -153,6 +154,19 @@ static const struct wrong {
      "plan none gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; L writes input[0], output[0]; G0 0 reads "
      "input[0] writes output[0]\n",
      TP_FAULT_RACE, 0, 2, "reads, after leave, input piece 0"},
+    {"written after leave",
+     "plan pull gather-gemm ranks 2 chunks 2\n"
+     "0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; P 3 ~1 @copy reads "
+     "1:input[3] writes gathered[3]; G0 0x2 reads input[0x2] writes output[0x2]; G0 2 after 1 reads gathered[2] writes "
+     "output[2]; L after 1.2 reads output[0x3] writes input[0x2], output[0x4]; G0 3 after 2 reads gathered[3] writes output[3]\n"
+     "1: E writes input[2x2], output[0x4]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]; P 1 ~0 @copy reads "
+     "0:input[1] writes gathered[1]; G0 2x2 reads input[2x2] writes output[2x2]; G0 0 after 1 reads gathered[0] writes "
+     "output[0]; G0 1 after 2 reads gathered[1] writes output[1]; L after 0.2 reads output[0x4] writes input[2x2], output[0x4]\n",
+     TP_FAULT_RACE, 0, 6, "writes, after leave, output piece 3 of rank 0"},
+    {"a collective of no part",
+     "plan none gather-gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; C4 0 all-gather reads input[0] writes "
+     "gathered[0]; G0 0 reads gathered[0] writes output[0]; L reads output[0]\n",
+     TP_FAULT_FIELD, 0, 1, "no such part (4)"},
 };
 
 Test(verify, faults)
@@ -276,6 +290,25 @@ Test(verify, peak_pieces)
     cr_assert(proof.proven, "%s", proof.message);
     cr_expect_eq(proof.peak_pieces, 1);
     tp_plan_destroy(plan);
+    /* Likewise beside the compute lane: each copy waits for the GEMM that reads the one before, or does not. */
+    static const char *const waits[] = {"after 3 ", ""};
+    for (int i = 0; i < 2; i++) {
+        char text[1024];
+        snprintf(text, sizeof text,
+                 "plan pull gather-gemm ranks 2 chunks 2\n"
+                 "0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; G0 0x2 reads "
+                 "input[0x2] writes output[0x2]; G0 2 after 1 reads gathered[2] writes output[2]; P 3 ~1 @copy %sreads "
+                 "1:input[3] writes gathered[3]; G0 3 after 4 reads gathered[3] writes output[3]; L after 1.4 reads output[0x4]\n"
+                 "1: E writes input[2x2], output[0x4]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]; G0 2x2 reads "
+                 "input[2x2] writes output[2x2]; G0 0 after 1 reads gathered[0] writes output[0]; P 1 ~0 @copy after 3 reads "
+                 "0:input[1] writes gathered[1]; G0 1 after 4 reads gathered[1] writes output[1]; L after 0.4 reads output[0x4]\n",
+                 waits[i]);
+        plan = parse(text);
+        cr_assert_eq(tp_plan_verify(plan, &proof), TP_OK);
+        cr_assert(proof.proven, "%s", proof.message);
+        cr_expect_eq(proof.peak_pieces, i + 1, "%d pieces", proof.peak_pieces);
+        tp_plan_destroy(plan);
+    }
 }
 
 Test(verify, explain)
