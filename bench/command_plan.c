@@ -1,5 +1,6 @@
 /* tp_bench plan: makes, proves, prices and draws plans without running them. */
 #include "command.h"
+#include "overlap.h"
 #include "plan_run.h"
 
 #include <errno.h>
@@ -7,12 +8,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, COMM, EXPOSED, HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
+enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, GEMMS, COMM, EXPOSED, HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"algorithm", "", 0, true},     {"pattern", "", 0, true},      {"ranks", "", 0, false},       {"chunks", "", 0, false},
     {"ops", "a rank", 0, false},    {"sent", "bytes", 0, false},   {"workspace", "bytes", 0, false}, {"largest", "bytes", 0, false},
-    {"proven", "", 0, false},       {"time", "ms", 5, false},      {"compute", "ms", 5, false},   {"comm", "ms", 5, false},
+    {"proven", "", 0, false},       {"time", "ms", 5, false},      {"compute", "ms", 5, false},   {"gemm", "ms", 5, false},
+    {"comm", "ms", 5, false},
     {"exposed", "ms", 4, false},    {"hidden", "", -3, false},     {"critical", "ops", 0, false}, {"measured", "ms", 5, false},
     {"hidden there", "", -3, false}, {"measured / time", "", -3, false},
 };
@@ -215,9 +217,10 @@ static void add_row(bench_call *call, const finding *found)
         bench_empty(table);
     bench_real(table, timeline->seconds * 1e3);
     bench_real(table, timeline->compute_seconds * 1e3);
+    bench_real(table, timeline->gemm_seconds * 1e3);
     bench_real(table, timeline->comm_seconds * 1e3);
     bench_real(table, timeline->exposed_seconds * 1e3);
-    bench_real(table, timeline->hidden);
+    bench_real(table, bench_hidden(timeline->gemm_seconds, timeline->comm_seconds, timeline->seconds));
     bench_integer(table, timeline->critical_ops);
     if (found->measured == NULL)
         return;
@@ -313,8 +316,7 @@ static int price(bench_call *call, const pricing *prices, const tp_plan_desc *de
         status = bench_fail(call, "%s", tp_last_message());
     if (status == BENCH_OK && found->measured != NULL) {
         const tp_timeline *timeline = found->simulated;
-        double gemm = timeline->compute_seconds, comm = timeline->comm_seconds, least = gemm < comm ? gemm : comm;
-        found->measured_hidden = (gemm + comm - found->measured->seconds) / least;
+        found->measured_hidden = bench_hidden(timeline->gemm_seconds, timeline->comm_seconds, found->measured->seconds);
     }
     if (status == BENCH_OK) {
         add_row(call, found);
@@ -398,6 +400,7 @@ int bench_command_plan(bench_call *call)
     else
         bench_note(&call->table, "GEMMs %g ms each, buffers %.0f bytes; adds and fixed costs are taken as 0", prices->fixed.gemm_seconds[0] * 1e3,
                    prices->fixed.bytes[0]);
+    bench_note(&call->table, "gemm: GEMMs and computes uncut; hidden = (gemm + comm - time) / min(gemm, comm), - where comm is under 1 us or 1 %% of time");
     bench_note(&call->table, "the best for two ranks whose transfer is as long as the GEMM: hidden = 1 - 1/(2 chunks)");
     free(prices);
     return status;

@@ -47,7 +47,7 @@ const bench_command bench_command_table[] = {
      "  tp_bench sweep --model gpt2 --layers 2 --batch 2 --sequence 256 --steps 5 --dtype f32,bf16 --plot scaling.svg\n"},
     {"plan", BENCH_PLAN, bench_command_plan, "plans of overlapped collectives and GEMMs: proven, priced and drawn without running",
      "Makes each plan, counts what it moves, and simulates it: compute inline, lanes as queues, links with latency and bandwidth. sent is a rank's bytes;\n"
-     "workspace is a rank's bytes of gathered rows and partial sums; hidden = (compute + comm - time) / min(compute, comm). Costs are --gemm-ms, --bytes\n"
+     "workspace is a rank's bytes of gathered rows and partial sums; hidden = (gemm + comm - time) / min(gemm, comm). Costs are --gemm-ms, --bytes\n"
      "and --link, or, with --machine or auto, those of a shape. docs/overlap.md explains the algorithms and the pictures.\n",
      "  tp_bench plan --algorithm all --chunks 1,4,16 --verify\n"
      "  tp_bench plan --algorithm ring --pattern chain --ranks 4 --chunks 2 --svg ring.svg --trace ring.json\n"

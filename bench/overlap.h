@@ -6,7 +6,7 @@
 #include "parallel.h"
 #include "trace_file.h"
 
-/* (compute + comm - fused) / min(compute, comm); NaN where one of them is 0. */
+/* (compute + comm - fused) / min(compute, comm); NaN where one of them is 0, or communication is under 1 us or 1 % of `fused`. */
 double bench_hidden(double compute, double comm, double fused);
 
 /* The most that can be hidden with `chunks` chunks of the remote half: half a chunk's transfer has nothing to hide under. NaN where the algorithm has no chunks. */

@@ -39,7 +39,8 @@ typedef struct tp_timeline {
     double compute_seconds; /* of time in which it computed: GEMMs, computes, adds */
     double comm_seconds;    /* of its transfers and collectives, as if alone, in its busier direction; without adds */
     double exposed_seconds; /* of time in which it communicated and did not compute */
-    double hidden;          /* (t_compute + t_comm - t) / min(t_compute, t_comm); 0 where one of them is 0 */
+    double gemm_seconds;    /* of its GEMMs and computes at full speed: uncut, each part in one call; measured: compute_seconds */
+    double hidden;          /* (gemm_seconds + comm_seconds - seconds) / the lesser of the two; 0 where one of them is 0 */
     int critical_ops;       /* ops on the critical path that take time */
     bool measured;          /* spans are of a run, not simulated */
     void *memory;           /* spans and marks point into it */

@@ -126,6 +126,23 @@ double tpi_price_compute(const tp_plan *plan, const tp_plan_costs *costs, const 
     }
 }
 
+double tpi_price_uncut(const tp_plan *plan, const tp_plan_costs *costs, int rank)
+{
+    bool called[2][TP_PLAN_PARTS] = {{false}};
+    double seconds = 0;
+    for (int i = 0; i < plan->rank[rank].count; i++) {
+        const tp_plan_op *op = &plan->rank[rank].op[i];
+        bool gemm = op->kind == TP_OP_GEMM;
+        if (!gemm && op->kind != TP_OP_COMPUTE)
+            continue;
+        seconds += tpi_price_compute(plan, costs, op);
+        if (called[gemm][op->part])
+            seconds -= gemm ? costs->gemm_overhead[op->part] : costs->compute_overhead;
+        called[gemm][op->part] = true;
+    }
+    return seconds;
+}
+
 tpi_collective_price tpi_price_collective(const tp_plan *plan, const tp_plan_costs *costs, const tp_plan_op *op)
 {
     double n = plan->ranks, in = tpi_price_bytes(plan, costs, &op->read[0]);

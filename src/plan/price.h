@@ -18,6 +18,9 @@ bool tpi_price_is_transfer(tp_op_kind kind);
 /* Computes of an op that needs nothing from peers' memory: GEMM, COMPUTE, REDUCE, COPY; else 0. */
 double tpi_price_compute(const tp_plan *plan, const tp_plan_costs *costs, const tp_plan_op *op);
 
+/* A rank's GEMMs and computes if each part of them were one call. */
+double tpi_price_uncut(const tp_plan *plan, const tp_plan_costs *costs, int rank);
+
 /* A rank's part of a collective. */
 typedef struct tpi_collective_price {
     double sent, received; /* bytes */

@@ -346,7 +346,7 @@ static tp_status fill(tpi_simulation *s)
     TPI_TRY(simulate(s));
     TPI_TRY(tpi_timeline_sum(s->timeline));
     int rank = s->timeline->rank;
-    tpi_timeline_set_comm(s->timeline, fmax(s->sent_seconds[rank], s->received_seconds[rank]));
+    tpi_timeline_set_alone(s->timeline, tpi_price_uncut(s->plan, s->costs, rank), fmax(s->sent_seconds[rank], s->received_seconds[rank]));
     mark_critical(s);
     return TP_OK;
 }

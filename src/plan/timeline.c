@@ -90,11 +90,12 @@ static double end_of_rank(const tp_timeline *timeline, int rank)
     return end;
 }
 
-void tpi_timeline_set_comm(tp_timeline *timeline, double seconds)
+void tpi_timeline_set_alone(tp_timeline *timeline, double gemm, double comm)
 {
-    double least = fmin(timeline->compute_seconds, seconds);
-    timeline->comm_seconds = seconds;
-    timeline->hidden = least > 0 ? (timeline->compute_seconds + seconds - timeline->seconds) / least : 0;
+    double least = fmin(gemm, comm);
+    timeline->gemm_seconds = gemm;
+    timeline->comm_seconds = comm;
+    timeline->hidden = least > 0 ? (gemm + comm - timeline->seconds) / least : 0;
 }
 
 tp_status tpi_timeline_sum(tp_timeline *timeline)
@@ -123,7 +124,7 @@ tp_status tpi_timeline_sum(tp_timeline *timeline)
     }
     sweep(span, count, moments, timeline);
     free(moments);
-    tpi_timeline_set_comm(timeline, fmax(sent, received));
+    tpi_timeline_set_alone(timeline, timeline->compute_seconds, fmax(sent, received));
     return TP_OK;
 }
 

@@ -11,7 +11,7 @@ tp_status tpi_timeline_allocate(const tp_plan *plan, tp_timeline **out);
  * the busier direction. */
 tp_status tpi_timeline_sum(tp_timeline *timeline);
 
-/* Another comm_seconds, and what follows from it. */
-void tpi_timeline_set_comm(tp_timeline *timeline, double seconds);
+/* Another gemm_seconds and comm_seconds, and what follows from them. */
+void tpi_timeline_set_alone(tp_timeline *timeline, double gemm, double comm);
 
 #endif

@@ -11,6 +11,9 @@ Test(overlap, hidden)
     cr_assert_eq(bench_hidden(10, 4, 12), 0.5, "of the shorter one");
     cr_assert_eq(bench_hidden(4, 10, 16), -0.5, "slower than one after the other");
     cr_assert(isnan(bench_hidden(10, 0, 10)), "nothing to hide");
+    cr_assert(isnan(bench_hidden(10, 0.099, 10)), "next to nothing");
+    cr_assert_eq(bench_hidden(10, 0.125, 10), 1, "little");
+    cr_assert(isnan(bench_hidden(1e-6, 0.9e-6, 2e-6)), "less than a microsecond");
 }
 
 Test(overlap, bound)

@@ -48,6 +48,9 @@ Test(plan, proves_and_prices)
     expect("plan --algorithm all --pattern all --ranks 1,3 --chunks 1,3 --verify", 0, "direct", "chain-core-reduce");
     cr_assert_null(strstr(text, "FAILED"), "%s", text);
     expect("plan --chunks 4 --link 0,8e8 --ranks 2", 0, "11.25", "0.875");
+    /* Communication of next to nothing has no hidden share. */
+    expect("plan --chunks 4 --link 0,8e8 --ranks 2 --bytes 1000 --csv", 0, "pull,gather-gemm,2,4,", ",,");
+    cr_assert_null(strstr(text, "nan"), "%s", text);
 }
 
 #ifdef TPT_HAVE_CJSON

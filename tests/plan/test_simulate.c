@@ -49,7 +49,7 @@ Test(simulate, adds_are_compute)
     tpt_same(t.comm, 1, "comm");
     tpt_same(t.compute, 3 + 1.5, "compute");
     tpt_same(t.seconds, 3 + 1 + 1.5, "seconds");
-    tpt_same(t.hidden, 0, "hidden");
+    tpt_same(t.hidden, -1.5, "hidden: neither GEMM nor communication, adds make it less");
     times p = run(TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 2, 4, costs);
     tpt_same(p.comm, 1, "comm of pull");
     tpt_same(p.compute, 3 + 1.5, "compute of pull");
@@ -67,6 +67,28 @@ Test(simulate, half_a_chunk_stays_exposed)
                 tpt_same(t.seconds, 1 + 0.5 / chunks, "seconds");
                 tpt_same(t.hidden, 1 - 0.5 / chunks, "hidden");
                 tpt_same(t.comm, 1, "comm");
+            }
+}
+
+/* What small GEMMs and adds cost more is no GEMM time that could hide anything: the share stays under its bound. */
+Test(simulate, cut_gemms_hide_no_more)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER, TP_PATTERN_CHAIN};
+    for (int a = 0; a < 2; a++)
+        for (int p = 0; p < 3; p++)
+            for (int chunks = 1; chunks <= 16; chunks++) {
+                tp_plan *plan = tpt_plan(algorithms[a], patterns[p], 2, chunks);
+                tp_plan_costs costs = tpt_costs(1, 2);
+                costs.compute_seconds = p == 2 ? 0.25 : 0;
+                costs.gemm_overhead[0] = costs.gemm_overhead[1] = costs.compute_overhead = 0.0625;
+                costs.reduce_bytes_per_second = 8 * TPT_BYTES;
+                tp_timeline *t = tpt_simulate(plan, &costs);
+                tpt_same(t->gemm_seconds, p == 2 ? 2 * 1.0625 + 0.3125 : 1.0625, "GEMMs uncut");
+                cr_assert_geq(t->compute_seconds, t->gemm_seconds - 1e-12);
+                cr_assert_leq(t->hidden, 1 - 0.5 / chunks + 1e-12, "%d chunks: %g", chunks, t->hidden);
+                tp_timeline_destroy(t);
+                tp_plan_destroy(plan);
             }
 }
 
