@@ -199,6 +199,7 @@ tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_forward: %s is NULL", layer == NULL ? "layer" : "io");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     tp_attention_saved unsaved = {.bytes = tp_attention_saved_bytes(layer, &resolved)};
     tp_attention_saved *keep = saved != NULL ? saved : &unsaved;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);

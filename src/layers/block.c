@@ -213,6 +213,7 @@ tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pa
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_block_forward: %s is NULL", layer == NULL ? "layer" : "io");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
+    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     if (saved != NULL) {
         TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes, tp_block_saved_bytes(layer, &resolved)));
         carve_saved(layer, &resolved, saved->memory, saved);

@@ -40,6 +40,13 @@ tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *ten
     return TP_OK;
 }
 
+tp_status tpi_layer_check_apart(tp_ctx *ctx, const char *layer, const tp_io *io)
+{
+    if (io->in.data == NULL || io->in.data != io->out.data || io->in.shape[0] == 0)
+        return TP_OK;
+    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: output and input are the same memory, at %p", layer, io->in.data);
+}
+
 tp_status tpi_layer_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed)
 {
     if (given < needed || (memory == NULL && needed > 0))

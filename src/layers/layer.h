@@ -21,6 +21,9 @@ tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *
 /* TP_ERR_SHAPE / TP_ERR_DTYPE unless the tensor is [rows, cols] of this dtype with memory; the message names layer and tensor. */
 tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected);
 
+/* TP_ERR_ARGUMENT if a forward pass would write its output over its input, which it and the backward pass still read. */
+tp_status tpi_layer_check_apart(tp_ctx *ctx, const char *layer, const tp_io *io);
+
 /* The saved or delayed memory the caller gave must be there and large enough. */
 tp_status tpi_layer_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed);
 

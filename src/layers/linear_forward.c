@@ -120,6 +120,7 @@ tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, 
     tp_tensor out = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
     TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "input", io->in, &in));
     TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "output", io->out, &out));
+    TPI_TRY(tpi_layer_check_apart(layer->ctx, layer->name, io));
     if (!tp_tensor_is_none(io->residual)) {
         if (layer->desc.kind == TP_LINEAR_COLUMN)
             return tpi_refuse(layer->ctx, TP_ERR_ARGUMENT, "%s: a column-parallel output takes no residual", layer->name);

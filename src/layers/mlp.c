@@ -198,6 +198,7 @@ tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, 
     tp_pass resolved;
     tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
+    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     tp_mlp_saved unsaved = {0};
     tp_mlp_saved *keep = saved != NULL ? saved : &unsaved;
     size_t bytes = tp_mlp_saved_bytes(layer, &resolved);

@@ -99,6 +99,41 @@ Test(hostile, tensors)
     drop(&f);
 }
 
+/* A forward over its own input would spoil it. */
+static void check_apart(const fixture *f, const char *name, tp_status status)
+{
+    cr_assert_eq(status, TP_ERR_ARGUMENT, "%s: %s", name, tp_status_name(status));
+    cr_assert(strstr(tp_ctx_message(f->ctx), name) != NULL && strstr(tp_ctx_message(f->ctx), "the same memory") != NULL, "%s: %s", name,
+              tp_ctx_message(f->ctx));
+    cr_assert_eq(tp_ctx_failure(f->ctx), TP_OK);
+    for (int i = 0; i < BYTES; i++)
+        cr_assert_eq(f->memory[0][i], 0x3c, "%s: byte %d of the input was written", name, i);
+}
+
+Test(hostile, outputs_over_inputs)
+{
+    fixture f = make();
+    tp_linear *linear;
+    tp_mlp *mlp;
+    tp_attention *attention;
+    tp_linear_desc square = {.name = "square", .in_features = HIDDEN, .out_features = HIDDEN, .dtype = TP_DTYPE_F32};
+    tp_mlp_desc wide = {.name = "wide", .hidden = HIDDEN, .ffn = 24, .dtype = TP_DTYPE_F32};
+    tp_attention_desc heads = {.name = "heads", .hidden = HIDDEN, .heads = 4, .dtype = TP_DTYPE_F32};
+    cr_assert_eq(tp_linear_create(f.ctx, &square, &linear), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_mlp_create(f.ctx, &wide, &mlp), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_attention_create(f.ctx, &heads, &attention), TP_OK, "%s", tp_last_message());
+    memset(f.memory[0], 0x3c, BYTES);
+    f.io.out = f.io.in;
+    check_apart(&f, "square", tp_linear_forward(f.ctx, linear, &f.pass, &f.io, NULL));
+    check_apart(&f, "wide", tp_mlp_forward(f.ctx, mlp, &f.pass, &f.io, NULL));
+    check_apart(&f, "heads", tp_attention_forward(f.ctx, attention, &f.pass, &f.io, NULL));
+    check_apart(&f, "block", tp_block_forward(f.ctx, f.block, &f.pass, &f.io, &f.saved));
+    tp_linear_destroy(linear);
+    tp_mlp_destroy(mlp);
+    tp_attention_destroy(attention);
+    drop(&f);
+}
+
 Test(hostile, passes)
 {
     static const int64_t falling[] = {0, 5, 3, 6}, late[] = {1, 6}, early[] = {0, 5}, past[] = {0, INT64_MAX};
