@@ -73,6 +73,8 @@ static uint64_t accumulate(uint64_t sum, uint64_t x)
     return sum * 1000003 + x;
 }
 
+#define LOCAL_OPERAND 77
+
 static uint64_t accumulate_gradient(int part, uint64_t gradient, uint64_t dy, uint64_t x)
 {
     return accumulate(gradient * constant(5, (uint64_t)part, 0), dy * (x ^ (x >> 17)));
@@ -129,7 +131,7 @@ static bool flows(const tp_plan_op *op)
 /* An op that writes over what it reads (a gradient) reads it once. */
 static bool in_place(const tp_plan_op *op)
 {
-    return op->kind == TP_OP_GEMM && op->write[0].buffer == TP_BUFFER_GRADIENT;
+    return op->kind == TP_OP_GEMM && (op->write[0].buffer == TP_BUFFER_GRADIENT || op->write[0].buffer == TP_BUFFER_FIRST_GRADIENT);
 }
 
 static void begin(machine *m, int lane)
@@ -157,11 +159,27 @@ static void finish(machine *m, int lane)
         m->computing[rank]++;
 }
 
+static bool is_backward_chain(const machine *m)
+{
+    return m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD || m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+}
+
+/* Whether a rank's input, or second input, is its part of what all ranks share; else each has its own of all pieces. */
+static bool shares_input(const machine *m)
+{
+    return m->plan->pattern == TP_PATTERN_GEMM || m->plan->pattern == TP_PATTERN_GATHER_GEMM ||
+           m->plan->pattern == TP_PATTERN_CHAIN || m->plan->pattern == TP_PATTERN_CHAIN_CORE ||
+           m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD;
+}
+
+static bool shares_second(const machine *m)
+{
+    return m->plan->pattern != TP_PATTERN_BACKWARD_REDUCE && m->plan->pattern != TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+}
+
 static void enter(machine *m, int rank, const tp_plan_op *op)
 {
-    bool own = m->plan->pattern == TP_PATTERN_GEMM || m->plan->pattern == TP_PATTERN_GATHER_GEMM ||
-               m->plan->pattern == TP_PATTERN_CHAIN || m->plan->pattern == TP_PATTERN_CHAIN_CORE;
-    bool own_second = m->plan->pattern != TP_PATTERN_BACKWARD_REDUCE;
+    bool own = shares_input(m), own_second = shares_second(m);
     m->open[rank] = true;
     for (int w = 0; w < op->writes; w++)
         for (int i = 0; i < op->write[w].pieces; i++) {
@@ -184,8 +202,9 @@ static void end_gradient(machine *m, const tp_plan_op *op, const uint64_t *in)
 {
     uint64_t gradient = in[0];
     const uint64_t *dy = in + 1, *x = dy + op->read[1].pieces;
+    bool local = op->reads == 2; /* the first gradient's other operand is no buffer of the plan */
     for (int i = 0; i < op->pieces; i++)
-        gradient = accumulate_gradient(op->part, gradient, dy[i], x[i]);
+        gradient = accumulate_gradient(op->part, gradient, dy[i], local ? LOCAL_OPERAND : x[i]);
     *cell(m, op->write, 0) = gradient;
 }
 
@@ -370,18 +389,25 @@ static int choose(machine *m)
     return draw(m) % 4 != 0 ? best : able[draw(m) % (uint64_t)count];
 }
 
-/* What the definition in tp/overlap.h gives. */
-static uint64_t wanted_partial(const machine *m, int rank, int piece)
+/* What the definition in tp/overlap.h gives: INPUT, CORE, PARTIAL. */
+static uint64_t wanted_input(const machine *m, int rank, int piece)
 {
-    const tp_plan *plan = m->plan;
-    bool same = plan->pattern == TP_PATTERN_CHAIN || plan->pattern == TP_PATTERN_CHAIN_CORE,
-         chain = plan->pattern >= TP_PATTERN_CHAIN;
+    return input_number(TP_BUFFER_INPUT, shares_input(m) ? 99 : rank, piece);
+}
+
+static uint64_t wanted_core(const machine *m, int rank, int piece)
+{
     uint64_t middle[TP_PLAN_MAX_RANKS * TP_PLAN_MAX_CHUNKS];
     for (int p = 0; p < m->pieces; p++)
-        middle[p] = gemm(rank, 0, input_number(TP_BUFFER_INPUT, same ? 99 : rank, p));
-    if (!chain)
-        return middle[piece];
-    return gemm(rank, 1, mixes(m) ? core(rank, middle, m->pieces, piece) : compute(rank, middle[piece]));
+        middle[p] = gemm(rank, 0, wanted_input(m, rank, p));
+    return mixes(m) ? core(rank, middle, m->pieces, piece) : compute(rank, middle[piece]);
+}
+
+static uint64_t wanted_partial(const machine *m, int rank, int piece)
+{
+    if (m->plan->pattern < TP_PATTERN_CHAIN)
+        return gemm(rank, 0, wanted_input(m, rank, piece));
+    return gemm(rank, 1, wanted_core(m, rank, piece));
 }
 
 static bool right_output(machine *m, int rank, int piece)
@@ -397,6 +423,7 @@ static bool right_output(machine *m, int rank, int piece)
     case TP_PATTERN_BACKWARD:
     case TP_PATTERN_CHAIN:
     case TP_PATTERN_CHAIN_CORE:
+    case TP_PATTERN_CHAIN_BACKWARD:
         if (!own)
             return true;
         break;
@@ -407,16 +434,29 @@ static bool right_output(machine *m, int rank, int piece)
     return got == wanted;
 }
 
+static bool right_first_gradient(machine *m, int rank)
+{
+    if (!is_backward_chain(m))
+        return true;
+    uint64_t wanted = input_number(TP_BUFFER_FIRST_GRADIENT, rank, 0);
+    for (int piece = 0; piece < m->pieces; piece++)
+        wanted = accumulate_gradient(2, wanted, wanted_input(m, rank, piece), LOCAL_OPERAND);
+    tp_region region = {.buffer = TP_BUFFER_FIRST_GRADIENT, .rank = rank, .pieces = 1, .step = 1};
+    return *cell(m, &region, 0) == wanted;
+}
+
 static bool right_gradient(machine *m, int rank)
 {
     tp_pattern pattern = (tp_pattern)m->plan->pattern;
-    if (pattern != TP_PATTERN_GATHER_WEIGHT && pattern != TP_PATTERN_BACKWARD && pattern != TP_PATTERN_BACKWARD_REDUCE)
+    bool backward = pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE;
+    if (pattern != TP_PATTERN_GATHER_WEIGHT && !backward && !is_backward_chain(m))
         return true;
     uint64_t wanted = input_number(TP_BUFFER_GRADIENT, rank, 0);
-    for (int piece = 0; piece < m->pieces; piece++)
-        wanted = accumulate_gradient(
-            pattern != TP_PATTERN_GATHER_WEIGHT, wanted, input_number(TP_BUFFER_INPUT, rank, piece),
-            input_number(TP_BUFFER_SECOND, pattern == TP_PATTERN_BACKWARD_REDUCE ? rank : 99, piece));
+    for (int piece = 0; piece < m->pieces; piece++) {
+        uint64_t dy = is_backward_chain(m) ? wanted_core(m, rank, piece) : wanted_input(m, rank, piece);
+        uint64_t x = input_number(TP_BUFFER_SECOND, shares_second(m) ? 99 : rank, piece);
+        wanted = accumulate_gradient(is_backward_chain(m) ? 3 : backward, wanted, dy, x);
+    }
     tp_region region = {.buffer = TP_BUFFER_GRADIENT, .rank = rank, .pieces = 1, .step = 1};
     return *cell(m, &region, 0) == wanted;
 }
@@ -429,7 +469,7 @@ static tpt_run judge(machine *m)
     if (m->trespass)
         return TPT_RUN_TRESPASS;
     for (int rank = 0; rank < m->plan->ranks; rank++) {
-        if (!right_gradient(m, rank))
+        if (!right_gradient(m, rank) || !right_first_gradient(m, rank))
             return TPT_RUN_WRONG;
         for (int piece = 0; piece < m->pieces; piece++)
             if (!right_output(m, rank, piece))
