@@ -1,6 +1,7 @@
 /* tp_bench plan: makes, proves, prices and draws plans without running them. */
 #include "command.h"
 #include "overlap.h"
+#include "plan_file.h"
 #include "plan_run.h"
 
 #include <errno.h>
@@ -119,8 +120,8 @@ static int resolve(bench_call *call, const pricing *prices, tp_plan_desc *desc)
     if (text == NULL)
         return bench_fail(call, "out of memory");
     tp_overlap_explain(&shape, &choice, text, length + 1);
-    if (may_print(&call->options))
-        printf("%s\n", text);
+    if (may_print(&call->options) || call->options.explain)
+        fprintf(may_print(&call->options) ? stdout : stderr, "%s\n", text);
     free(text);
     desc->algorithm = choice.algorithm;
     desc->chunks = choice.chunks;
@@ -307,6 +308,10 @@ static int price(bench_call *call, const pricing *prices, const tp_plan_desc *de
     if (found == NULL)
         return bench_fail(call, "out of memory");
     int status = call->options.verify ? prove(call, plan, &found->proof) : BENCH_OK;
+    if (call->options.verify && !found->proof.proven) {
+        free(found); /* what is wrong has no price */
+        return status;
+    }
     if (status == BENCH_OK && prices->shaped && tp_overlap_costs(&prices->machine, &shape, plan, &costs) != TP_OK)
         status = bench_fail(call, "%s", tp_last_message());
     if (status == BENCH_OK && call->options.run)
@@ -340,6 +345,18 @@ static int run_plan(bench_call *call, const pricing *prices, tp_plan_desc desc)
     return status;
 }
 
+static int run_file(bench_call *call, const pricing *prices)
+{
+    tp_plan *plan = NULL;
+    int status = bench_plan_read(call, call->options.plan_file, &plan);
+    if (status != BENCH_OK)
+        return status;
+    const tp_plan_desc desc = {(tp_overlap)plan->algorithm, (tp_pattern)plan->pattern, plan->ranks, plan->chunks};
+    status = price(call, prices, &desc, plan);
+    tp_plan_destroy(plan);
+    return status;
+}
+
 static int run_chunks(bench_call *call, const pricing *prices, tp_plan_desc desc)
 {
     const bench_list *chunks = &call->options.chunk_counts;
@@ -353,9 +370,35 @@ static int run_chunks(bench_call *call, const pricing *prices, tp_plan_desc desc
     return status;
 }
 
+/* Every plan that the options name. */
+static int run_all(bench_call *call, const pricing *prices)
+{
+    const bench_options *options = &call->options;
+    int status = BENCH_OK;
+    if (options->plan_file != NULL)
+        return run_file(call, prices);
+    for (int p = 0; p < options->patterns.count; p++)
+        for (int r = 0; r < options->ranks.count; r++)
+            for (int a = 0; a < options->overlaps.count && status == BENCH_OK; a++)
+                status = run_chunks(call, prices,
+                                    (tp_plan_desc){.algorithm = (tp_overlap)options->overlaps.value[a],
+                                                   .pattern = (tp_pattern)options->patterns.value[p],
+                                                   .ranks = (int)options->ranks.value[r]});
+    return status;
+}
+
 static int check_options(bench_call *call)
 {
     bench_options *options = &call->options;
+    if (options->plan_file != NULL) {
+        if (options->overlaps.count + options->patterns.count + options->ranks.count + options->chunk_counts.count > 0)
+            return bench_refuse(call, "--plan %s: the plan says what --algorithm, --pattern, --ranks and --chunks would", options->plan_file);
+        if (options->run)
+            return bench_refuse(call, "--plan %s: --run runs layers, which make their own plans", options->plan_file);
+        options->verify = true;
+    }
+    if (options->explain && !wants(&options->overlaps, TP_OVERLAP_AUTO))
+        return bench_refuse(call, "--explain tells how auto chooses: --algorithm auto");
     bench_list_default(&options->overlaps, 1, (const int64_t[]){TP_OVERLAP_PULL});
     bench_list_default(&options->patterns, 1, (const int64_t[]){TP_PATTERN_GATHER_GEMM});
     bench_list_default(&options->ranks, 1, (const int64_t[]){2});
@@ -382,13 +425,7 @@ int bench_command_plan(bench_call *call)
     bench_begin(call, columns, COLUMNS);
     call->table.plot = (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = -1, .groups = 3, .group = {ALGORITHM, PATTERN, RANKS}};
     snprintf(call->table.title, sizeof call->table.title, "%s", options->run ? "plans, simulated and run" : "plans, simulated: nothing was run");
-    for (int p = 0; p < options->patterns.count; p++)
-        for (int r = 0; r < options->ranks.count; r++)
-            for (int a = 0; a < options->overlaps.count && status == BENCH_OK; a++)
-                status = run_chunks(call, prices,
-                                    (tp_plan_desc){.algorithm = (tp_overlap)options->overlaps.value[a],
-                                                   .pattern = (tp_pattern)options->patterns.value[p],
-                                                   .ranks = (int)options->ranks.value[r]});
+    status = run_all(call, prices);
     const tp_link *link = prices->shaped ? &prices->machine.link : &prices->fixed.link;
     if (link->bytes_per_second > 0)
         bench_note(&call->table, "modelled link: %g us, %.4g GB/s in each direction of each rank", link->latency_seconds * 1e6,

@@ -87,10 +87,10 @@ typedef struct bench_options {
     int64_t iterations;
     /* plans */
     bench_list overlaps, patterns, chunk_counts;
-    bool verify, print_text, run;
+    bool verify, print_text, run, explain;
     int64_t rows, cols, inner, plan_bytes;
     double gemm_ms, compute_ms;
-    const char *link, *machine_file, *out, *svg, *trace;
+    const char *link, *machine_file, *out, *svg, *trace, *plan_file;
     /* timing */
     int64_t samples, warmup;
     double seconds;

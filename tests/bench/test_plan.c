@@ -97,6 +97,7 @@ Test(plan, draws)
 Test(plan, automatic_choice_says_why)
 {
     expect("plan --algorithm auto --rows 512 --cols 768 --inner 768 --link 5e-6,1e9", 0, "predicted", "less than none");
+    expect("plan --algorithm auto --explain --json --rows 512 --cols 768 --inner 768 --link 5e-6,1e9", 0, "predicted", "\"rows\"");
     expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --link 0,1e15", 0, "* none", "nothing is faster than none");
 }
 
@@ -111,8 +112,39 @@ Test(plan, runs_for_real)
     expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm none --pattern chain", 2, "--run", "none on chain");
 }
 
+/* A plan as text, written by hand: proven, priced and drawn, or told where it is wrong. */
+Test(plan, reads_plans)
+{
+    static const char plan[] = "plan direct gather-gemm ranks 2 chunks 1\n"
+                               "0: E writes input[0], output[0x2]; G0 0 reads input[0] writes output[0]; G0 1 after 1.0 reads 1:input[1] writes output[1]; L after 1.2 "
+                               "reads output[0x2]\n"
+                               "1: E writes input[1], output[0x2]; G0 1 reads input[1] writes output[1]; G0 0 after 0.0 reads 0:input[0] writes output[0]; L%s "
+                               "reads output[0x2]\n";
+    for (int right = 0; right < 2; right++) {
+        char path[64], arguments[256];
+        snprintf(path, sizeof path, "plan-%d.txt", (int)getpid());
+        FILE *file = fopen(path, "w");
+        cr_assert_not_null(file);
+        fprintf(file, plan, right ? " after 0.2" : "");
+        fclose(file);
+        snprintf(arguments, sizeof arguments, "plan --plan %s --link 0,8e8", path);
+        if (right)
+            expect(arguments, 0, "yes", "15.000");
+        else
+            expect(arguments, 1, "rank 0, op 2: gemm is not waited for by the leave of input piece 1 of rank 1", ">G0 1<");
+        snprintf(arguments, sizeof arguments, "plan --plan - --link 0,8e8 < %s", path);
+        expect(arguments, right ? 0 : 1, "direct", "gather-gemm");
+        remove(path);
+    }
+    expect("plan --plan missing.tmp", 2, "missing.tmp", "No such file");
+    expect("plan --plan /dev/null", 2, "/dev/null", "line 1");
+    expect("plan --plan /dev/null --ranks 2", 2, "--plan", "--ranks");
+    expect("plan --plan /dev/null --run --rows 1 --cols 1 --inner 1", 2, "--plan", "--run");
+}
+
 Test(plan, refusals)
 {
+    expect("plan --explain", 2, "--explain", "--algorithm auto");
     expect("plan --algorithm fast", 2, "unknown 'fast'", "pull");
     expect("plan --link 5", 2, "--link: '5'", "LATENCY,BANDWIDTH");
     expect("plan --link 5,x", 2, "--link: '5,x'", "LATENCY,BANDWIDTH");
