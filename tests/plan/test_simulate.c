@@ -70,28 +70,6 @@ Test(simulate, half_a_chunk_stays_exposed)
             }
 }
 
-/* What small GEMMs and adds cost more is no GEMM time that could hide anything: the share stays under its bound. */
-Test(simulate, cut_gemms_hide_no_more)
-{
-    static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
-    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER, TP_PATTERN_CHAIN};
-    for (int a = 0; a < 2; a++)
-        for (int p = 0; p < 3; p++)
-            for (int chunks = 1; chunks <= 16; chunks++) {
-                tp_plan *plan = tpt_plan(algorithms[a], patterns[p], 2, chunks);
-                tp_plan_costs costs = tpt_costs(1, 2);
-                costs.compute_seconds = p == 2 ? 0.25 : 0;
-                costs.gemm_overhead[0] = costs.gemm_overhead[1] = costs.compute_overhead = 0.0625;
-                costs.reduce_bytes_per_second = 8 * TPT_BYTES;
-                tp_timeline *t = tpt_simulate(plan, &costs);
-                tpt_same(t->gemm_seconds, p == 2 ? 2 * 1.0625 + 0.3125 : 1.0625, "GEMMs uncut");
-                cr_assert_geq(t->compute_seconds, t->gemm_seconds - 1e-12);
-                cr_assert_leq(t->hidden, 1 - 0.5 / chunks + 1e-12, "%d chunks: %g", chunks, t->hidden);
-                tp_timeline_destroy(t);
-                tp_plan_destroy(plan);
-            }
-}
-
 /* Any ratio of link to GEMM. Gather: the link runs from the start, the GEMM's last chunk follows it, unless the GEMM is the longer one. */
 Test(simulate, gather_of_two_ranks)
 {
@@ -197,20 +175,6 @@ Test(simulate, direct)
         tpt_same(t.exposed, 0.5, "exposed");
     }
     tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, 2, 1, tpt_costs(1, 2)).seconds, 2, "the reduction pays the link");
-}
-
-/* Own rows under the first transfer, then the link or the GEMM; owners' reductions all read rank 0's sums first, and queue for them. */
-Test(simulate, closed_forms_of_direct)
-{
-    static const double links[] = {0.1, 0.7, 1, 4};
-    for (int l = 0; l < 4; l++)
-        for (int n = 2; n <= 8; n++)
-            for (int chunks = 1; chunks <= 4; chunks++) {
-                double part = (double)(n - 1) / n, comm = links[l] * part;
-                double queued = n == 2 ? 1 : (n + (n - 3) / (double)chunks) / (n - 1);
-                tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds, 1.0 / n + fmax(part, comm), "gather");
-                tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, links[l])).seconds, 1 + comm * queued, "scatter");
-            }
 }
 
 /* A latency is paid by each transfer of a lane; they don't overlap on one lane. */
