@@ -259,6 +259,8 @@ static int take_overlap(bench_call *call, bench_layer_shape *shape)
 {
     if (call->options.trace != NULL)
         return bench_refuse(call, "--trace %s: of what? --overlap says it", call->options.trace);
+    if (call->options.explain)
+        return bench_refuse(call, "--explain tells how auto chooses: --overlap auto");
     return bench_take_overlap(call, &shape->overlap, &shape->chunks);
 }
 

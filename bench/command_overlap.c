@@ -247,6 +247,11 @@ static void add_notes(bench_call *call)
 int bench_command_overlap(bench_call *call, const bench_layer_shape *shape)
 {
     bench_options *options = &call->options;
+    bool automatic = false;
+    for (int i = 0; i < options->overlaps.count; i++)
+        automatic = automatic || options->overlaps.value[i] == TP_OVERLAP_AUTO;
+    if (options->explain && !automatic)
+        return bench_refuse(call, "--explain tells how auto chooses: --overlap auto");
     bench_trace *trace = options->trace != NULL ? calloc(1, sizeof *trace) : NULL;
     if (options->trace != NULL && trace == NULL)
         return bench_fail(call, "out of memory");

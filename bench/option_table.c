@@ -114,6 +114,8 @@ const bench_option bench_option_table[] = {
     {"link", 0, BENCH_OPTION_TEXT, AT(link), RANKED, 0, 0, NULL, "LAT,BW",
      "put a modelled link between ranks: 5us,2GB/s, or seconds and bytes/s; gemm with --overlap: as long as the GEMMs; rows are labelled"},
     {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), SHAPED, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
+    {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_LAYERS & ~BENCH_BLOCK, 0, 0, NULL, NULL,
+     "with --overlap auto: of each combination the candidates, their predicted times and why one was taken; on standard error if the table is not printed"},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_LAYERS & ~BENCH_BLOCK, 0, 0, NULL, "FILE",
      "with --overlap: when each op of one call ran on each rank, for Chrome or Perfetto; the last row's"},
 

@@ -40,6 +40,9 @@ typedef struct bench_overlap_job {
 /* Runs a world of ranks. On failure tp_last_message() says why. */
 tp_status bench_overlap_run(bench_overlap_job *job);
 
+/* Prints the table and the reason of every choice that AUTO made in this rank's layers. */
+tp_status bench_overlap_explain(const bench_overlap_job *job, tp_ctx *ctx);
+
 /* Fills call->table; the call's options and the shape have been checked. */
 int bench_command_overlap(bench_call *call, const bench_layer_shape *shape);
 

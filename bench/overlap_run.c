@@ -116,6 +116,9 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
     tp_status status = open_case(job, ctx, &c);
     if (status == TP_OK)
         status = check(job, ctx, &c);
+    bool explains = job->call->options.explain && job->shape.overlap == TP_OVERLAP_AUTO && !job->backward && !job->compute_only;
+    if (status == TP_OK && explains && tp_ctx_rank(ctx) == 0) /* the layers' choices for both passes are made when they are */
+        status = bench_overlap_explain(job, ctx);
     if (status == TP_OK)
         status = measure(job, ctx, &c);
     close_case(&c);

@@ -6,14 +6,6 @@
 #define MOST_ROWS ((int64_t)1 << 17)
 
 /* The plans that one shape's table asks for. Layers of the same shape share it. */
-struct tpi_auto {
-    tpi_auto *next;
-    tp_comm *comm;
-    tp_overlap_shape shape;
-    tp_overlap_table table;
-    tpi_prepared *plan[TP_OVERLAP_CLASSES];
-};
-
 static bool same_shape(const tp_overlap_shape *a, const tp_overlap_shape *b)
 {
     bool same = a->pattern == b->pattern && a->dtype == b->dtype && a->ranks == b->ranks;

@@ -63,6 +63,15 @@ typedef struct tpi_lane_comm {
     tp_comm *group, *comm;
 } tpi_lane_comm;
 
+/* Choices of AUTO for one shape, and the plans they take. */
+struct tpi_auto {
+    tpi_auto *next;
+    tp_comm *comm;
+    tp_overlap_shape shape;
+    tp_overlap_table table;
+    tpi_prepared *plan[TP_OVERLAP_CLASSES];
+};
+
 struct tpi_executor {
     tpi_stream *lane[TP_LANES]; /* COMPUTE: the context's; others NULL until a plan uses them */
     tpi_event *fork, *join[TP_LANES];
