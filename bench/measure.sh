@@ -18,7 +18,7 @@ quick=
 [ "${1:-}" = --quick ] && { quick=yes; shift; }
 
 say "building (release)"
-configure_and_build release "$(nproc)" || exit 1
+configure_and_build release "$(nproc)" tp_bench || exit 1
 program=build/release/tp_bench
 commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
 machine=$("$program" info --seconds 0.001 --csv | awk -F, '$1 == "processor" || $1 == "cores" { printf "%s-", $2 }' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')

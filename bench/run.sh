@@ -28,7 +28,7 @@ missing=$(missing_of cc headers cmake ninja)
 is_there gnuplot || echo "gnuplot is missing: --plot may be refused"
 
 say "building (release)"
-configure_and_build release "$jobs" || exit 1
+configure_and_build release "$jobs" tp_bench || exit 1
 [ -x build/release/tp_bench ] || die "the build made no tp_bench"
 
 say "build/release/tp_bench sweep $*"

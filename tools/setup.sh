@@ -70,10 +70,10 @@ run_logged() {
     return 1
 }
 
-# configure_and_build PRESET JOBS
+# configure_and_build PRESET JOBS [TARGET]
 configure_and_build() {
     local logs=build/logs/$1
     run_logged "$logs/configure.log" cmake --preset "$1" || { echo "$1: configure failed (all of it: $logs/configure.log)"; return 1; }
     [ -t 1 ] || sed -n 's/^-- \(  \)\?\(tp [0-9].*\|backends: .*\|sanitizers: .*\|found .*\|left out .*\)/  \2/p' "$logs/configure.log"
-    run_logged "$logs/build.log" cmake --build --preset "$1" -j "$2" || { echo "$1: build failed (all of it: $logs/build.log)"; return 1; }
+    run_logged "$logs/build.log" cmake --build --preset "$1" -j "$2" ${3:+--target "$3"} || { echo "$1: build failed (all of it: $logs/build.log)"; return 1; }
 }

@@ -156,8 +156,8 @@ tp_status tpi_call_gate(tpi_call *call)
         tpi_word_advance(&group->gate);
         return TP_OK;
     }
-    /* A rank that goes looks at `waiting` after it said so: one of the two sees the other. */
-    if (atomic_load(&group->gone) > 0)
+    /* A rank that goes looks at `waiting` after it said so: one of the two sees the other. One that went after this gate opened is no trouble. */
+    if (atomic_load(&group->gone) > 0 && atomic_load(&group->gate.value) == seen)
         return tpi_call_peer_gone(call, first_gone(group));
     int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;
     if (!tpi_word_wait(&group->gate, seen, &call->own->spin, timeout))

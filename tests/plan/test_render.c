@@ -54,9 +54,14 @@ static void check_xml(const char *text)
             continue;
         }
         while (*end == ' ') {
-            const char *value = strchr(end, '=');
-            cr_assert(value != NULL && value[1] == '"');
-            end = strchr(value + 2, '"') + 1;
+            const char *value = strchr(end, '='), *quote = NULL;
+            if (value != NULL && value[1] == '"')
+                quote = strchr(value + 2, '"');
+            if (quote == NULL) {
+                cr_assert(false, "an attribute without a value in '%.40s'", at);
+                return;
+            }
+            end = quote + 1;
         }
         bool empty = *end == '/';
         cr_assert(end[empty] == '>', "'%.40s'", at);
