@@ -126,6 +126,26 @@ Test(auto, none_where_nothing_is_gained)
     cr_assert_eq(choose(&machine, &shape).candidates, 1);
 }
 
+/* Cuts that leave pieces without rows are not looked at; all others are. */
+Test(auto, pieces_have_rows)
+{
+    tp_machine machine = ideal(1e6);
+    static const int chunk_counts[] = {1, 2, 4, 8, 16};
+    for (int ranks = 2; ranks <= 3; ranks++)
+        for (int64_t rows = 0; rows <= 49; rows++) {
+            tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, ranks, rows);
+            tp_overlap_choice choice = choose(&machine, &shape);
+            int cuts = 0;
+            for (int c = 0; c < 5; c++)
+                cuts += chunk_counts[c] == 1 || rows >= ranks * chunk_counts[c];
+            cr_assert_eq(choice.candidates, 1 + 4 * cuts, "%d ranks, %d rows: %d", ranks, (int)rows, choice.candidates);
+            for (int i = 0; i < choice.candidates; i++)
+                cr_assert(choice.candidate[i].chunks == 1 || choice.candidate[i].chunks * ranks <= rows, "%d ranks, %d rows: %s with %d chunks", ranks,
+                          (int)rows, tp_overlap_name(choice.candidate[i].algorithm), choice.candidate[i].chunks);
+            cr_assert(choice.chunks == 1 || choice.chunks * ranks <= rows);
+        }
+}
+
 /* On shared memory, a lane that copies on the core of the GEMM gains nothing: what remains is not to copy. */
 Test(auto, copies_on_shared_cores_are_not_free)
 {

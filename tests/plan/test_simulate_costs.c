@@ -1,0 +1,91 @@
+/* What the simulator charges besides work: waits, overheads of transfers, and links that are busy; each alone, in closed form. */
+#include "costs.h"
+
+static double seconds_of(const tp_plan *plan, const tp_plan_costs *costs)
+{
+    tp_timeline *timeline = tpt_simulate(plan, costs);
+    double seconds = timeline->seconds;
+    tp_timeline_destroy(timeline);
+    return seconds;
+}
+
+static double generated(tp_overlap algorithm, tp_pattern pattern, int ranks, int chunks, const tp_plan_costs *costs)
+{
+    tp_plan *plan = tpt_plan(algorithm, pattern, ranks, chunks);
+    double seconds = seconds_of(plan, costs);
+    tp_plan_destroy(plan);
+    return seconds;
+}
+
+static double written(const char *text, const tp_plan_costs *costs)
+{
+    tp_plan *plan;
+    cr_assert_eq(tp_plan_parse(text, &plan), TP_OK, "%s", tp_last_message());
+    double seconds = seconds_of(plan, costs);
+    tp_plan_destroy(plan);
+    return seconds;
+}
+
+/* A lane that waits for another lane or rank sees its end `wait_seconds` late: the first pull the peer's ENTER, the GEMM the last transfer. A message waits for
+ * its own rank only, which has nothing to end before. */
+Test(simulate_costs, waits)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL};
+    for (int a = 0; a < 2; a++)
+        for (int chunks = 1; chunks <= 4; chunks++) {
+            tp_plan_costs costs = tpt_costs(0, 2);
+            double without = generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs);
+            costs.wait_seconds = 0.125;
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), without + (1 + a) * 0.125, tp_overlap_name(algorithms[a]));
+        }
+}
+
+/* Nobody waits where everything is on one lane. */
+Test(simulate_costs, lane_order_is_no_wait)
+{
+    tp_plan_costs costs = tpt_costs(1, 0);
+    costs.wait_seconds = 0.125;
+    tpt_same(generated(TP_OVERLAP_NONE, TP_PATTERN_GEMM, 1, 4, &costs), 1, "one rank");
+}
+
+/* Each transfer of a lane pays the overhead, after its bytes. */
+Test(simulate_costs, overhead_of_transfers)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
+    for (int a = 0; a < 2; a++)
+        for (int chunks = 1; chunks <= 4; chunks++) {
+            tp_plan_costs costs = tpt_costs(0, 2);
+            costs.transfer_overhead = 0.0625;
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + chunks * 0.0625, tp_overlap_name(algorithms[a]));
+        }
+}
+
+/* Three pieces to a buffer, a second each over the link. */
+Test(simulate_costs, a_link_serves_one_transfer_at_a_time)
+{
+    const tp_plan_costs costs = tpt_costs(0, 3);
+    tpt_same(written("plan pull gather-gemm ranks 3 chunks 1\n"
+                     "0: E\n"
+                     "1: E; U 1 ~0 @copy reads input[1] writes 0:gathered[1]\n"
+                     "2: E; U 2 ~0 @copy reads input[2] writes 0:gathered[2]\n",
+                     &costs),
+             2, "two senders to one receiver");
+    tpt_same(written("plan pull gather-gemm ranks 3 chunks 1\n"
+                     "0: E\n"
+                     "1: E; P 0 ~0 @copy reads 0:input[0] writes gathered[0]\n"
+                     "2: E; P 0 ~0 @copy reads 0:input[0] writes gathered[0]\n",
+                     &costs),
+             2, "one sender to two receivers");
+    tpt_same(written("plan pull gather-gemm ranks 3 chunks 1\n"
+                     "0: E\n"
+                     "1: E; P 0 ~0 @copy reads 0:input[0] writes gathered[0]\n"
+                     "2: E; P 1 ~1 @copy reads 1:input[1] writes gathered[1]\n",
+                     &costs),
+             1, "two pairs: a rank sends while it receives");
+    tpt_same(written("plan direct gather-gemm ranks 3 chunks 1\n"
+                     "0: E; R 0 reads 1:partial[0], 2:partial[0] writes output[0]\n"
+                     "1: E\n"
+                     "2: E\n",
+                     &costs),
+             2, "an op that reads from two peers");
+}
