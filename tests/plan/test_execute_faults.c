@@ -1,0 +1,243 @@
+/* Moments inside a plan that are hard to hit by chance, brought about by callbacks that wait for each other: memory is not given back while a peer or a lane
+ * still works in it, and no more runs are under way than there is room for. Where the executor is right, a callback waits in vain and goes on. */
+#include <criterion/criterion.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <tp/overlap.h>
+
+#include "../support/data.h"
+#include "plan/execute_state.h"
+
+enum { TOKENS = 8, COLS = 2, IN_VAIN_MS = 150, LONG_MS = 10000 };
+
+/* What the threads of a test tell each other. */
+typedef struct scene {
+    tp_plan_desc plan;
+    atomic_int inside;    /* somebody works where he must not be left alone */
+    atomic_int issued;    /* runs whose call has returned without an error */
+    atomic_int returned;  /* the failing rank may free its memory */
+    int left_early;       /* it did so before the work was done */
+    bool late;            /* the failure comes after the call has returned */
+    tp_status status[2];
+} scene;
+
+static bool wait_for(atomic_int *value, int least, int64_t milliseconds)
+{
+    double end = tpi_seconds() + (double)milliseconds * 1e-3;
+    while (atomic_load(value) < least) {
+        if (tpi_seconds() > end)
+            return false;
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+    }
+    return true;
+}
+
+/* A task of a GEMM or a transfer that takes its time. */
+static tp_status linger(tp_ctx *ctx, const void *pointer)
+{
+    scene *s = *(scene *const *)pointer;
+    (void)ctx;
+    atomic_store(&s->inside, 1);
+    s->left_early = wait_for(&s->returned, 1, IN_VAIN_MS);
+    return TP_OK;
+}
+
+static tp_status fail(tp_ctx *ctx, const void *pointer)
+{
+    scene *s = *(scene *const *)pointer;
+    if (!wait_for(&s->inside, 1, LONG_MS) || (s->late && !wait_for(&s->issued, 1, LONG_MS)))
+        return tpi_fail(ctx, TP_ERR_INTERNAL, "the moment did not come");
+    return tpi_fail(ctx, TP_ERR_NUMERIC, "planted failure");
+}
+
+static bool reads_a_peer(const tpi_run *run, const tp_plan_op *op)
+{
+    return op->reads > 0 && op->read[0].rank != run->prepared->rank;
+}
+
+/* Rank 0 fails in its first GEMM, while rank 1 is in the one that reads rank 0's memory. */
+static tp_status issue_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    scene *s = tpi_run_job(run)->user;
+    tp_ctx *ctx = run->prepared->ctx;
+    if (run->prepared->rank == 0)
+        return ctx->backend->run(stream, fail, &s, sizeof s);
+    return reads_a_peer(run, op) ? ctx->backend->run(stream, linger, &s, sizeof s) : TP_OK;
+}
+
+/* Or while its own copy lane is in a transfer. */
+static tp_status issue_own_pull(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    scene *s = tpi_run_job(run)->user;
+    (void)op;
+    return run->prepared->rank == 0 ? run->prepared->ctx->backend->run(stream, linger, &s, sizeof s) : TP_OK;
+}
+
+static const tpi_plan_table table = {.issue = {[TP_OP_GEMM] = issue_gemm, [TP_OP_PULL] = issue_own_pull}};
+
+/* Room for all rows in every buffer of a run. */
+static float *make_job(tpi_job *job, void *user, const tpi_plan_table *ops)
+{
+    float *memory = tpt_allocate((size_t)TP_BUFFERS * TOKENS * COLS * sizeof(float));
+    memset(memory, 0, (size_t)TP_BUFFERS * TOKENS * COLS * sizeof(float));
+    *job = (tpi_job){.table = ops, .user = user, .tokens = TOKENS};
+    for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
+        job->view[buffer] = (tpi_view){memory + buffer * TOKENS * COLS, TP_DTYPE_F32, COLS, COLS, 0};
+    return memory;
+}
+
+static tp_status run_scene(tp_ctx *ctx, void *arg)
+{
+    scene *s = arg;
+    int rank = tp_ctx_rank(ctx);
+    tpi_prepared *prepared;
+    tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &s->plan, &prepared);
+    if (status != TP_OK)
+        return status;
+    tpi_job job;
+    float *memory = make_job(&job, s, &table);
+    status = tpi_plan_run(prepared, &job);
+    if (status == TP_OK && rank == 0)
+        atomic_store(&s->issued, 1);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    if (rank == 0)
+        atomic_store(&s->returned, 1);
+    s->status[rank] = status;
+    free(memory);
+    return status;
+}
+
+static void play(scene *s, uint64_t lane_delay_seed)
+{
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = 20000}};
+    cr_assert_eq(tp_run_ranks(&options, run_scene, s), TP_ERR_NUMERIC, "%s", tp_last_message());
+    cr_assert_eq(s->status[0], TP_ERR_NUMERIC, "%s", tp_last_message());
+    cr_assert_eq(atomic_load(&s->inside), 1);
+    cr_assert_not(s->left_early);
+}
+
+static const tp_plan_desc direct = {.algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = 1};
+
+/* The call that fails returns only when no peer reads this rank's memory. */
+Test(execute_faults, a_failing_call_waits_for_peers_in_its_memory)
+{
+    scene s = {.plan = direct};
+    play(&s, 0);
+}
+
+/* The call has returned long since; who waits for the stream learns of the failure, and then no peer reads this rank's memory. */
+Test(execute_faults, a_failure_of_a_lane_waits_for_peers_too)
+{
+    for (uint64_t seed = 1; seed <= 3; seed++) {
+        scene s = {.plan = direct, .late = true};
+        play(&s, seed);
+    }
+}
+
+/* The call that fails returns only when its own lanes are at rest. */
+Test(execute_faults, a_failing_call_waits_for_its_lanes)
+{
+    scene s = {.plan = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = 1}};
+    play(&s, 0);
+}
+
+/* ---- runs under way ---------------------------------------------------------------------------------------------------------------------------- */
+
+enum { RUNS = 3 * TPI_RUN_SLOTS };
+
+typedef struct flood {
+    atomic_int issued; /* by rank 0 */
+    int most;          /* issued before the first was done */
+    bool right[2];
+} flood;
+
+static tp_status hold(tp_ctx *ctx, const void *pointer)
+{
+    flood *f = *(flood *const *)pointer;
+    (void)ctx;
+    wait_for(&f->issued, RUNS, IN_VAIN_MS);
+    f->most = atomic_load(&f->issued);
+    return TP_OK;
+}
+
+typedef struct copy {
+    float *to;
+    const float *from;
+    int64_t count;
+} copy;
+
+static tp_status do_copy(tp_ctx *ctx, const void *pointer)
+{
+    const copy *c = pointer;
+    (void)ctx;
+    memcpy(c->to, c->from, (size_t)c->count * sizeof *c->to);
+    return TP_OK;
+}
+
+static tp_status issue_copy(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    for (int i = 0; i < tpi_run_segments(run, op); i++) {
+        tpi_segment segment = tpi_run_segment(run, op, i);
+        const copy c = {.to = tpi_run_at(run, &op->write[0], segment).data,
+                        .from = tpi_run_at(run, &op->read[0], segment).data,
+                        .count = (segment.rows.end - segment.rows.begin) * COLS};
+        tp_status status = run->prepared->ctx->backend->run(stream, do_copy, &c, sizeof c);
+        if (status != TP_OK)
+            return status;
+    }
+    return TP_OK;
+}
+
+static const tpi_plan_table copies = {.issue = {[TP_OP_GEMM] = issue_copy}};
+
+/* Sums of ranks 0 and 1: their inputs are 10 * run + rank. */
+static bool all_right(const tpi_job *job)
+{
+    for (int run = 0; run < RUNS; run++)
+        for (int i = 0; i < TOKENS * COLS; i++)
+            if (((const float *)job[run].view[TP_BUFFER_OUTPUT].data)[i] != (float)(20 * run + 1))
+                return false;
+    return true;
+}
+
+static tp_status issue_many(tp_ctx *ctx, void *arg)
+{
+    flood *f = arg;
+    const tp_plan_desc desc = {.algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GEMM_REDUCE, .ranks = 2, .chunks = 1};
+    int rank = tp_ctx_rank(ctx);
+    tpi_prepared *prepared;
+    tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &desc, &prepared);
+    if (status != TP_OK)
+        return status;
+    tpi_job job[RUNS];
+    float *memory[RUNS];
+    for (int run = 0; run < RUNS; run++) {
+        memory[run] = make_job(&job[run], NULL, &copies);
+        for (int i = 0; i < TOKENS * COLS; i++)
+            ((float *)job[run].view[TP_BUFFER_INPUT].data)[i] = (float)(10 * run + rank);
+    }
+    if (rank == 0)
+        status = ctx->backend->run(ctx->compute, hold, &f, sizeof f);
+    for (int run = 0; run < RUNS && status == TP_OK; run++) {
+        status = tpi_plan_run(prepared, &job[run]);
+        if (rank == 0)
+            atomic_fetch_add(&f->issued, 1);
+    }
+    tp_status synchronized = tp_ctx_synchronize(ctx);
+    f->right[rank] = all_right(job);
+    for (int run = 0; run < RUNS; run++)
+        free(memory[run]);
+    return status != TP_OK ? status : synchronized;
+}
+
+/* A plan's runs share a few slots: whoever issues one more waits until the oldest is done. */
+Test(execute_faults, runs_wait_for_a_free_slot)
+{
+    flood f = {.most = 0};
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .lane_delay_seed = 7, .timeout_ms = 20000}};
+    cr_assert_eq(tp_run_ranks(&options, issue_many, &f), TP_OK, "%s", tp_last_message());
+    cr_assert_leq(f.most, TPI_RUN_SLOTS);
+    cr_assert(f.right[0] && f.right[1]);
+}
