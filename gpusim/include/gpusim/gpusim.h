@@ -1,0 +1,79 @@
+/* Simulated GPUs for tests: what a test asks of the simulator. Plain C. */
+#ifndef GPUSIM_H
+#define GPUSIM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* When queued work runs. EAGER: as soon as it may. LAZY: only what a host wait needs, everything else as late as possible. RANDOM: seeded. */
+typedef enum gpusim_schedule { GPUSIM_EAGER = 0, GPUSIM_LAZY, GPUSIM_RANDOM } gpusim_schedule;
+typedef enum gpusim_order { GPUSIM_UP = 0, GPUSIM_DOWN, GPUSIM_SHUFFLED } gpusim_order; /* of blocks and warps */
+
+typedef enum gpusim_report_kind {
+    GPUSIM_RACE_SHARED = 0, /* two threads of a block, no barrier between */
+    GPUSIM_RACE_GLOBAL,     /* two threads or blocks of one kernel */
+    GPUSIM_RACE_STREAM,     /* two operations of different streams or devices without an event or wait between */
+    GPUSIM_OUT_OF_BOUNDS,
+    GPUSIM_USE_AFTER_FREE,
+    GPUSIM_UNINITIALISED,
+    GPUSIM_PENDING_COPY, /* cp.async data read before its wait */
+    GPUSIM_DEADLOCK,
+    GPUSIM_HOST_ACCESS, /* host code read or wrote device memory, or pinned memory that the GPU may still write */
+    GPUSIM_WRONG_DEVICE,
+    GPUSIM_API, /* a call that CUDA forbids or leaves undefined */
+    GPUSIM_BLAS,
+    GPUSIM_NCCL,
+    GPUSIM_UNSUPPORTED, /* the simulator itself can't do it: an opcode, an epilogue */
+    GPUSIM_LEAK,
+    GPUSIM_REPORT_KINDS
+} gpusim_report_kind;
+
+typedef struct gpusim_options {
+    int devices;            /* 1 to 16; 0: 4 */
+    int compute_capability; /* 0: 80 */
+    gpusim_schedule schedule;
+    gpusim_order order;
+    uint64_t seed;
+    bool no_checks;    /* run without the monitor */
+    int skip_barrier;  /* mutation: 1 + number of the barrier site that does nothing; 0: none */
+    int skip_wait;     /* mutation: 1 + number of the cudaStreamWaitEvent call (counted since gpusim_configure) that does nothing; 0: none */
+    size_t device_bytes; /* memory of each device; 0: 4 GiB */
+} gpusim_options;
+
+/* Before the first CUDA call, or between runs with nothing in flight: sets the options and clears reports and counts. The environment
+ * variables GPUSIM_DEVICES, GPUSIM_CC, GPUSIM_SCHEDULE (eager, lazy, random), GPUSIM_ORDER (up, down, random), GPUSIM_SEED and GPUSIM_CHECKS (0) give
+ * the defaults, for programs that don't know the simulator. */
+void gpusim_configure(const gpusim_options *options);
+
+/* Reports since then: of one kind, or of all (kind < 0). The text of report i, or NULL. Reports also go to stderr unless quiet. */
+int gpusim_reports(int kind);
+const char *gpusim_report_text(int index);
+void gpusim_quiet(bool quiet);
+void gpusim_clear_reports(void);
+
+/* What a step did, since gpusim_configure or gpusim_clear_counts. */
+typedef struct gpusim_counts {
+    int64_t kernels, copies, allocations, host_synchronisations, event_waits, library_calls, collectives;
+    int64_t instructions; /* of warps */
+} gpusim_counts;
+gpusim_counts gpusim_count(void);
+void gpusim_clear_counts(void);
+
+/* Barrier sites of loaded kernels, for mutation. */
+typedef struct gpusim_site {
+    const char *kernel, *what, *file;
+    int line;
+    uint64_t executed;
+} gpusim_site;
+int gpusim_barrier_sites(void);
+gpusim_site gpusim_barrier_site(int index);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

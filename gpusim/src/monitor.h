@@ -1,0 +1,45 @@
+// What the PTX machine tells the memory monitor: every access of every thread, with enough of its place to decide
+// whether two accesses are ordered. The monitor (monitor.cpp) owns memory, shadow cells and reports.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace gpusim {
+
+// Where in the source an access comes from: strings live as long as the module.
+struct Site {
+    const char *kernel;
+    const char *file; // the caller's line where code was inlined
+    int line;
+    int ptx_line;
+};
+
+enum AccessFlags : unsigned {
+    kRead = 1,
+    kWrite = 2,
+    kAtomic = 4,   // atomic or volatile/relaxed: ordered with other such accesses of the same location
+    kPending = 8,  // the write of a cp.async that was not waited for yet
+};
+
+// A thread within its launch. Two accesses of one block are ordered if a block barrier lies between them (epoch), if one
+// thread made both, or if the later thread has seen the earlier lane's clock through warp synchronisation.
+struct Place {
+    uint32_t block;       // linear index in the grid
+    uint16_t thread;      // linear index in the block
+    uint16_t lane_clock;  // advanced at each __syncwarp of this lane
+    uint32_t epoch;       // block barriers passed; unique over all blocks of a launch that share shadow cells
+    uint32_t first_epoch; // of this block
+    const uint16_t *seen; // [32] clocks of the lanes of its warp that this thread is ordered after
+};
+
+// Global, pinned or peer memory. False: the access is outside any live allocation (reported): the kernel must stop with
+// cudaErrorIllegalAddress and nothing may be read or written.
+bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigned flags, const Site &site);
+
+// A block's shared memory: `offset` within it. Cells are the monitor's, one set for each resident block slot.
+struct SharedShadow;
+SharedShadow *shared_shadow_begin(size_t bytes, uint32_t block);
+void shared_shadow_end(SharedShadow *shadow);
+bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offset, size_t bytes, unsigned flags, const Site &site);
+
+} // namespace gpusim

@@ -1,0 +1,58 @@
+// The PTX machine: modules from nvcc's fat binaries, and kernels run on them. The runtime (runtime/*.cpp) registers
+// modules and launches; the machine knows nothing of streams.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace gpusim {
+
+struct Module;
+struct Kernel;
+
+// Takes the PTX for the highest virtual architecture not above `compute_capability` (80 for 8.0) out of an uncompressed
+// fat binary. NULL with the reason in *error. Parsed once; never freed.
+Module *module_load(const void *fatbin, int compute_capability, std::string *error);
+const Kernel *module_kernel(const Module *module, const char *name);
+// A __device__ or __constant__ variable: its storage (of each device; allocated by the monitor) and size.
+void *module_variable(Module *module, const char *name, int device, size_t *bytes);
+
+// Bytes of each parameter, in order: cudaLaunchKernel's args are pointers to them and are copied when enqueued.
+const std::vector<size_t> &kernel_parameters(const Kernel *kernel);
+size_t kernel_static_shared(const Kernel *kernel);
+int kernel_max_threads(const Kernel *kernel); // .maxntid, 1024 without
+
+enum class BlockOrder { up, down, random };
+
+struct LaunchOptions {
+    BlockOrder order = BlockOrder::up; // of blocks and of warps within them
+    uint64_t seed = 0;
+    bool check = true;          // tell the monitor about every access
+    int skip_barrier = -1;      // mutation: the barrier site with this number does nothing
+};
+
+struct Launch {
+    const Kernel *kernel;
+    dim3 grid, block;
+    size_t dynamic_shared;
+    std::vector<unsigned char> parameters; // packed with each parameter's alignment, as the PTX declares it
+    int device;
+};
+
+// Runs a whole grid. cudaSuccess, cudaErrorIllegalAddress, cudaErrorMisalignedAddress, cudaErrorLaunchFailure (trap, unknown
+// opcode: reported with its name and the kernel's), cudaErrorLaunchTimeout (threads wait at a barrier that others left).
+cudaError_t run_grid(const Launch &launch, const LaunchOptions &options);
+
+// Synchronisation sites of all loaded modules (bar.sync, bar.warp.sync, cp.async.wait_*, fences): numbered in load order,
+// for mutation.
+struct BarrierSite {
+    const char *kernel, *what, *file;
+    int line;
+    uint64_t executed;
+};
+const std::vector<BarrierSite> &barrier_sites();
+
+} // namespace gpusim
