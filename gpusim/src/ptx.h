@@ -55,4 +55,7 @@ struct BarrierSite {
 };
 const std::vector<BarrierSite> &barrier_sites();
 
+// Warp instructions executed by all launches so far.
+uint64_t executed_instructions();
+
 } // namespace gpusim
