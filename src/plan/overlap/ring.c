@@ -5,7 +5,7 @@
 
 static tp_region unit(const tpi_stages *s, int rank, int k)
 {
-    return tpi_peer_unit(s, rank, k, s->order == TPI_OWN_FIRST ? -1 : 1);
+    return tpi_peer_unit(s, rank, k, s->order == TPI_OWN_LAST ? 1 : -1);
 }
 
 /* Own pieces start in `own`; what travels lands in `to`. */

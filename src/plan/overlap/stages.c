@@ -152,6 +152,8 @@ static void first_gemms(tpi_stages *s, tp_buffer to, bool scatter)
 /* GEMM 0, COMPUTE and GEMM 1 of every unit in turn: no stage waits for the whole of the one before. */
 static void chained_gemms(tpi_stages *s)
 {
+    if (gathers_input(s->pattern))
+        s->order = TPI_OWN_AROUND;
     for (int k = 0; k < s->algorithm->units(s); k++) {
         for (int rank = 0; rank < s->ranks; rank++) {
             tp_region unit = s->algorithm->unit(s, rank, k);

@@ -5,8 +5,9 @@
 
 #include "plan/builder.h"
 
-/* Which pieces a unit has first: those that are here (before a gather completes), or those that peers wait for (before a reduction). */
-typedef enum tpi_order { TPI_OWN_FIRST = 0, TPI_OWN_LAST } tpi_order;
+/* Which pieces a unit has first: those that are here (before a gather completes), or those that peers wait for (before a reduction). Between a gather and a
+ * reduction own pieces are half before peers' and half after: the first chunks come meanwhile, and the last go. */
+typedef enum tpi_order { TPI_OWN_FIRST = 0, TPI_OWN_LAST, TPI_OWN_AROUND } tpi_order;
 
 struct tpi_algorithm;
 
@@ -47,7 +48,7 @@ tp_region tpi_chunk(const tpi_stages *s, int owner, int chunk);
 /* Ways to do a stage that several algorithms use. */
 int tpi_one_unit(const tpi_stages *s);
 tp_region tpi_whole_unit(const tpi_stages *s, int rank, int k);
-/* Own pieces as one unit, each peer's chunk as one, peers in ring order from the next rank (`step` 1) or the one before (-1). */
+/* Own pieces as one unit (around: two), each peer's chunk as one, peers in ring order from the next rank (`step` 1) or the one before (-1). */
 int tpi_peer_units(const tpi_stages *s);
 tp_region tpi_peer_unit(const tpi_stages *s, int rank, int k, int step);
 tp_region tpi_global_unit(const tpi_stages *s, int rank, int k);

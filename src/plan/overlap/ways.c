@@ -14,17 +14,29 @@ tp_region tpi_whole_unit(const tpi_stages *s, int rank, int k)
     return tpi_all(s);
 }
 
+/* Own pieces before peers'. */
+static int own_before(const tpi_stages *s)
+{
+    switch (s->order) {
+    case TPI_OWN_LAST: return 0;
+    case TPI_OWN_AROUND: return s->ranks == 1 || s->chunks == 1 ? s->chunks : s->chunks / 2;
+    default: return s->chunks;
+    }
+}
+
 int tpi_peer_units(const tpi_stages *s)
 {
-    return 1 + (s->ranks - 1) * s->chunks;
+    int before = own_before(s), own = (before > 0) + (before < s->chunks);
+    return own + (s->ranks - 1) * s->chunks;
 }
 
 tp_region tpi_peer_unit(const tpi_stages *s, int rank, int k, int step)
 {
-    int own = s->order == TPI_OWN_FIRST ? 0 : (s->ranks - 1) * s->chunks;
-    if (k == own)
-        return tpi_owned(s, rank);
-    int other = s->order == TPI_OWN_FIRST ? k - 1 : k;
+    int before = own_before(s), other = before > 0 ? k - 1 : k;
+    if (other < 0)
+        return (tp_region){.piece = rank * s->chunks, .pieces = before, .step = 1};
+    if (other == (s->ranks - 1) * s->chunks)
+        return (tp_region){.piece = rank * s->chunks + before, .pieces = s->chunks - before, .step = 1};
     int distance = other / s->chunks + 1;
     int owner = (rank + (step > 0 ? distance : s->ranks - distance)) % s->ranks;
     return tpi_chunk(s, owner, other % s->chunks);
