@@ -34,7 +34,8 @@ typedef struct tp_link {
 typedef struct tp_world_desc {
     int ranks; /* 1 to 64 */
     tp_link link;
-    bool check_calls; /* compare operation, count, dtype and group of every collective on all ranks */
+    /* Compare all calls of all ranks, also what ranks of all_to_all send each other, before anything moves: a gate more a collective. */
+    bool check_calls;
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
 } tp_world_desc;
 
@@ -85,6 +86,9 @@ TP_API int tp_comm_rank(const tp_comm *comm);
 TP_API int tp_comm_size(const tp_comm *comm);
 /* "self", "threads", ... */
 TP_API const char *tp_comm_transport(const tp_comm *comm);
+
+/* Collectives: all ranks of the communicator call the same operations in the same order, with the same shapes, dtypes, row counts, root, op and algorithm.
+ * Where they don't, all get TP_ERR_MISMATCH with the calls of two ranks that differ, before any data has moved. */
 
 /* out = finish(sum over ranks of in). in, out: same shape on all ranks. Input f32 may write f32, bf16 or f16; other inputs keep their
  * dtype. desc NULL: plain sum. */

@@ -144,18 +144,27 @@ static int first_gone(const tpi_group *group)
     return rank;
 }
 
-tp_status tpi_call_gate(tpi_call *call)
+/* The last rank to come opens the gate, if all ranks came to the same call. */
+static tp_status open_gate(const tpi_call *call, bool same)
+{
+    tpi_group *group = call->group;
+    if (!same)
+        TPI_TRY(tpi_check_common(call));
+    atomic_store_explicit(&group->waiting, 0, memory_order_relaxed);
+    tpi_word_advance(&group->gate);
+    return TP_OK;
+}
+
+static tp_status pass_gate(tpi_call *call, uint32_t fingerprint)
 {
     tpi_group *group = call->group;
     unsigned seen = atomic_load_explicit(&group->gate.value, memory_order_acquire);
     if (seen & 1)
         return tpi_call_peer_failed(call);
     atomic_fetch_add_explicit(&call->seat->arrived, 1, memory_order_relaxed);
-    if ((int)atomic_fetch_add(&group->waiting, 1) + 1 == call->size) {
-        atomic_store_explicit(&group->waiting, 0, memory_order_relaxed);
-        tpi_word_advance(&group->gate);
-        return TP_OK;
-    }
+    uint64_t before = atomic_fetch_add(&group->waiting, ((uint64_t)fingerprint << 32) + 1);
+    if ((int)(uint32_t)before + 1 == call->size)
+        return open_gate(call, (uint32_t)(before >> 32) + fingerprint == fingerprint * (uint32_t)call->size);
     /* A rank that goes looks at `waiting` after it said so: one of the two sees the other. One that went after this gate opened is no trouble. */
     if (atomic_load(&group->gone) > 0 && atomic_load(&group->gate.value) == seen)
         return tpi_call_peer_gone(call, first_gone(group));
@@ -164,6 +173,11 @@ tp_status tpi_call_gate(tpi_call *call)
         return gate_timed_out(call);
     unsigned now = atomic_load_explicit(&group->gate.value, memory_order_acquire);
     return ((now ^ seen) & ~1u) != 0 ? TP_OK : tpi_call_peer_failed(call);
+}
+
+tp_status tpi_call_gate(tpi_call *call)
+{
+    return pass_gate(call, 0);
 }
 
 static void find_latest(tpi_call *call)
@@ -185,7 +199,7 @@ tp_status tpi_call_post(tpi_call *call, const tpi_post *post)
     *mine = *post;
     mine->call = call->name;
     mine->stamp = call->stamp;
-    TPI_TRY(tpi_call_gate(call));
+    TPI_TRY(pass_gate(call, tpi_post_fingerprint(call, mine)));
     const tp_world_desc *desc = &call->group->world->desc;
     if (desc->check_calls)
         TPI_TRY(tpi_check_posts(call));

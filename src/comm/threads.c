@@ -133,7 +133,7 @@ void tpi_threads_handle_free(tp_ctx *ctx, tpi_thread_comm *own)
 static void go_for_good(tpi_group *group, int rank)
 {
     atomic_fetch_add(&group->gone, 1);
-    if (atomic_load(&group->waiting) > 0) {
+    if ((uint32_t)atomic_load(&group->waiting) > 0) {
         char message[TPI_MESSAGE_BYTES];
         snprintf(message, sizeof message, "destroyed its communicator of %d ranks while others wait there",
                  group->size);

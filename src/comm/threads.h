@@ -44,6 +44,8 @@ typedef struct tpi_post {
     tp_dtype in_dtype, out_dtype;
     int64_t rows, cols, out_rows;
     int op, root; /* -1: not used by this call */
+    int algorithm;
+    bool exchange; /* all_to_all: rows are each rank's own */
     const int64_t *counts, *recv_counts;
     int64_t stamp; /* when it was issued, nanoseconds; only with a modelled link */
 } tpi_post;
@@ -82,7 +84,8 @@ typedef struct tpi_group {
     tpi_seat *seats;
     tpi_channel *channels;                       /* [from][to] */
     char *staging;                               /* [rank][2][TPI_STAGING_STRIDE] */
-    alignas(TPI_CACHE_LINE) atomic_uint waiting; /* ranks at the gate */
+    /* Low half: ranks at the gate. High half: the sum of their posts' fingerprints, which are equal if the calls are. */
+    alignas(TPI_CACHE_LINE) atomic_uint_fast64_t waiting;
     atomic_uint gone; /* ranks that destroyed their communicator for good: no gate opens any more */
     alignas(TPI_CACHE_LINE) tpi_word gate;
 } tpi_group;
@@ -179,7 +182,11 @@ int64_t tpi_call_timeout_ms(const tpi_call *call);
 /* A wait of this call ran past its bound; `detail` says for what. */
 tp_status tpi_call_timed_out(const tpi_call *call, const char *detail);
 
-/* threads_check.c: a checking world's comparison of the posts of all ranks. */
+/* threads_check.c: a number of what all ranks must have in common. */
+uint32_t tpi_post_fingerprint(const tpi_call *call, const tpi_post *post);
+/* For the last rank at a gate, when fingerprints differ: TP_ERR_MISMATCH names two ranks and their calls. */
+tp_status tpi_check_common(const tpi_call *call);
+/* A checking world's comparison of the posts of all ranks, by all of them. */
 tp_status tpi_check_posts(tpi_call *call);
 
 /* link.c: nothing without a modelled link. */

@@ -1,4 +1,5 @@
-/* A checking world: all ranks compare what all ranks posted, so all come to the same verdict. */
+/* Whether all ranks called the same. Always: a number made of each call goes along with the gate, and where numbers differ the last rank to come says whose.
+ * In a checking world all ranks compare everything that all ranks posted before anything moves. Either way all come to the same verdict. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,15 +39,10 @@ static tp_status differ(const tpi_call *call, int a, int b, const char *what)
                          what);
 }
 
-static bool is_exchange(const tpi_post *post)
-{
-    return strcmp(post->call, "all_to_all") == 0;
-}
-
 static bool same(const tpi_post *a, const tpi_post *b)
 {
     return strcmp(a->call, b->call) == 0 && a->in_dtype == b->in_dtype && a->out_dtype == b->out_dtype &&
-           a->op == b->op && a->root == b->root && a->cols == b->cols && (a->rows == b->rows || is_exchange(a));
+           a->op == b->op && a->root == b->root && a->cols == b->cols && (a->rows == b->rows || a->exchange);
 }
 
 /* Rows a rank, where all ranks must give the same. */
@@ -85,21 +81,68 @@ static tp_status check_exchanges(tpi_call *call)
     return agree(call);
 }
 
-tp_status tpi_check_posts(tpi_call *call)
+/* Inside a touching stretch: count arrays are the peers' memory. */
+static tp_status compare(const tpi_call *call)
 {
-    /* Count arrays are the peers' memory. */
-    if (!tpi_touch_begin(call))
-        return tpi_call_peer_failed(call);
     const tpi_post *first = tpi_call_peer(call, 0);
-    bool exchange = is_exchange(first);
     for (int rank = 1; rank < call->size; rank++) {
         const tpi_post *other = tpi_call_peer(call, rank);
         if (!same(first, other))
             return differ(call, 0, rank, "");
-        if (!exchange && !same_counts(call, first, other))
+        if (!first->exchange && !same_counts(call, first, other))
             return differ(call, 0, rank, ": their row counts of the ranks differ");
+        if (first->algorithm != other->algorithm)
+            return differ(call, 0, rank, ": they ask for different algorithms");
     }
-    if (exchange)
+    return TP_OK;
+}
+
+tp_status tpi_check_common(const tpi_call *call)
+{
+    if (!tpi_touch_begin(call))
+        return tpi_call_peer_failed(call);
+    TPI_TRY(compare(call));
+    tpi_touch_end(call);
+    return TP_OK;
+}
+
+tp_status tpi_check_posts(tpi_call *call)
+{
+    if (!tpi_touch_begin(call))
+        return tpi_call_peer_failed(call);
+    TPI_TRY(compare(call));
+    if (tpi_call_peer(call, 0)->exchange)
         return check_exchanges(call);
     return agree(call);
+}
+
+static uint64_t mix(uint64_t state, uint64_t value)
+{
+    state = (state ^ value) * 0x9e3779b97f4a7c15u;
+    return state ^ state >> 32;
+}
+
+/* Counts that are given count only where they are not the balanced ones, which others may have meant by giving none. */
+static uint64_t mix_counts(uint64_t state, const tpi_call *call, const tpi_post *post)
+{
+    uint64_t mixed = state;
+    bool balanced = true;
+    for (int rank = 0; rank < call->size; rank++) {
+        balanced = balanced && post->counts[rank] == tpi_comm_range(NULL, post->rows, call->size, rank).end -
+                                                         tpi_comm_range(NULL, post->rows, call->size, rank).begin;
+        mixed = mix(mixed, (uint64_t)post->counts[rank]);
+    }
+    return balanced ? state : mixed;
+}
+
+uint32_t tpi_post_fingerprint(const tpi_call *call, const tpi_post *post)
+{
+    uint64_t small = (uint64_t)post->in_dtype | (uint64_t)post->out_dtype << 8 | (uint64_t)(post->op + 1) << 16 |
+                     (uint64_t)post->algorithm << 24 | (uint64_t)(post->root + 1) << 32;
+    uint64_t state = mix((uintptr_t)post->call, small); /* a call's name is the same string on all ranks */
+    state = mix(state, post->exchange ? 0 : (uint64_t)post->rows);
+    state = mix(state, (uint64_t)post->cols);
+    if (post->counts && !post->exchange)
+        state = mix_counts(state, call, post);
+    return (uint32_t)(state >> 8);
 }

@@ -127,7 +127,8 @@ static tp_status copy_from_all(const tpi_call *call, const tpi_collective_args *
 
 tp_status tpi_threads_all_to_all(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = post_of(args);
+    tpi_post post = post_of(args);
+    post.exchange = true;
     tpi_call_next(call);
     TPI_TRY(tpi_call_post(call, &post));
     if (!tpi_touch_begin(call))

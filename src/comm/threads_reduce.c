@@ -15,6 +15,7 @@ static tpi_post post_of(const tpi_collective_args *args)
         .rows = args->rows,
         .cols = args->cols,
         .op = args->reduce.op,
+        .algorithm = args->reduce.algorithm,
         .root = -1,
         .counts = args->counts,
     };

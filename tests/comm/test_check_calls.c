@@ -1,4 +1,4 @@
-/* A checking world: ranks that call different things are told so, both of them named; and the argument checks of every
+/* Ranks that call different things are told so, all of them alike, with both calls; and the argument checks of every
  * call. */
 #include <stdint.h>
 #include <stdio.h>
@@ -27,6 +27,11 @@ static tp_status sum_9(tp_ctx *ctx, tp_comm *comm, float *x)
 static tp_status max_12(tp_ctx *ctx, tp_comm *comm, float *x)
 {
     return tp_all_reduce(ctx, comm, vector(x, 12), vector(x, 12), &(tp_reduce_desc){.op = TP_REDUCE_MAX});
+}
+
+static tp_status sum_two_shot(tp_ctx *ctx, tp_comm *comm, float *x)
+{
+    return tp_all_reduce(ctx, comm, vector(x, 12), vector(x, 12), &(tp_reduce_desc){.algorithm = TP_ALL_REDUCE_TWO_SHOT});
 }
 
 static tp_status sum_bf16(tp_ctx *ctx, tp_comm *comm, float *x)
@@ -81,6 +86,7 @@ static const pair pairs[] = {
     {sum_12, sum_9, "all_reduce(sum, f32, 12 x 1)", "all_reduce(sum, f32, 9 x 1)", 2},
     {sum_12, sum_9, "all_reduce(sum, f32, 12 x 1)", "all_reduce(sum, f32, 9 x 1)", 1},
     {sum_12, max_12, "all_reduce(sum, f32, 12 x 1)", "all_reduce(max, f32, 12 x 1)", 2},
+    {sum_12, sum_two_shot, "all_reduce(sum, f32, 12 x 1)", "different algorithms", 1},
     {sum_12, sum_bf16, "(sum, f32, 12 x 1)", "(sum, bf16, 12 x 1)", 1},
     {sum_12, gather_12, "all_reduce(sum, f32, 12 x 1)", "all_gather(f32, 12 x 1)", 1},
     {gather_12, gather_counts, "all_gather(f32, 12 x 1)", "counts", 2},
@@ -111,11 +117,12 @@ static tp_status call_different_things(tp_ctx *ctx, void *arg)
 
 Test(check_calls, every_rank_is_told_what_differs)
 {
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    for (size_t n = 0; n < 2 * COUNT_OF(pairs); n++) {
+        size_t i = n / 2;
         const pair *p = &pairs[i];
         trial t = {.pair = p};
         const tp_run_options options = {
-            .ranks = RANKS, .check_calls = true, .ctx = {.threads = 1, .timeout_ms = 60000}};
+            .ranks = RANKS, .check_calls = n % 2 == 0, .ctx = {.threads = 1, .timeout_ms = 60000}};
         cr_assert_eq(tp_run_ranks(&options, call_different_things, &t), TP_ERR_MISMATCH, "pair %zu: %s", i,
                      tp_last_message());
         char odd_rank[16];
@@ -127,6 +134,38 @@ Test(check_calls, every_rank_is_told_what_differs)
             cr_assert(strstr(t.message[rank], p->first) && strstr(t.message[rank], p->second), "%s", t.message[rank]);
         }
     }
+}
+
+/* Differences that would even out in a sum. */
+static tp_status uneven_counts(tp_ctx *ctx, void *arg)
+{
+    static const int64_t lengths[] = {12, 13, 12, 11};
+    float x[64] = {0};
+    int64_t length = lengths[tp_ctx_rank(ctx)];
+    tp_status *seen = arg;
+    return seen[tp_ctx_rank(ctx)] = tp_broadcast(ctx, tp_ctx_world(ctx), vector(x, length), 0);
+}
+
+Test(check_calls, differences_add_up)
+{
+    tp_status seen[4] = {TP_OK};
+    const tp_run_options options = {.ranks = 4, .ctx = {.threads = 1, .timeout_ms = 60000}};
+    cr_assert_eq(tp_run_ranks(&options, uneven_counts, seen), TP_ERR_MISMATCH, "%s", tp_last_message());
+    for (int rank = 0; rank < 4; rank++)
+        cr_assert_eq(seen[rank], TP_ERR_MISMATCH);
+    cr_assert(strstr(tp_last_message(), "12 x 1") && strstr(tp_last_message(), "13 x 1"), "%s", tp_last_message());
+}
+
+/* Counts that say what balanced means are no difference. */
+static tp_status say_balanced(tp_ctx *ctx, void *arg)
+{
+    (void)arg;
+    float x[64] = {0};
+    static const int64_t balanced[RANKS] = {3, 3, 4};
+    int rank = tp_ctx_rank(ctx);
+    tp_range own = tp_shard_range(10, RANKS, rank);
+    CHECK(own.end - own.begin == balanced[rank]);
+    return tp_all_gather(ctx, tp_ctx_world(ctx), vector(x, balanced[rank]), vector(x + 20, 10), rank == 1 ? balanced : NULL);
 }
 
 static tp_status equal_calls(tp_ctx *ctx, void *arg)
@@ -154,7 +193,10 @@ static tp_status equal_calls(tp_ctx *ctx, void *arg)
 
 Test(check_calls, equal_calls_pass)
 {
-    tpt_run_with((tp_run_options){.ranks = RANKS, .check_calls = true}, equal_calls, NULL);
+    for (int check = 0; check < 2; check++) {
+        tpt_run_with((tp_run_options){.ranks = RANKS, .check_calls = check}, equal_calls, NULL);
+        tpt_run_with((tp_run_options){.ranks = RANKS, .check_calls = check}, say_balanced, NULL);
+    }
 }
 
 /* ---- arguments: refused before anything moves, the same way on every rank ---- */
