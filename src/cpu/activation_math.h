@@ -12,19 +12,19 @@
 #define TPI_GELU_CUBE 0x1.6e4e26p-5f   /* 0.044715 */
 
 /* Phi(x) = (1 + erf(x / sqrt 2)) / 2 */
-static inline vf tpi_normal_cdf(vf x)
+TPI_LANE_INLINE vf tpi_normal_cdf(vf x)
 {
     return vf_fma(vf_erf(vf_mul(x, vf_set1(TPI_SQRT_HALF))), vf_set1(0.5f), vf_set1(0.5f));
 }
 
 /* x Phi(x); the products with infinite x are 0 and x. */
-static inline vf tpi_gelu(vf x)
+TPI_LANE_INLINE vf tpi_gelu(vf x)
 {
     return vf_mul(vf_max(vf_set1(-1e30f), x), tpi_normal_cdf(x));
 }
 
 /* Phi(x) + x phi(x) */
-static inline vf tpi_gelu_slope(vf x)
+TPI_LANE_INLINE vf tpi_gelu_slope(vf x)
 {
     vf near = vf_max(vf_set1(-20.0f), vf_min(vf_set1(20.0f), x)); /* beyond, phi is 0 */
     vf density = vf_mul(vf_exp(vf_mul(vf_mul(near, near), vf_set1(-0.5f))), vf_set1(TPI_NORMAL_PEAK));
@@ -33,21 +33,21 @@ static inline vf tpi_gelu_slope(vf x)
 }
 
 /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
-static inline vf tpi_gelu_tanh_inner(vf x)
+TPI_LANE_INLINE vf tpi_gelu_tanh_inner(vf x)
 {
     vf cube = vf_mul(vf_mul(x, x), vf_set1(TPI_GELU_CUBE));
 
     return vf_mul(vf_fma(cube, x, x), vf_set1(TPI_GELU_SQRT));
 }
 
-static inline vf tpi_gelu_tanh(vf x)
+TPI_LANE_INLINE vf tpi_gelu_tanh(vf x)
 {
     vf t = vf_tanh(tpi_gelu_tanh_inner(x));
 
     return vf_mul(vf_max(vf_set1(-1e30f), x), vf_fma(t, vf_set1(0.5f), vf_set1(0.5f)));
 }
 
-static inline vf tpi_gelu_tanh_slope(vf x)
+TPI_LANE_INLINE vf tpi_gelu_tanh_slope(vf x)
 {
     const vf one = vf_set1(1.0f), half = vf_set1(0.5f);
     vf near = vf_max(vf_set1(-20.0f), vf_min(vf_set1(20.0f), x)); /* beyond, tanh is flat */
@@ -58,13 +58,13 @@ static inline vf tpi_gelu_tanh_slope(vf x)
     return vf_fma(vf_mul(vf_mul(near, half), tanh_slope), inner_slope, vf_fma(t, half, half));
 }
 
-static inline vf tpi_silu(vf x)
+TPI_LANE_INLINE vf tpi_silu(vf x)
 {
     return vf_mul(vf_max(vf_set1(-1e30f), x), vf_sigmoid(x));
 }
 
 /* s + x s (1 - s), s(x) s(-x) = t / (1 + t)^2 with t = e^-|x| */
-static inline vf tpi_silu_slope(vf x)
+TPI_LANE_INLINE vf tpi_silu_slope(vf x)
 {
     const vf one = vf_set1(1.0f);
     vf near = vf_max(vf_set1(-200.0f), vf_min(vf_set1(200.0f), x)); /* beyond, s (1 - s) is 0 */
@@ -75,7 +75,7 @@ static inline vf tpi_silu_slope(vf x)
 }
 
 /* act(x). NaN stays NaN. */
-static inline vf tpi_activation_value(tpi_activation activation, vf x)
+TPI_LANE_INLINE vf tpi_activation_value(tpi_activation activation, vf x)
 {
     switch (activation) {
     case TPI_ACT_GELU: return tpi_gelu(x);
@@ -91,7 +91,7 @@ static inline vf tpi_activation_value(tpi_activation activation, vf x)
 }
 
 /* act'(x); that of ReLU at 0 is 0. */
-static inline vf tpi_activation_slope(tpi_activation activation, vf x)
+TPI_LANE_INLINE vf tpi_activation_slope(tpi_activation activation, vf x)
 {
     switch (activation) {
     case TPI_ACT_GELU: return tpi_gelu_slope(x);

@@ -6,19 +6,24 @@
 #ifndef TPI_CPU_VECTOR_MATH_H
 #define TPI_CPU_VECTOR_MATH_H
 
+/* The language is that of simd.h: sixteen lanes on the CPU, and one lane, a thread's, in CUDA code (cuda/lane.cuh), which
+ * includes these very functions. */
+#ifndef TPI_LANE_INLINE
 #include "cpu/simd.h"
+#define TPI_LANE_INLINE static inline
+#endif
 
 #define TPI_LN2_HIGH 0x1.62e400p-1f /* 14 bits, so that its products with exponents are exact */
 #define TPI_LN2_LOW 0x1.7f7d1cp-20f
 
 /* a*x + constant, one step of Horner's rule. */
-static inline vf tpi_horner(vf a, vf x, float constant)
+TPI_LANE_INLINE vf tpi_horner(vf a, vf x, float constant)
 {
     return vf_fma(a, x, vf_set1(constant));
 }
 
 /* e^x. Beyond 88.73 infinity; subnormal results are rounded right; below -103.98 zero. */
-static inline vf vf_exp(vf x)
+TPI_LANE_INLINE vf vf_exp(vf x)
 {
     const vf magic = vf_set1(0x1.8p23f); /* adding it rounds to whole numbers */
     vf n, r, p;
@@ -38,7 +43,7 @@ static inline vf vf_exp(vf x)
 }
 
 /* ln x. ln 0 = -inf, ln inf = inf, NaN below 0. */
-static inline vf vf_log(vf x)
+TPI_LANE_INLINE vf vf_log(vf x)
 {
     const vf one = vf_set1(1.0f), infinity = vf_set1(INFINITY);
     vm tiny = vf_lt(x, vf_set1(0x1p-126f));
@@ -65,12 +70,12 @@ static inline vf vf_log(vf x)
 }
 
 /* `size` with the sign of x. */
-static inline vf vf_copy_sign(vf size, vf x)
+TPI_LANE_INLINE vf vf_copy_sign(vf size, vf x)
 {
     return vf_from_bits(vi_or(vi_and(vf_bits(x), vi_set1(0x80000000u)), vi_and(vf_bits(size), vi_set1(0x7fffffffu))));
 }
 
-static inline vf vf_tanh(vf x)
+TPI_LANE_INLINE vf vf_tanh(vf x)
 {
     vf size = vf_abs(x), z = vf_mul(x, x), p, small, large;
 
@@ -87,7 +92,7 @@ static inline vf vf_tanh(vf x)
 }
 
 /* 1 / (1 + e^-x), accurate in both tails. */
-static inline vf vf_sigmoid(vf x)
+TPI_LANE_INLINE vf vf_sigmoid(vf x)
 {
     const vf one = vf_set1(1.0f);
     vf t = vf_exp(vf_neg(vf_abs(x))), s = vf_div(one, vf_add(one, t));
@@ -95,7 +100,7 @@ static inline vf vf_sigmoid(vf x)
     return vf_select(vf_lt(x, vf_zero()), vf_mul(t, s), s);
 }
 
-static inline vf vf_erf(vf x)
+TPI_LANE_INLINE vf vf_erf(vf x)
 {
     vf size = vf_abs(x), z = vf_mul(x, x), t, p, small, large;
 
