@@ -87,6 +87,15 @@ static void rows_memory(bench_call *call, double seconds)
     }
 }
 
+static void row_cuda(bench_table *table)
+{
+    tp_device_info info;
+    bool usable = tp_device_describe(TP_DEVICE_CUDA, 0, NULL, &info) == TP_OK;
+    row_word(table, "backend cuda", usable ? info.name : "no", usable ? (info.simulated ? "simulated: its time is no speed" : "own kernels") : info.reason);
+    if (usable)
+        row_number(table, "memory of the GPU", (double)info.memory_bytes / (1 << 30), "GiB", "of the first one");
+}
+
 static void rows_build(bench_call *call)
 {
     bench_table *table = &call->table;
@@ -99,7 +108,7 @@ static void rows_build(bench_call *call)
     row_word(table, "compiler", "gcc " __VERSION__, "");
 #endif
     row_word(table, "backend cpu", "yes", "own kernels");
-    row_word(table, "backend cuda", "no", "not part of this version");
+    row_cuda(table);
     row_word(table, "transport self", "yes", "one rank");
     row_word(table, "transport threads", "yes", "up to 64 ranks in one process");
     row_word(table, "transport mpi", "no", "not part of this version");

@@ -20,7 +20,7 @@ endif()
 set(TP_MATH_FLAGS -ffp-contract=off -fno-math-errno -fno-trapping-math)
 
 if(TP_SANITIZE)
-    add_compile_options(-fsanitize=${TP_SANITIZE} -fno-sanitize-recover=all)
+    add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-fsanitize=${TP_SANITIZE};-fno-sanitize-recover=all>")
     add_link_options(-fsanitize=${TP_SANITIZE} -fno-sanitize-recover=all)
 endif()
 

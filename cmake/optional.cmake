@@ -39,7 +39,7 @@ tp_note(gnuplot TP_GNUPLOT "--plot of tp_bench" gnuplot-nox)
 tp_note(Python TP_PYTHON "comparison with PyTorch under tests/peers" python3)
 
 # Backends that are announced but not part of this version: said plainly whether or not the machine has them.
-foreach(backend "CUDA;TP_NVCC" "MPI;TP_MPICC")
+foreach(backend "MPI;TP_MPICC")
     list(GET backend 0 name)
     list(GET backend 1 program)
     if(${program})

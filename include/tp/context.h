@@ -55,6 +55,7 @@ typedef struct tp_ctx_desc {
     int version; /* TP_VERSION of the caller's headers, or 0 */
     tp_device device;
     int device_index;
+    const char *plugin; /* file of the CUDA backend; borrowed for the call; NULL: libtp_cuda.so beside the library, else where the loader finds it */
     int threads; /* compute threads of this rank; 0: max(1, cores / ranks of this process) */
     tp_isa isa;
     uint64_t seed;
@@ -84,6 +85,11 @@ TP_API tp_status tp_ctx_create(const tp_ctx_desc *desc, tp_ctx **out);
 
 /* Waits for this rank's work and frees it. Layers, parameters and optimizers made with it must be destroyed before. NULL is fine. */
 TP_API void tp_ctx_destroy(tp_ctx *ctx);
+
+/* Copies between the host's memory and the context's (`to` or `from`), ordered on the compute stream. Both return when the host's memory may be used
+ * again: a download waits for what was issued before it, an upload does not. bytes 0 is nothing. */
+TP_API tp_status tp_ctx_upload(tp_ctx *ctx, void *to, const void *host, size_t bytes);
+TP_API tp_status tp_ctx_download(tp_ctx *ctx, void *host, const void *from, size_t bytes);
 
 /* Waits for all work issued so far; returns the first failure of any lane. */
 TP_API tp_status tp_ctx_synchronize(tp_ctx *ctx);

@@ -8,6 +8,7 @@
 #include <tp/comm.h>
 #include <tp/context.h>
 #include <tp/data.h>
+#include <tp/device.h>
 #include <tp/dtype.h>
 #include <tp/embedding.h>
 #include <tp/export.h>

@@ -9,6 +9,10 @@ typedef struct tpi_event tpi_event;
 /* A host function run in stream order; returns a status that becomes the context's failure when not TP_OK. */
 typedef tp_status (*tpi_task)(tp_ctx *ctx, const void *args);
 
+/* Where a copy's two ends are. A device's ends may be a peer's that this one reaches. UP and DOWN: the host's end is copied, or staged, before the call
+ * returns (UP), or is shared memory that may be read after an event recorded behind it (DOWN). */
+typedef enum tpi_copy_kind { TPI_COPY_WITHIN = 0, TPI_COPY_UP, TPI_COPY_DOWN } tpi_copy_kind;
+
 typedef struct tpi_backend {
     const char *name;
     /* open: per-context state in ctx->device_state. close undoes it, also after a failed open. */
@@ -17,6 +21,11 @@ typedef struct tpi_backend {
 
     void *(*allocate)(tp_ctx *ctx, size_t bytes);
     void (*release)(tp_ctx *ctx, void *memory, size_t bytes);
+    /* Host memory that streams copy to and host tasks read and write. Small. */
+    void *(*allocate_shared)(tp_ctx *ctx, size_t bytes);
+    void (*release_shared)(tp_ctx *ctx, void *memory, size_t bytes);
+    /* Whether ops of this context may read and write memory of another context of this backend on that device; makes it so. Refuses with the reason. */
+    tp_status (*reach)(tp_ctx *ctx, int device_index);
 
     /* A lane is a FIFO. inline_lane: run() executes in the caller before it returns (the CPU's compute stream). */
     tp_status (*stream_create)(tp_ctx *ctx, const char *name, bool inline_lane, tpi_stream **out);
@@ -25,7 +34,10 @@ typedef struct tpi_backend {
     tp_status (*event_create)(tp_ctx *ctx, tpi_event **out);
     void (*event_destroy)(tpi_event *event);
     tp_status (*event_record)(tpi_event *event, tpi_stream *stream);
-    tp_status (*event_wait)(tpi_event *event, tpi_stream *stream); /* stream waits; the caller does not */
+    /* The stream waits; the caller does not. The event may be another context's, recorded by another thread; it lives until the last wait for it is over. */
+    tp_status (*event_wait)(tpi_event *event, tpi_stream *stream);
+    tp_status (*event_synchronize)(tpi_event *event); /* the caller waits, within the context's bound */
+    tp_status (*copy)(tpi_stream *stream, void *to, const void *from, size_t bytes, tpi_copy_kind kind);
     /* Runs a host task in stream order; args (at most TPI_TASK_BYTES) are copied. */
     tp_status (*run)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
     /* The same also after a failure of the context: for what must be undone whatever happened. */
@@ -51,6 +63,10 @@ typedef struct tpi_backend {
     tp_status (*square_sum)(tpi_stream *stream, const tpi_square_sum_args *args);
     tp_status (*optimizer)(tpi_stream *stream, const tpi_optimizer_args *args);
     tp_status (*random_fill)(tpi_stream *stream, const tpi_random_fill_args *args);
+
+    /* After the slots. */
+    bool behind;      /* streams run behind the host: ranks wait for each other when they issue (docs/cuda.md, section 3) */
+    bool host_memory; /* the host may read and write the context's memory */
 } tpi_backend;
 
 #define TPI_TASK_BYTES 768

@@ -6,6 +6,7 @@
 
 #include "comm/table.h"
 #include "core/context.h"
+#include "core/plugin.h"
 #include "core/stream.h"
 
 #define MAX_THREADS 1024
@@ -46,14 +47,29 @@ static tp_status check_version(int version)
 static tp_status check_device(const tp_ctx_desc *desc)
 {
     TPI_TRY(check_range("device", (int)desc->device, TP_DEVICE_CPU, TP_DEVICE_CUDA));
-    if (desc->device == TP_DEVICE_CUDA)
-        return tpi_message(TP_ERR_BACKEND, "tp_ctx_desc.device is CUDA, which this build does not have");
+    if (desc->device != TP_DEVICE_CPU)
+        return TP_OK; /* its plugin is asked */
     TPI_TRY(check_range("device_index", desc->device_index, 0, 0));
     TPI_TRY(check_range("isa", (int)desc->isa, TP_ISA_AUTO, TP_ISA_COUNT - 1));
     if (!tp_isa_available(desc->isa))
         return tpi_message(TP_ERR_BACKEND, "tp_ctx_desc.isa is %s, which this machine does not have",
                            tp_isa_name(desc->isa));
     return TP_OK;
+}
+
+/* A dry run needs the backend and no device. */
+static tp_status find_backend(const tp_ctx_desc *desc, const tpi_backend **out)
+{
+    *out = &tpi_backend_cpu;
+    if (desc->device == TP_DEVICE_CPU)
+        return TP_OK;
+    tpi_plugin plugin;
+    TPI_TRY(tpi_plugin_load(desc->plugin, &plugin));
+    tp_device_info info = {.usable = desc->dry_run};
+    if (!desc->dry_run)
+        plugin.describe(desc->device_index, &info);
+    *out = plugin.backend;
+    return info.usable ? TP_OK : tpi_message(TP_ERR_BACKEND, "%s", info.reason);
 }
 
 /* The ranks that a dry run stands for. */
@@ -162,6 +178,9 @@ tp_status tp_ctx_create(const tp_ctx_desc *desc, tp_ctx **out)
     *out = NULL;
     tp_ctx_desc resolved = *desc;
     TPI_TRY(resolve(&resolved));
+    const tpi_backend *backend;
+    TPI_TRY(find_backend(&resolved, &backend));
+    resolved.plugin = NULL;
     tp_ctx *ctx = tpi_raw_allocate(resolved.device == TP_DEVICE_CPU ? &resolved.allocator : NULL, sizeof *ctx);
     if (!ctx) {
         tpi_message(TP_ERR_MEMORY, "out of memory: %zu bytes for a context", sizeof *ctx);
@@ -172,7 +191,9 @@ tp_status tp_ctx_create(const tp_ctx_desc *desc, tp_ctx **out)
     memset(ctx, 0, sizeof *ctx);
     ctx->desc = resolved;
     ctx->mesh = resolved.mesh;
-    ctx->backend = &tpi_backend_cpu;
+    ctx->backend = backend;
+    ctx->behind = backend->behind;
+    ctx->host = &tpi_host;
     pthread_mutex_init(&ctx->failure.lock, NULL);
     pthread_mutex_init(&ctx->memory_lock, NULL);
     ctx->memory[TP_MEMORY_OTHER] = (tp_memory_count){sizeof *ctx, sizeof *ctx};
@@ -221,6 +242,29 @@ tp_status tp_ctx_synchronize(tp_ctx *ctx)
     for (tpi_stream *stream = ctx->streams; stream; stream = stream->next)
         ctx->backend->stream_synchronize(stream);
     return tpi_ctx_usable(ctx);
+}
+
+void tpi_ctx_issue_ahead(tp_ctx *ctx)
+{
+    ctx->behind = true;
+}
+
+tp_status tp_ctx_upload(tp_ctx *ctx, void *to, const void *host, size_t bytes)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (bytes > 0 && (!to || !host))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_upload: %s is NULL, bytes %zu", to ? "host" : "to", bytes);
+    return bytes > 0 ? ctx->backend->copy(ctx->compute, to, host, bytes, TPI_COPY_UP) : TP_OK;
+}
+
+tp_status tp_ctx_download(tp_ctx *ctx, void *host, const void *from, size_t bytes)
+{
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (bytes > 0 && (!from || !host))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_download: %s is NULL, bytes %zu", from ? "host" : "from", bytes);
+    if (bytes > 0)
+        TPI_TRY(ctx->backend->copy(ctx->compute, host, from, bytes, TPI_COPY_DOWN));
+    return ctx->backend->stream_synchronize(ctx->compute);
 }
 
 int tp_ctx_rank(const tp_ctx *ctx)

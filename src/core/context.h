@@ -21,7 +21,9 @@ struct tp_ctx {
     tp_ctx_desc desc; /* resolved: no zero means default any more */
     tp_mesh mesh;
     const tpi_backend *backend;
+    const struct tpi_host_table *host; /* for plugins */
     void *device_state;
+    bool behind; /* ranks wait for each other when they issue: the backend's word, or a test's */
     tpi_stream *compute;
     tpi_stream *streams; /* all of them, compute too: stream.h */
     tpi_arena scratch; /* mark/release stack of the compute stream */
@@ -63,6 +65,9 @@ tp_status tpi_object_usable(tp_ctx *ctx, const char *what, const tp_ctx *owner);
         if (tpi_try_status != TP_OK)               \
             return tpi_try_status;                 \
     } while (0)
+
+/* Test mode, right after creation and on all ranks alike: order ranks at issue, as devices do whose streams run behind. With lane_delay_seed. */
+void tpi_ctx_issue_ahead(tp_ctx *ctx);
 
 double tpi_seconds(void); /* monotonic clock */
 int tpi_usable_cores(void); /* that this process may run on */

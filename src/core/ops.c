@@ -1,16 +1,18 @@
-/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched.
- */
+/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched, nor any in a dry run of a
+ * device (the CPU's ops have workspaces that a dry run counts). */
 #include "core/ops.h"
 
 #include "core/ops_check.h"
 #include "core/stream.h"
 
-static void count(tp_ctx *ctx, double flops, double bytes)
+/* Whether the op is to be done. */
+static bool count(tp_ctx *ctx, double flops, double bytes)
 {
     pthread_mutex_lock(&ctx->memory_lock);
     ctx->issued.flops += flops;
     ctx->issued.bytes += bytes;
     pthread_mutex_unlock(&ctx->memory_lock);
+    return !ctx->desc.dry_run || ctx->desc.device == TP_DEVICE_CPU;
 }
 
 static double area(int64_t rows, int64_t cols)
@@ -27,8 +29,8 @@ tp_status tpi_gemm(tpi_stream *stream, const tpi_gemm_args *args)
     if (args->rows == 0 || (args->cols == 0 && (!args->row_sums || args->inner == 0)))
         return TP_OK;
     tpi_cost cost = tpi_gemm_cost(args);
-    count(ctx, cost.flops, cost.bytes);
-    return ctx->backend->gemm(stream, args);
+    bool due = count(ctx, cost.flops, cost.bytes);
+    return due ? ctx->backend->gemm(stream, args) : TP_OK;
 }
 
 tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args)
@@ -39,10 +41,10 @@ tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    count(ctx, elements * (args->inputs - 1),
+    bool due = count(ctx, elements * (args->inputs - 1),
           elements * (args->inputs * (double)tp_dtype_size(args->in_dtype) +
                       args->outputs * (double)tp_dtype_size(args->out_dtype)));
-    return ctx->backend->reduce(stream, args);
+    return due ? ctx->backend->reduce(stream, args) : TP_OK;
 }
 
 tp_status tpi_map(tpi_stream *stream, const tpi_map_args *args)
@@ -54,8 +56,8 @@ tp_status tpi_map(tpi_stream *stream, const tpi_map_args *args)
     if (elements == 0)
         return TP_OK;
     double read = args->in ? (double)tp_dtype_size(args->in_dtype) : 0;
-    count(ctx, elements, elements * (read + (double)tp_dtype_size(args->out_dtype)));
-    return ctx->backend->map(stream, args);
+    bool due = count(ctx, elements, elements * (read + (double)tp_dtype_size(args->out_dtype)));
+    return due ? ctx->backend->map(stream, args) : TP_OK;
 }
 
 tp_status tpi_activate(tpi_stream *stream, const tpi_activation_args *args)
@@ -68,8 +70,8 @@ tp_status tpi_activate(tpi_stream *stream, const tpi_activation_args *args)
         return TP_OK;
     double wide = args->gated ? 2 : 1;
     double passes = wide + (args->y ? 1 : 0) + (args->dy ? 1 + wide : 0);
-    count(ctx, elements, elements * passes * (double)tp_dtype_size(args->dtype));
-    return ctx->backend->activation(stream, args);
+    bool due = count(ctx, elements, elements * passes * (double)tp_dtype_size(args->dtype));
+    return due ? ctx->backend->activation(stream, args) : TP_OK;
 }
 
 tp_status tpi_rope(tpi_stream *stream, const tpi_rope_args *args)
@@ -80,8 +82,8 @@ tp_status tpi_rope(tpi_stream *stream, const tpi_rope_args *args)
     double elements = area(args->rows, args->heads) * (double)args->dim;
     if (elements == 0)
         return TP_OK;
-    count(ctx, 3 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
-    return ctx->backend->rope(stream, args);
+    bool due = count(ctx, 3 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
+    return due ? ctx->backend->rope(stream, args) : TP_OK;
 }
 
 tp_status tpi_norm(tpi_stream *stream, const tpi_norm_args *args)
@@ -92,8 +94,8 @@ tp_status tpi_norm(tpi_stream *stream, const tpi_norm_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    count(ctx, 8 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
-    return ctx->backend->norm(stream, args);
+    bool due = count(ctx, 8 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
+    return due ? ctx->backend->norm(stream, args) : TP_OK;
 }
 
 tp_status tpi_norm_grad(tpi_stream *stream, const tpi_norm_grad_args *args)
@@ -104,8 +106,8 @@ tp_status tpi_norm_grad(tpi_stream *stream, const tpi_norm_grad_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    count(ctx, 14 * elements, 3 * elements * (double)tp_dtype_size(args->dtype));
-    return ctx->backend->norm_grad(stream, args);
+    bool due = count(ctx, 14 * elements, 3 * elements * (double)tp_dtype_size(args->dtype));
+    return due ? ctx->backend->norm_grad(stream, args) : TP_OK;
 }
 
 tp_status tpi_attention(tpi_stream *stream, const tpi_attention_args *args)
@@ -116,8 +118,8 @@ tp_status tpi_attention(tpi_stream *stream, const tpi_attention_args *args)
     if (args->rows == 0 || args->heads == 0)
         return TP_OK;
     tpi_cost cost = tpi_attention_cost(args);
-    count(ctx, cost.flops, cost.bytes);
-    return ctx->backend->attention(stream, args);
+    bool due = count(ctx, cost.flops, cost.bytes);
+    return due ? ctx->backend->attention(stream, args) : TP_OK;
 }
 
 tp_status tpi_attention_grad(tpi_stream *stream, const tpi_attention_grad_args *args)
@@ -129,8 +131,8 @@ tp_status tpi_attention_grad(tpi_stream *stream, const tpi_attention_grad_args *
     if (args->forward.rows == 0 || (args->forward.heads == 0 && args->slots == 0))
         return TP_OK;
     tpi_cost cost = tpi_attention_grad_cost(args);
-    count(ctx, cost.flops, cost.bytes);
-    return ctx->backend->attention_grad(stream, args);
+    bool due = count(ctx, cost.flops, cost.bytes);
+    return due ? ctx->backend->attention_grad(stream, args) : TP_OK;
 }
 
 tp_status tpi_embedding(tpi_stream *stream, const tpi_embedding_args *args)
@@ -141,8 +143,8 @@ tp_status tpi_embedding(tpi_stream *stream, const tpi_embedding_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    count(ctx, 0, elements * (double)(tp_dtype_size(args->table_dtype) + tp_dtype_size(args->out_dtype)));
-    return ctx->backend->embedding(stream, args);
+    bool due = count(ctx, 0, elements * (double)(tp_dtype_size(args->table_dtype) + tp_dtype_size(args->out_dtype)));
+    return due ? ctx->backend->embedding(stream, args) : TP_OK;
 }
 
 tp_status tpi_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_args *args)
@@ -153,8 +155,8 @@ tp_status tpi_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_args *
     double elements = area(args->rows, args->cols);
     if (elements == 0 || args->table_rows == 0)
         return TP_OK;
-    count(ctx, elements, elements * ((double)tp_dtype_size(args->dy_dtype) + 8));
-    return ctx->backend->embedding_grad(stream, args);
+    bool due = count(ctx, elements, elements * ((double)tp_dtype_size(args->dy_dtype) + 8));
+    return due ? ctx->backend->embedding_grad(stream, args) : TP_OK;
 }
 
 tp_status tpi_xent(tpi_stream *stream, const tpi_xent_args *args)
@@ -166,8 +168,8 @@ tp_status tpi_xent(tpi_stream *stream, const tpi_xent_args *args)
         return TP_OK;
     double elements = args->phase == TPI_XENT_LOSS ? 0 : area(args->rows, args->cols);
     double passes = args->phase == TPI_XENT_GRAD ? 2 : 1;
-    count(ctx, 4 * elements, passes * elements * (double)tp_dtype_size(args->dtype));
-    return ctx->backend->xent(stream, args);
+    bool due = count(ctx, 4 * elements, passes * elements * (double)tp_dtype_size(args->dtype));
+    return due ? ctx->backend->xent(stream, args) : TP_OK;
 }
 
 tp_status tpi_square_sum(tpi_stream *stream, const tpi_square_sum_args *args)
@@ -176,8 +178,8 @@ tp_status tpi_square_sum(tpi_stream *stream, const tpi_square_sum_args *args)
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_check_square_sum(ctx, args));
     double elements = area(args->rows, args->cols); /* none: the result is still 0 */
-    count(ctx, 2 * elements, 4 * elements);
-    return ctx->backend->square_sum(stream, args);
+    bool due = count(ctx, 2 * elements, 4 * elements);
+    return due ? ctx->backend->square_sum(stream, args) : TP_OK;
 }
 
 tp_status tpi_optimizer(tpi_stream *stream, const tpi_optimizer_args *args)
@@ -189,8 +191,8 @@ tp_status tpi_optimizer(tpi_stream *stream, const tpi_optimizer_args *args)
         return TP_OK;
     double moments = (args->m ? 8.0 : 0.0) + (args->v ? 8.0 : 0.0); /* read and written */
     double weights = args->master ? 8.0 + (double)tp_dtype_size(args->value_dtype) : 8.0;
-    count(ctx, 15.0 * (double)args->elements, (double)args->elements * (4.0 + moments + weights));
-    return ctx->backend->optimizer(stream, args);
+    bool due = count(ctx, 15.0 * (double)args->elements, (double)args->elements * (4.0 + moments + weights));
+    return due ? ctx->backend->optimizer(stream, args) : TP_OK;
 }
 
 tp_status tpi_random_fill(tpi_stream *stream, const tpi_random_fill_args *args)
@@ -201,6 +203,6 @@ tp_status tpi_random_fill(tpi_stream *stream, const tpi_random_fill_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    count(ctx, 0, elements * (double)tp_dtype_size(args->dtype));
-    return ctx->backend->random_fill(stream, args);
+    bool due = count(ctx, 0, elements * (double)tp_dtype_size(args->dtype));
+    return due ? ctx->backend->random_fill(stream, args) : TP_OK;
 }

@@ -68,6 +68,18 @@ static void cpu_release(tp_ctx *ctx, void *memory, size_t bytes)
     tpi_raw_release(&ctx->desc.allocator, memory, bytes);
 }
 
+static void *cpu_allocate_shared(tp_ctx *ctx, size_t bytes)
+{
+    return tpi_host_allocate(ctx, bytes);
+}
+
+static tp_status cpu_reach(tp_ctx *ctx, int device_index)
+{
+    (void)ctx;
+    (void)device_index;
+    return TP_OK;
+}
+
 static size_t cpu_gemm_packed_bytes(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order)
 {
     return tpi_cpu_table_of(ctx)->gemm_packed_bytes(dtype, cols, inner, order);
@@ -161,6 +173,9 @@ const tpi_backend tpi_backend_cpu = {
     .close = cpu_close,
     .allocate = cpu_allocate,
     .release = cpu_release,
+    .allocate_shared = cpu_allocate_shared,
+    .release_shared = tpi_host_release,
+    .reach = cpu_reach,
     .stream_create = tpi_cpu_stream_create,
     .stream_destroy = tpi_cpu_stream_destroy,
     .stream_synchronize = tpi_cpu_stream_synchronize,
@@ -168,6 +183,8 @@ const tpi_backend tpi_backend_cpu = {
     .event_destroy = tpi_cpu_event_destroy,
     .event_record = tpi_cpu_event_record,
     .event_wait = tpi_cpu_event_wait,
+    .event_synchronize = tpi_cpu_event_synchronize,
+    .copy = tpi_cpu_copy,
     .run = tpi_cpu_run,
     .run_anyway = tpi_cpu_run_anyway,
     .gemm_packed_bytes = cpu_gemm_packed_bytes,
@@ -187,4 +204,6 @@ const tpi_backend tpi_backend_cpu = {
     .square_sum = cpu_square_sum,
     .optimizer = cpu_optimizer,
     .random_fill = cpu_random_fill,
+    .behind = false,
+    .host_memory = true,
 };

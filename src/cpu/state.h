@@ -44,6 +44,8 @@ tp_status tpi_cpu_event_create(tp_ctx *ctx, tpi_event **out);
 void tpi_cpu_event_destroy(tpi_event *event);
 tp_status tpi_cpu_event_record(tpi_event *event, tpi_stream *stream);
 tp_status tpi_cpu_event_wait(tpi_event *event, tpi_stream *stream);
+tp_status tpi_cpu_event_synchronize(tpi_event *event);
+tp_status tpi_cpu_copy(tpi_stream *stream, void *to, const void *from, size_t bytes, tpi_copy_kind kind);
 tp_status tpi_cpu_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 tp_status tpi_cpu_run_anyway(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 

@@ -40,9 +40,11 @@ typedef struct cpu_stream {
     lane_place *ring;     /* [RING_ENTRIES] */
 } cpu_stream;
 
+/* Other contexts' lanes may wait for it, so it doesn't lie in its context's memory and lives until the last of them is through. */
 struct tpi_event {
     tp_ctx *ctx;
-    uint64_t recorded; /* tickets given out */
+    atomic_uint_fast64_t recorded; /* tickets given out */
+    atomic_int holders;            /* the owner, and lane entries that name it */
     tpi_counter done;
 };
 
@@ -86,9 +88,22 @@ static tp_status run_task(cpu_stream *stream, const lane_entry *entry, const voi
     return status;
 }
 
-static tp_status wait_for(tpi_event *event, uint64_t ticket, const char *name)
+static void hold(tpi_event *event)
 {
-    tp_ctx *ctx = event->ctx;
+    atomic_fetch_add(&event->holders, 1);
+}
+
+static void let_go(tpi_event *event)
+{
+    if (atomic_fetch_sub(&event->holders, 1) != 1)
+        return;
+    tpi_counter_destroy(&event->done);
+    tpi_raw_release(NULL, event, sizeof *event);
+}
+
+/* ctx: who waits. */
+static tp_status wait_for(tp_ctx *ctx, tpi_event *event, uint64_t ticket, const char *name)
+{
     if (tpi_counter_wait(&event->done, ticket, state_of(ctx)->spin_ns, ctx->desc.timeout_ms))
         return TP_OK;
     return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s waited %lld ms for an event: record %llu, reached %llu", name,
@@ -98,17 +113,22 @@ static tp_status wait_for(tpi_event *event, uint64_t ticket, const char *name)
 
 static tp_status execute(cpu_stream *stream, const lane_entry *entry, const void *args)
 {
+    tp_ctx *ctx = stream->base.ctx;
+    tp_status status;
     switch (entry->kind) {
     case ENTRY_TASK:
     case ENTRY_OP:
     case ENTRY_ANYWAY: return run_task(stream, entry, args);
-    case ENTRY_RECORD: {
+    case ENTRY_RECORD:
         /* Tickets complete in order, also when one event is recorded on two lanes in turn. */
-        tp_status status = wait_for(entry->event, entry->ticket - 1, stream->name);
+        status = wait_for(ctx, entry->event, entry->ticket - 1, stream->name);
         tpi_counter_raise(&entry->event->done, entry->ticket);
+        let_go(entry->event);
         return status;
-    }
-    case ENTRY_WAIT: return wait_for(entry->event, entry->ticket, stream->name);
+    case ENTRY_WAIT:
+        status = wait_for(ctx, entry->event, entry->ticket, stream->name);
+        let_go(entry->event);
+        return status;
     default: return TP_OK;
     }
 }
@@ -279,32 +299,71 @@ void tpi_cpu_stream_destroy(tpi_stream *base)
 
 tp_status tpi_cpu_event_create(tp_ctx *ctx, tpi_event **out)
 {
-    *out = tpi_host_allocate(ctx, sizeof **out);
-    if (!*out)
-        return TP_ERR_MEMORY;
-    (*out)->ctx = ctx;
-    tpi_counter_init(&(*out)->done);
+    tpi_event *event = tpi_raw_allocate(NULL, sizeof *event);
+    *out = event;
+    if (!event)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "out of host memory: %zu bytes asked for", sizeof *event);
+    event->ctx = ctx;
+    atomic_init(&event->recorded, 0);
+    atomic_init(&event->holders, 1);
+    tpi_counter_init(&event->done);
     return TP_OK;
 }
 
 void tpi_cpu_event_destroy(tpi_event *event)
 {
-    if (!event)
-        return;
-    tpi_counter_destroy(&event->done);
-    tpi_host_release(event->ctx, event, sizeof *event);
+    if (event)
+        let_go(event);
+}
+
+static tp_status issue_event(tpi_stream *stream, const lane_entry *entry)
+{
+    hold(entry->event);
+    tp_status status = issue(stream, entry, NULL, 0);
+    if (status == TP_ERR_TIMEOUT && ((cpu_stream *)stream)->is_lane)
+        let_go(entry->event); /* it found no room */
+    return status;
 }
 
 tp_status tpi_cpu_event_record(tpi_event *event, tpi_stream *stream)
 {
     TPI_TRY(tpi_ctx_usable(event->ctx));
-    return issue(stream, &(lane_entry){.kind = ENTRY_RECORD, .event = event, .ticket = ++event->recorded}, NULL, 0);
+    return issue_event(stream, &(lane_entry){.kind = ENTRY_RECORD, .event = event, .ticket = atomic_fetch_add(&event->recorded, 1) + 1});
 }
 
 tp_status tpi_cpu_event_wait(tpi_event *event, tpi_stream *stream)
 {
-    TPI_TRY(tpi_ctx_usable(event->ctx));
-    if (event->recorded == 0)
+    TPI_TRY(tpi_ctx_usable(stream->ctx));
+    uint64_t recorded = atomic_load(&event->recorded);
+    if (recorded == 0)
         return TP_OK; /* nothing was recorded: nothing to wait for */
-    return issue(stream, &(lane_entry){.kind = ENTRY_WAIT, .event = event, .ticket = event->recorded}, NULL, 0);
+    return issue_event(stream, &(lane_entry){.kind = ENTRY_WAIT, .event = event, .ticket = recorded});
+}
+
+tp_status tpi_cpu_event_synchronize(tpi_event *event)
+{
+    TPI_TRY(wait_for(event->ctx, event, atomic_load(&event->recorded), "of the host"));
+    return tpi_ctx_usable(event->ctx);
+}
+
+typedef struct copy_task {
+    void *to;
+    const void *from;
+    size_t bytes;
+} copy_task;
+
+static tp_status copy(tp_ctx *ctx, const void *pointer)
+{
+    const copy_task *task = pointer;
+    if (task->bytes > 0 && task->to != task->from && !ctx->desc.dry_run)
+        memcpy(task->to, task->from, task->bytes);
+    return TP_OK;
+}
+
+/* The host's end of an upload may be used again when this returns. */
+tp_status tpi_cpu_copy(tpi_stream *stream, void *to, const void *from, size_t bytes, tpi_copy_kind kind)
+{
+    const copy_task task = {to, from, bytes};
+    TPI_TRY(issue_task(stream, ENTRY_TASK, copy, &task, sizeof task));
+    return kind == TPI_COPY_UP ? tpi_cpu_stream_synchronize(stream) : TP_OK;
 }

@@ -1,0 +1,120 @@
+/* Ops whose kernels are not there yet: each says so. A kernel file's own function takes the place of its stand-in here. */
+#include "core/context.h"
+#include "core/stream.h"
+#include "cuda/stream.h"
+
+static tp_status missing(tpi_stream *stream, const char *name)
+{
+    return tpi_fail(stream->ctx, TP_ERR_UNSUPPORTED, "CUDA: %s is not there yet", name);
+}
+
+__attribute__((weak)) size_t tpi_cuda_gemm_packed_bytes(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order)
+{
+    (void)ctx;
+    (void)dtype;
+    (void)cols;
+    (void)inner;
+    (void)order;
+    return 0;
+}
+
+__attribute__((weak)) tp_status tpi_cuda_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner,
+                                                    const tpi_inner *order, const tpi_packed *out)
+{
+    (void)b;
+    (void)cols;
+    (void)inner;
+    (void)order;
+    (void)out;
+    return missing(stream, "gemm_pack");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args)
+{
+    (void)args;
+    return missing(stream, "gemm");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_reduce(tpi_stream *stream, const tpi_reduce_args *args)
+{
+    (void)args;
+    return missing(stream, "reduce");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_map(tpi_stream *stream, const tpi_map_args *args)
+{
+    (void)args;
+    return missing(stream, "map");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_activation(tpi_stream *stream, const tpi_activation_args *args)
+{
+    (void)args;
+    return missing(stream, "activation");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_rope(tpi_stream *stream, const tpi_rope_args *args)
+{
+    (void)args;
+    return missing(stream, "rope");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_norm(tpi_stream *stream, const tpi_norm_args *args)
+{
+    (void)args;
+    return missing(stream, "norm");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_norm_grad(tpi_stream *stream, const tpi_norm_grad_args *args)
+{
+    (void)args;
+    return missing(stream, "norm_grad");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_attention(tpi_stream *stream, const tpi_attention_args *args)
+{
+    (void)args;
+    return missing(stream, "attention");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_attention_grad(tpi_stream *stream, const tpi_attention_grad_args *args)
+{
+    (void)args;
+    return missing(stream, "attention_grad");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_embedding(tpi_stream *stream, const tpi_embedding_args *args)
+{
+    (void)args;
+    return missing(stream, "embedding");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_args *args)
+{
+    (void)args;
+    return missing(stream, "embedding_grad");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_xent(tpi_stream *stream, const tpi_xent_args *args)
+{
+    (void)args;
+    return missing(stream, "xent");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_square_sum(tpi_stream *stream, const tpi_square_sum_args *args)
+{
+    (void)args;
+    return missing(stream, "square_sum");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_optimizer(tpi_stream *stream, const tpi_optimizer_args *args)
+{
+    (void)args;
+    return missing(stream, "optimizer");
+}
+
+__attribute__((weak)) tp_status tpi_cuda_random_fill(tpi_stream *stream, const tpi_random_fill_args *args)
+{
+    (void)args;
+    return missing(stream, "random_fill");
+}

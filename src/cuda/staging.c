@@ -1,0 +1,126 @@
+/* Copies between the host and the GPU. What goes up passes through pinned pieces that are used in turn, so that the caller may reuse its memory at
+ * once and no stream is waited for unless all pieces are under way. */
+#include <string.h>
+
+#include "core/context.h"
+#include "cuda/state.h"
+
+#define ALL_BYTES (TPI_CUDA_STAGES * TPI_CUDA_STAGE_BYTES)
+
+static tp_status make(tpi_cuda_stream *stream)
+{
+    tp_ctx *ctx = stream->base.ctx;
+    tpi_cuda_staging *staging = &stream->staging;
+    if (staging->pinned)
+        return TP_OK;
+    void *pinned, *device;
+    TPI_TRY(tpi_cuda_enter(ctx));
+    for (int i = 0; i < TPI_CUDA_STAGES; i++)
+        if (!staging->event[i])
+            TPI_TRY(tpi_cuda_call(ctx, cudaEventCreateWithFlags(&staging->event[i], cudaEventDisableTiming), "cudaEventCreateWithFlags"));
+    if (!staging->device) {
+        TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SCRATCH, ALL_BYTES, &device));
+        staging->device = device;
+    }
+    TPI_TRY(tpi_cuda_call(ctx, cudaHostAlloc(&pinned, ALL_BYTES, cudaHostAllocDefault), "cudaHostAlloc"));
+    staging->pinned = pinned;
+    return TP_OK;
+}
+
+void tpi_cuda_staging_free(tpi_cuda_stream *stream)
+{
+    tpi_cuda_staging *staging = &stream->staging;
+    for (int i = 0; i < TPI_CUDA_STAGES; i++)
+        if (staging->event[i])
+            cudaEventDestroy(staging->event[i]);
+    tp_ctx_release(stream->base.ctx, TP_MEMORY_SCRATCH, staging->device, ALL_BYTES);
+    if (staging->pinned)
+        cudaFreeHost(staging->pinned);
+}
+
+static cudaError_t query_event(void *object)
+{
+    return cudaEventQuery(*(cudaEvent_t *)object);
+}
+
+/* The pieces handed out last are free again when everything issued since is done. */
+static tp_status close_open(tpi_cuda_stream *stream)
+{
+    tpi_cuda_staging *staging = &stream->staging;
+    for (int i = 0; i < staging->open_pieces; i++) {
+        int piece = staging->open + i;
+        TPI_TRY(tpi_cuda_call(stream->base.ctx, cudaEventRecord(staging->event[piece], tpi_cuda_handle(&stream->base)), "cudaEventRecord"));
+        staging->recorded[piece] = true;
+    }
+    staging->open_pieces = 0;
+    return TP_OK;
+}
+
+/* Takes consecutive free pieces; the first one's number. */
+static tp_status take(tpi_cuda_stream *stream, int pieces, int *first)
+{
+    tpi_cuda_staging *staging = &stream->staging;
+    TPI_TRY(make(stream));
+    TPI_TRY(close_open(stream));
+    if (staging->next + pieces > TPI_CUDA_STAGES)
+        staging->next = 0;
+    *first = staging->next;
+    for (int i = 0; i < pieces; i++)
+        if (staging->recorded[*first + i]) {
+            TPI_TRY(tpi_cuda_poll(stream->base.ctx, query_event, &staging->event[*first + i], "staging"));
+            staging->recorded[*first + i] = false;
+        }
+    staging->next = (*first + pieces) % TPI_CUDA_STAGES;
+    staging->open = *first;
+    staging->open_pieces = pieces;
+    return TP_OK;
+}
+
+static tp_status send_up(tpi_cuda_stream *stream, void *to, const void *from, size_t bytes)
+{
+    tp_ctx *ctx = stream->base.ctx;
+    for (size_t begin = 0; begin < bytes; begin += TPI_CUDA_STAGE_BYTES) {
+        size_t part = bytes - begin < TPI_CUDA_STAGE_BYTES ? bytes - begin : TPI_CUDA_STAGE_BYTES;
+        int piece;
+        TPI_TRY(take(stream, 1, &piece));
+        char *pinned = stream->staging.pinned + (size_t)piece * TPI_CUDA_STAGE_BYTES;
+        memcpy(pinned, (const char *)from + begin, part);
+        TPI_TRY(tpi_cuda_call(
+            ctx, cudaMemcpyAsync((char *)to + begin, pinned, part, cudaMemcpyHostToDevice, tpi_cuda_handle(&stream->base)), "cudaMemcpyAsync"));
+    }
+    return TP_OK;
+}
+
+tp_status tpi_cuda_copy(tpi_stream *base, void *to, const void *from, size_t bytes, tpi_copy_kind kind)
+{
+    tp_ctx *ctx = base->ctx;
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (bytes == 0 || to == from || ctx->desc.dry_run)
+        return TP_OK;
+    tp_status status;
+    if (kind == TPI_COPY_UP)
+        status = send_up((tpi_cuda_stream *)base, to, from, bytes);
+    else
+        status = tpi_cuda_call(
+            ctx, cudaMemcpyAsync(to, from, bytes, kind == TPI_COPY_DOWN ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice, tpi_cuda_handle(base)),
+            "cudaMemcpyAsync");
+    TPI_TRY(status);
+    return ctx->desc.synchronous ? tpi_cuda_stream_synchronize(base) : TP_OK;
+}
+
+tp_status tpi_cuda_stage(tpi_stream *base, const void *host, size_t bytes, const void **out)
+{
+    tpi_cuda_stream *stream = (tpi_cuda_stream *)base;
+    tp_ctx *ctx = base->ctx;
+    *out = NULL;
+    int pieces = (int)((bytes + TPI_CUDA_STAGE_BYTES - 1) / TPI_CUDA_STAGE_BYTES), first;
+    if (bytes > ALL_BYTES)
+        return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: an array of %zu bytes for one op, at most %zu can be staged", bytes, ALL_BYTES);
+    TPI_TRY(take(stream, pieces > 0 ? pieces : 1, &first));
+    size_t place = (size_t)first * TPI_CUDA_STAGE_BYTES;
+    memcpy(stream->staging.pinned + place, host, bytes);
+    *out = stream->staging.device + place;
+    return tpi_cuda_call(ctx, cudaMemcpyAsync(stream->staging.device + place, stream->staging.pinned + place, bytes, cudaMemcpyHostToDevice,
+                                              tpi_cuda_handle(base)),
+                         "cudaMemcpyAsync");
+}

@@ -1,0 +1,95 @@
+/* What a context on a GPU keeps, and what the C files of the CUDA backend share. */
+#ifndef TPI_CUDA_STATE_H
+#define TPI_CUDA_STATE_H
+
+#include <tp/device.h>
+
+#include "core/stream.h"
+#include "cuda/stream.h"
+
+/* Tasks of the host that may be issued and not done; whoever issues more waits. */
+#define TPI_CUDA_TASKS 64
+/* Pinned and device memory that copies up and staged arrays go through: pieces used in turn. */
+#define TPI_CUDA_STAGE_BYTES ((size_t)65536)
+#define TPI_CUDA_STAGES 16
+
+typedef struct tpi_cuda_state {
+    tpi_cuda_device device;
+    tpi_cuda_fault *fault; /* as the host addresses it */
+} tpi_cuda_state;
+
+/* A host task's place, from its issue until it has run. */
+typedef struct tpi_cuda_task {
+    tp_ctx *ctx;
+    tpi_task task;
+    bool anyway;
+    atomic_bool busy;
+    _Alignas(16) unsigned char args[TPI_TASK_BYTES];
+} tpi_cuda_task;
+
+typedef struct tpi_cuda_staging {
+    char *pinned, *device;               /* [TPI_CUDA_STAGES][TPI_CUDA_STAGE_BYTES]; NULL until used */
+    cudaEvent_t event[TPI_CUDA_STAGES];  /* recorded when a piece may be used again */
+    bool recorded[TPI_CUDA_STAGES];
+    int next;
+    int open, open_pieces; /* handed out, and their event not recorded yet */
+} tpi_cuda_staging;
+
+typedef struct tpi_cuda_stream {
+    tpi_stream base;
+    char name[16];
+    cudaStream_t handle; /* NULL in a dry run */
+    tpi_cuda_task *tasks; /* [TPI_CUDA_TASKS] */
+    uint64_t tasks_issued;
+    void *workspace;
+    size_t workspace_bytes;
+    tpi_cuda_staging staging;
+} tpi_cuda_stream;
+
+tpi_cuda_state *tpi_cuda_state_of(const tp_ctx *ctx);
+
+/* Makes the context's device current. */
+tp_status tpi_cuda_enter(tp_ctx *ctx);
+
+/* TP_OK, or breaks the context with CUDA's words. */
+tp_status tpi_cuda_call(tp_ctx *ctx, cudaError_t error, const char *what);
+
+/* Polls until `query` says something other than "not ready" or the context's bound has passed; what: for the message. */
+typedef cudaError_t (*tpi_cuda_query)(void *object);
+tp_status tpi_cuda_poll(tp_ctx *ctx, tpi_cuda_query query, void *object, const char *what);
+
+/* device.c */
+tp_status tpi_cuda_open(tp_ctx *ctx);
+void tpi_cuda_close(tp_ctx *ctx);
+void *tpi_cuda_allocate(tp_ctx *ctx, size_t bytes);
+void tpi_cuda_release(tp_ctx *ctx, void *memory, size_t bytes);
+void *tpi_cuda_allocate_shared(tp_ctx *ctx, size_t bytes);
+void tpi_cuda_release_shared(tp_ctx *ctx, void *memory, size_t bytes);
+tp_status tpi_cuda_reach(tp_ctx *ctx, int device_index);
+/* The first wrong input that a kernel found, as a failure of the context. After a synchronisation. */
+tp_status tpi_cuda_see_fault(tp_ctx *ctx);
+
+/* stream.c */
+tp_status tpi_cuda_stream_create(tp_ctx *ctx, const char *name, bool inline_lane, tpi_stream **out);
+void tpi_cuda_stream_destroy(tpi_stream *stream);
+tp_status tpi_cuda_stream_synchronize(tpi_stream *stream);
+tp_status tpi_cuda_event_create(tp_ctx *ctx, tpi_event **out);
+void tpi_cuda_event_destroy(tpi_event *event);
+tp_status tpi_cuda_event_record(tpi_event *event, tpi_stream *stream);
+tp_status tpi_cuda_event_wait(tpi_event *event, tpi_stream *stream);
+tp_status tpi_cuda_event_synchronize(tpi_event *event);
+
+/* task.c */
+tp_status tpi_cuda_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
+tp_status tpi_cuda_run_anyway(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
+
+/* staging.c */
+tp_status tpi_cuda_copy(tpi_stream *stream, void *to, const void *from, size_t bytes, tpi_copy_kind kind);
+void tpi_cuda_staging_free(tpi_cuda_stream *stream);
+
+/* describe.c */
+void tpi_cuda_describe(int index, tp_device_info *out);
+
+extern const tpi_backend tpi_backend_cuda;
+
+#endif

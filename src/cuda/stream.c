@@ -1,0 +1,209 @@
+/* Streams and events. Nothing here waits for a GPU without the context's bound. */
+#include <stdio.h>
+#include <time.h>
+
+#include "core/context.h"
+#include "cuda/state.h"
+
+/* Polls that don't sleep, then naps of this length. */
+#define QUICK_POLLS 2000
+#define NAP_NS 20000
+
+struct tpi_event {
+    tp_ctx *ctx;
+    cudaEvent_t handle; /* NULL in a dry run */
+    atomic_bool recorded;
+};
+
+static tpi_cuda_stream *stream_of(const tpi_stream *stream)
+{
+    return (tpi_cuda_stream *)(void *)(uintptr_t)stream;
+}
+
+const tpi_cuda_device *tpi_cuda_device_of(const tpi_stream *stream)
+{
+    return &tpi_cuda_state_of(stream->ctx)->device;
+}
+
+/* Whoever asks for the handle is about to use it. */
+cudaStream_t tpi_cuda_handle(const tpi_stream *stream)
+{
+    tpi_cuda_enter(stream->ctx);
+    return stream_of(stream)->handle;
+}
+
+tp_status tpi_cuda_check(tpi_stream *stream, cudaError_t error, const char *what)
+{
+    TPI_TRY(tpi_cuda_call(stream->ctx, error, what));
+    return stream->ctx->desc.synchronous ? tpi_cuda_stream_synchronize(stream) : TP_OK;
+}
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec * 1e3 + (double)time.tv_nsec * 1e-6;
+}
+
+tp_status tpi_cuda_poll(tp_ctx *ctx, tpi_cuda_query query, void *object, const char *what)
+{
+    double deadline = now() + (double)ctx->desc.timeout_ms;
+    for (int64_t poll = 0;; poll++) {
+        cudaError_t error = query(object);
+        if (error != cudaErrorNotReady)
+            return tpi_cuda_call(ctx, error, what);
+        if (poll < QUICK_POLLS)
+            continue;
+        if (now() > deadline)
+            return tpi_fail(ctx, TP_ERR_TIMEOUT, "CUDA: %s was not done after %lld ms", what, (long long)ctx->desc.timeout_ms);
+        nanosleep(&(struct timespec){0, NAP_NS}, NULL);
+    }
+}
+
+static cudaError_t query_stream(void *object)
+{
+    return cudaStreamQuery(((tpi_cuda_stream *)object)->handle);
+}
+
+tp_status tpi_cuda_stream_synchronize(tpi_stream *base)
+{
+    tp_ctx *ctx = base->ctx;
+    if (!ctx->desc.dry_run) {
+        TPI_TRY(tpi_cuda_enter(ctx));
+        TPI_TRY(tpi_cuda_poll(ctx, query_stream, stream_of(base), base->name));
+        TPI_TRY(tpi_cuda_see_fault(ctx));
+    }
+    return tpi_ctx_usable(ctx);
+}
+
+static tp_status make_handle(tp_ctx *ctx, tpi_cuda_stream *stream, bool urgent)
+{
+    if (ctx->desc.dry_run)
+        return TP_OK;
+    TPI_TRY(tpi_cuda_enter(ctx));
+    int least = 0, greatest = 0;
+    TPI_TRY(tpi_cuda_call(ctx, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
+    return tpi_cuda_call(ctx, cudaStreamCreateWithPriority(&stream->handle, cudaStreamNonBlocking, urgent ? greatest : least),
+                         "cudaStreamCreateWithPriority");
+}
+
+/* What other lanes do is what compute waits for, so it goes first. */
+tp_status tpi_cuda_stream_create(tp_ctx *ctx, const char *name, bool inline_lane, tpi_stream **out)
+{
+    *out = NULL;
+    tpi_cuda_stream *stream = tpi_host_allocate(ctx, sizeof *stream);
+    if (!stream)
+        return TP_ERR_MEMORY;
+    snprintf(stream->name, sizeof stream->name, "%s", name);
+    stream->base = (tpi_stream){.ctx = ctx, .name = stream->name};
+    stream->tasks = tpi_host_allocate(ctx, TPI_CUDA_TASKS * sizeof *stream->tasks);
+    tp_status status = stream->tasks ? make_handle(ctx, stream, !inline_lane) : TP_ERR_MEMORY;
+    if (status != TP_OK) {
+        tpi_host_release(ctx, stream->tasks, TPI_CUDA_TASKS * sizeof *stream->tasks);
+        tpi_host_release(ctx, stream, sizeof *stream);
+        return status;
+    }
+    tpi_stream_enter(ctx, &stream->base);
+    *out = &stream->base;
+    return TP_OK;
+}
+
+void tpi_cuda_stream_destroy(tpi_stream *base)
+{
+    if (!base)
+        return;
+    tpi_cuda_stream *stream = stream_of(base);
+    tp_ctx *ctx = base->ctx;
+    tpi_cuda_stream_synchronize(base);
+    tpi_stream_leave(base);
+    tpi_cuda_staging_free(stream);
+    tp_ctx_release(ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
+    if (stream->handle)
+        cudaStreamDestroy(stream->handle);
+    tpi_host_release(ctx, stream->tasks, TPI_CUDA_TASKS * sizeof *stream->tasks);
+    tpi_host_release(ctx, stream, sizeof *stream);
+}
+
+tp_status tpi_cuda_workspace(tpi_stream *base, size_t bytes, void **out)
+{
+    tpi_cuda_stream *stream = stream_of(base);
+    *out = stream->workspace;
+    if (bytes <= stream->workspace_bytes)
+        return TP_OK;
+    /* Grown to a power of two, so that few steps of a warm-up reach the largest. */
+    size_t size = 4096;
+    while (size < bytes && size <= SIZE_MAX / 2)
+        size *= 2;
+    TPI_TRY(tpi_cuda_stream_synchronize(base)); /* ops under way use the old one */
+    tp_ctx_release(base->ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
+    stream->workspace = NULL;
+    stream->workspace_bytes = 0;
+    tp_status status = tp_ctx_allocate(base->ctx, TP_MEMORY_SCRATCH, size, &stream->workspace);
+    if (status != TP_OK)
+        return tpi_fail(base->ctx, status, "stream %s: no memory for a workspace of %zu bytes", base->name, size);
+    stream->workspace_bytes = size;
+    *out = stream->workspace;
+    return TP_OK;
+}
+
+tp_status tpi_cuda_event_create(tp_ctx *ctx, tpi_event **out)
+{
+    *out = NULL;
+    tpi_event *event = tpi_host_allocate(ctx, sizeof *event);
+    if (!event)
+        return TP_ERR_MEMORY;
+    event->ctx = ctx;
+    if (!ctx->desc.dry_run) {
+        tp_status status = tpi_cuda_enter(ctx);
+        if (status == TP_OK)
+            status = tpi_cuda_call(ctx, cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+        if (status != TP_OK) {
+            tpi_host_release(ctx, event, sizeof *event);
+            return status;
+        }
+    }
+    *out = event;
+    return TP_OK;
+}
+
+void tpi_cuda_event_destroy(tpi_event *event)
+{
+    if (!event)
+        return;
+    if (event->handle)
+        cudaEventDestroy(event->handle); /* waits that were issued go on */
+    tpi_host_release(event->ctx, event, sizeof *event);
+}
+
+tp_status tpi_cuda_event_record(tpi_event *event, tpi_stream *stream)
+{
+    TPI_TRY(tpi_ctx_usable(event->ctx));
+    if (!event->handle)
+        return TP_OK;
+    TPI_TRY(tpi_cuda_call(stream->ctx, cudaEventRecord(event->handle, tpi_cuda_handle(stream)), "cudaEventRecord"));
+    atomic_store(&event->recorded, true);
+    return TP_OK;
+}
+
+tp_status tpi_cuda_event_wait(tpi_event *event, tpi_stream *stream)
+{
+    TPI_TRY(tpi_ctx_usable(stream->ctx));
+    if (!event->handle || !atomic_load(&event->recorded))
+        return TP_OK;
+    return tpi_cuda_call(stream->ctx, cudaStreamWaitEvent(tpi_cuda_handle(stream), event->handle, 0), "cudaStreamWaitEvent");
+}
+
+static cudaError_t query_event(void *object)
+{
+    return cudaEventQuery(((tpi_event *)object)->handle);
+}
+
+tp_status tpi_cuda_event_synchronize(tpi_event *event)
+{
+    if (event->handle) {
+        TPI_TRY(tpi_cuda_enter(event->ctx));
+        TPI_TRY(tpi_cuda_poll(event->ctx, query_event, event, "event"));
+        TPI_TRY(tpi_cuda_see_fault(event->ctx));
+    }
+    return tpi_ctx_usable(event->ctx);
+}
