@@ -1,6 +1,7 @@
 /* Waiting for other threads: a short spin, then a futex sleep with a bound. */
 #include <errno.h>
 #include <linux/futex.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,11 +25,16 @@ static struct timespec timespec_of(int64_t nanoseconds)
     return (struct timespec){.tv_sec = (time_t)(nanoseconds / 1000000000), .tv_nsec = (long)(nanoseconds % 1000000000)};
 }
 
+/* The kernel may let a thread sleep longer by its timer slack, 50 us by default: too coarse for a link. The thread is the caller's, so it is put back. */
 void tpi_sleep_until(int64_t nanoseconds)
 {
     struct timespec until = timespec_of(nanoseconds);
+    int slack = prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL) == EINTR) {
     }
+    if (slack > 0)
+        prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0, 0, 0);
 }
 
 static void pause_briefly(void)

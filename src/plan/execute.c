@@ -64,6 +64,11 @@ static tp_status check_pages(const tpi_run *run, const tp_plan_op *op)
     return op->kind == TP_OP_RECV ? check_page(run, op->peer) : TP_OK;
 }
 
+static bool is_transfer(tp_op_kind kind)
+{
+    return kind == TP_OP_PULL || kind == TP_OP_PUSH || kind == TP_OP_RECV;
+}
+
 static tp_status before_op(tp_ctx *ctx, const void *pointer)
 {
     const op_step *step = pointer;
@@ -80,6 +85,11 @@ static tp_status before_op(tp_ctx *ctx, const void *pointer)
         TPI_TRY(check_pages(run, &p->list->op[step->op]));
         TPI_TRY(p->board->table->touch(p->board));
         run->lane_touching[lane] = true;
+        /* A transfer's time runs from when it could begin, however late its lane woke up; what computes on peers' memory moves it as it goes. */
+        if (!is_transfer(p->list->op[step->op].kind)) {
+            int64_t moment = now();
+            run->lane_ready[lane] = moment > run->lane_ready[lane] ? moment : run->lane_ready[lane];
+        }
     }
     if (run->traced)
         run->lane_begin[lane] = tpi_seconds();
@@ -106,11 +116,6 @@ static int64_t deliver(const tpi_run *run, int index)
         done = through > done ? through : done;
     }
     return done;
-}
-
-static bool is_transfer(tp_op_kind kind)
-{
-    return kind == TP_OP_PULL || kind == TP_OP_PUSH || kind == TP_OP_RECV;
 }
 
 static void finish_op(tpi_run *run, int index)

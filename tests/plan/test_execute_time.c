@@ -112,8 +112,8 @@ static void check(tp_overlap algorithm, tp_pattern pattern, int gemms, int trans
 
 Test(execute_time, runs_take_as_long_as_simulated, .timeout = 120)
 {
-    static const tp_overlap algorithms[] = {TP_OVERLAP_NONE, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_PULL};
-    for (int i = 0; i < 4; i++) {
+    static const tp_overlap algorithms[] = {TP_OVERLAP_NONE, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_PULL, TP_OVERLAP_DIRECT};
+    for (int i = 0; i < 5; i++) {
         check(algorithms[i], TP_PATTERN_GATHER_GEMM, 1, 1);
         check(algorithms[i], TP_PATTERN_GEMM_SCATTER, 1, 1);
         check(algorithms[i], TP_PATTERN_BACKWARD, 2, 2);
