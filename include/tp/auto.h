@@ -21,6 +21,9 @@ typedef struct tp_machine {
     double call_seconds;            /* fixed, an op of a plan */
     double transfer_seconds;        /* fixed, a PULL, SEND or COLLECTIVE */
     double wait_seconds;            /* from a peer's or lane's flag to going on */
+    double lane_seconds;            /* fixed, an op of COMM or COPY beside compute, where they have no core of their own: switching to it and back */
+    double start_seconds;           /* fixed, a plan that uses such a lane: starting it and waiting for its end */
+    double wake_seconds;            /* from a modelled link's arrival to the end of the sleep for it */
     double copy_bytes_per_second;   /* out of a peer's memory */
     double reduce_bytes_per_second; /* read and written by adds */
     bool lanes_share_cores;         /* COMM and COPY have no core of their own: their copying takes time from compute */
@@ -42,7 +45,9 @@ typedef struct tp_overlap_candidate {
     tp_overlap algorithm;
     int chunks;
     double seconds; /* predicted */
+    double gemm_seconds; /* uncut, each GEMM and compute in one call */
     double comm_seconds, exposed_seconds, hidden;
+    double lane_seconds; /* that lanes without a core of their own take from compute, in `seconds` where compute is what is waited for */
 } tp_overlap_candidate;
 
 #define TP_OVERLAP_CANDIDATES 24
@@ -85,6 +90,10 @@ TP_API tp_status tp_machine_load(const char *path, tp_machine *out);
 /* Costs of running a plan on a shape of its pattern and ranks. Smaller GEMMs are slower: what the plan's units lose is in gemm_overhead.
  * Errors: TP_ERR_ARGUMENT. */
 TP_API tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out);
+
+/* What a plan of the shape's pattern and ranks takes on the machine: those costs, and what lanes without a core of their own take from compute, simulated.
+ * Errors: TP_ERR_ARGUMENT, TP_ERR_MEMORY, and those of tp_plan_simulate. */
+TP_API tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_overlap_candidate *out);
 
 /* Errors: TP_ERR_ARGUMENT (names the field), TP_ERR_MEMORY. */
 TP_API tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out);

@@ -9,8 +9,10 @@
 #include "plan/auto.h"
 #include "plan/price.h"
 
-/* `none` stays unless something is faster by more than this. */
+/* `none` stays unless something is faster by more than this, */
 #define NOISE 0.02
+/* and would be if its lanes took so much more from compute: how long a switch between threads takes is the least certain of the costs. */
+#define LANE_DOUBT 0.5
 /* More chunks must be worth it. */
 #define CHUNK_GAIN 0.005
 
@@ -48,58 +50,90 @@ static bool too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc)
     return desc->algorithm != TP_OVERLAP_NONE && desc->chunks > 1 && shape->rows < (int64_t)shape->ranks * desc->chunks;
 }
 
-/* Time that the lanes of one rank spend on moving and adding memory. */
-static double lane_work(const tp_timeline *timeline, const tp_plan_costs *costs)
+/* What the lanes of one rank do. */
+typedef struct lane_use {
+    double moving; /* seconds on moving and adding memory */
+    int ops, lanes;
+} lane_use;
+
+static lane_use use_of_lanes(const tp_plan *plan, const tp_plan_costs *costs)
 {
-    const tp_plan *plan = timeline->plan;
-    const tp_plan_rank *list = &plan->rank[timeline->rank];
-    double seconds = 0;
+    const tp_plan_rank *list = &plan->rank[0];
+    bool used[TP_LANES] = {false};
+    lane_use use = {0};
     for (int i = 0; i < list->count; i++) {
         const tp_plan_op *op = &list->op[i];
-        if (op->lane == TP_LANE_COMPUTE || !tpi_price_is_transfer(op->kind) || op->kind == TP_OP_SEND)
+        if (op->lane == TP_LANE_COMPUTE)
             continue;
+        use.ops++;
+        used[op->lane] = true;
         if (op->kind == TP_OP_COLLECTIVE) {
             tpi_collective_price price = tpi_price_collective(plan, costs, op);
-            seconds += tpi_price_seconds(price.copied, costs->copy_bytes_per_second) + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
-        } else {
+            use.moving += tpi_price_seconds(price.copied, costs->copy_bytes_per_second) + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
+        } else if (tpi_price_is_transfer(op->kind) && op->kind != TP_OP_SEND) {
             const tp_region *moved = op->kind == TP_OP_RECV ? &op->write[0] : &op->read[0];
-            seconds += tpi_price_seconds(tpi_price_bytes(plan, costs, moved), costs->copy_bytes_per_second);
+            use.moving += tpi_price_seconds(tpi_price_bytes(plan, costs, moved), costs->copy_bytes_per_second);
         }
     }
-    return seconds;
+    for (int lane = 0; lane < TP_LANES; lane++)
+        use.lanes += used[lane];
+    return use;
 }
 
-/* What the simulation does not know: lanes without a core of their own take from compute what they did beside it. */
-static double stolen(const tp_machine *machine, const tp_timeline *timeline, const tp_plan_costs *costs)
+/* Lanes without a core of their own take from compute what they do, and the core has to switch to each of their ops and back. The simulator does not know
+ * of cores: that time is spread over the GEMMs, so that it costs nothing where these wait for transfers anyway. Returns it. */
+static double charge_lanes(const tp_machine *machine, const tp_plan *plan, tp_plan_costs *costs)
 {
-    if (!machine->lanes_share_cores || timeline->comm_seconds <= 0)
+    lane_use use = use_of_lanes(plan, costs);
+    double stolen = use.moving + use.ops * machine->lane_seconds + use.lanes * machine->start_seconds, computing = 0;
+    for (int i = 0; i < plan->rank[0].count; i++)
+        if (plan->rank[0].op[i].kind == TP_OP_GEMM || plan->rank[0].op[i].kind == TP_OP_COMPUTE)
+            computing += tpi_price_compute(plan, costs, &plan->rank[0].op[i]);
+    if (!machine->lanes_share_cores || computing <= 0)
         return 0;
-    double beside = 1 - fmin(timeline->exposed_seconds / timeline->comm_seconds, 1);
-    return lane_work(timeline, costs) * beside;
+    double slower = 1 + stolen / computing;
+    for (int part = 0; part < TP_PLAN_PARTS; part++) {
+        costs->gemm_seconds[part] *= slower;
+        costs->gemm_overhead[part] *= slower;
+    }
+    costs->compute_seconds *= slower;
+    return stolen;
 }
 
-static tp_status predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, const tp_plan *plan,
-                         tp_overlap_candidate *out)
+tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_overlap_candidate *out)
 {
     tp_plan_costs costs;
     tp_timeline *timeline;
+    if (out == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_predict: out is NULL");
     TPI_TRY(tp_overlap_costs(machine, shape, plan, &costs));
+    double gemm = tpi_price_uncut(plan, &costs, 0);
+    double stolen = charge_lanes(machine, plan, &costs);
     TPI_TRY(tp_plan_simulate(plan, &costs, &timeline));
-    *out = (tp_overlap_candidate){.algorithm = desc->algorithm,
-                                  .chunks = desc->chunks,
-                                  .seconds = timeline->seconds + stolen(machine, timeline, &costs),
+    *out = (tp_overlap_candidate){.algorithm = (tp_overlap)plan->algorithm,
+                                  .chunks = plan->chunks,
+                                  .seconds = timeline->seconds,
+                                  .gemm_seconds = gemm,
                                   .comm_seconds = timeline->comm_seconds,
                                   .exposed_seconds = timeline->exposed_seconds,
-                                  .hidden = timeline->hidden};
+                                  .lane_seconds = stolen};
+    double shorter = fmin(gemm, out->comm_seconds);
+    out->hidden = shorter > 0 ? (gemm + out->comm_seconds - out->seconds) / shorter : 0;
     tp_timeline_destroy(timeline);
     return TP_OK;
+}
+
+/* Faster than none beyond doubt. */
+static bool beats_none(const tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
+{
+    return candidate->seconds + LANE_DOUBT * candidate->lane_seconds < choice->candidate[0].seconds * (1 - NOISE);
 }
 
 static void add_candidate(tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
 {
     choice->candidate[choice->candidates++] = *candidate;
     bool first = choice->candidates == 1;
-    if (first || candidate->seconds < choice->seconds * (1 - CHUNK_GAIN)) {
+    if (first || (candidate->seconds < choice->seconds * (1 - CHUNK_GAIN) && beats_none(choice, candidate))) {
         choice->algorithm = candidate->algorithm;
         choice->chunks = candidate->chunks;
         choice->seconds = candidate->seconds;
@@ -109,21 +143,19 @@ static void add_candidate(tp_overlap_choice *choice, const tp_overlap_candidate 
 static void conclude(const tp_overlap_shape *shape, tp_overlap_choice *choice)
 {
     double none = choice->candidate[0].seconds, gain = none > 0 ? 1 - choice->seconds / none : 0;
-    if (choice->algorithm != TP_OVERLAP_NONE && gain > NOISE) {
+    if (choice->algorithm != TP_OVERLAP_NONE) {
         int tenths = (int)(gain * 1000);
         snprintf(choice->reason, sizeof choice->reason, "%s takes %d.%d %% less than none", tp_overlap_name(choice->algorithm), tenths / 10,
                  tenths % 10);
         return;
     }
-    choice->algorithm = TP_OVERLAP_NONE;
-    choice->chunks = 1;
-    choice->seconds = none;
     if (shape->ranks == 1)
         snprintf(choice->reason, sizeof choice->reason, "one rank: there is nothing to overlap");
     else if (choice->candidates == 1)
         snprintf(choice->reason, sizeof choice->reason, "no communication: there is nothing to overlap");
     else
-        snprintf(choice->reason, sizeof choice->reason, "nothing is faster than none by more than %d %%", (int)(NOISE * 100 + 0.5));
+        snprintf(choice->reason, sizeof choice->reason, "nothing is faster than none by more than %d %% and half of what its lanes take",
+                 (int)(NOISE * 100 + 0.5));
 }
 
 /* Choices for the shape with each of `count` numbers of rows. */
@@ -143,7 +175,9 @@ static tp_status choose_all(const tp_machine *machine, const tp_overlap_shape *s
             one.rows = rows[i];
             if (too_fine(&one, &desc[c]))
                 continue;
-            status = predict(machine, &one, &desc[c], plan, &candidate);
+            status = tp_overlap_predict(machine, &one, plan, &candidate);
+            candidate.algorithm = desc[c].algorithm;
+            candidate.chunks = desc[c].chunks;
             if (status == TP_OK)
                 add_candidate(&out[i], &candidate);
         }

@@ -152,5 +152,7 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     out->transfer_overhead = machine->transfer_seconds;
     out->wait_seconds = machine->wait_seconds;
     out->link = machine->link;
+    if (machine->link.bytes_per_second > 0) /* who sleeps for an arrival wakes late, which holds up no later transfer: as a longer way does */
+        out->link.latency_seconds += machine->wake_seconds;
     return TP_OK;
 }

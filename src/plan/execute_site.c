@@ -16,13 +16,12 @@ static bool same_shape(const tp_overlap_shape *a, const tp_overlap_shape *b)
 
 static void describe_machine(const tp_ctx *ctx, tp_machine *out)
 {
-    if (ctx->desc.machine != NULL) {
-        *out = *ctx->desc.machine;
-        return;
-    }
     tp_machine_default(out);
-    if (ctx->desc.world != NULL)
-        out->link = tpi_world_link(ctx->desc.world);
+    if (ctx->desc.machine != NULL)
+        *out = *ctx->desc.machine;
+    tp_link link = ctx->desc.world != NULL ? tpi_world_link(ctx->desc.world) : (tp_link){0, 0};
+    if (link.bytes_per_second > 0) /* a modelled link is what it is, on whatever machine */
+        out->link = link;
 }
 
 typedef struct offer {
@@ -45,9 +44,8 @@ static tp_status agree(tp_ctx *ctx, tpi_auto *choice)
         mine->status = tp_overlap_table_fill(&machine, &choice->shape, &mine->table);
     }
     tp_status status = comm->table->exchange(ctx, comm, mine, all, sizeof *mine);
-    tp_status made = all[0].status == TP_ERR_MEMORY && comm->rank > 0 ? TP_ERR_PEER : all[0].status;
-    if (status == TP_OK && made != TP_OK)
-        status = tpi_refuse(ctx, made, "plan executor: rank 0 of %d could not choose an overlap algorithm", comm->size);
+    if (status == TP_OK && all[0].status != TP_OK)
+        status = tpi_refuse(ctx, all[0].status, "plan executor: rank 0 of %d could not choose an overlap algorithm", comm->size);
     choice->table = all[0].table;
     tpi_host_release(ctx, all, bytes);
     return status;

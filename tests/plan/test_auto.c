@@ -164,6 +164,49 @@ Test(auto, copies_on_shared_cores_are_not_free)
     cr_assert(choice.algorithm == TP_OVERLAP_PULL || choice.algorithm == TP_OVERLAP_RING || choice.algorithm == TP_OVERLAP_PIPELINE);
 }
 
+/* Lanes that share the compute thread's core take its time for each of their ops, and for themselves; where the core waits for the link anyway, nothing. */
+Test(auto, lanes_on_shared_cores_cost_time)
+{
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    tp_plan *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4), *none = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1);
+    tp_overlap_candidate at;
+    machine.lanes_share_cores = true;
+    machine.lane_seconds = 1e-3;
+    machine.start_seconds = 5e-3;
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, &at), TP_OK, "%s", tp_last_message());
+    tpt_same(at.seconds, 0.020 + 4 * 1e-3 + 5e-3, "four pulls on one lane");
+    tpt_same(at.gemm_seconds, 0.020, "the GEMM");
+    cr_assert(at.algorithm == TP_OVERLAP_PULL && at.chunks == 4);
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, none, &at), TP_OK);
+    tpt_same(at.seconds, 0.020, "no lanes");
+    machine.link.bytes_per_second = even_link / 10; /* 200 ms: what is left is the last chunk's GEMM, 9 ms / 20 ms longer than 20 ms / 8 */
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, &at), TP_OK);
+    tpt_same(at.seconds, 0.200 + (0.020 + 9e-3) / 8, "waiting for the link");
+    machine.lanes_share_cores = false;
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, &at), TP_OK);
+    tpt_same(at.seconds, 0.200 + 0.020 / 8, "cores of their own");
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, NULL), TP_ERR_ARGUMENT);
+    tp_plan_destroy(pull);
+    tp_plan_destroy(none);
+}
+
+/* Who sleeps for a modelled link wakes late; without one nobody sleeps. */
+Test(auto, waking_up_is_latency)
+{
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1);
+    tp_overlap_candidate at;
+    machine.wake_seconds = 3e-3;
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &at), TP_OK);
+    tpt_same(at.seconds, 0.020, "no link");
+    machine.link = (tp_link){2e-3, even_link};
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &at), TP_OK);
+    tpt_same(at.seconds, 0.040 + 2e-3 + 3e-3, "a link");
+    tp_plan_destroy(plan);
+}
+
 Test(auto, repeats)
 {
     tp_machine machine = ideal(1e8);

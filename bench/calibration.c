@@ -1,0 +1,315 @@
+/* The figures that the choice of an overlap needs, measured while all ranks work. */
+#include "calibration.h"
+
+#include "gemm_case.h"
+#include "plan/execute.h"
+#include "team.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+/* Rows of the curve; bytes of large and small messages. */
+enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN, POINTS = 8, LARGE = 4 << 20, SMALL = 64, DIRECT_ROWS = 384 };
+static const int64_t curve_rows[POINTS] = {1, 4, 16, 48, 96, 192, 384, 768};
+static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
+
+#define SAMPLE_SECONDS 0.04
+
+/* A link whose transfers are waited for asleep: bytes of a chunk, seconds that it takes, and a product that is longer. */
+enum { LINK_CHUNKS = 16, LINK_COLS = 64, LINK_ROWS = 16, LINK_GEMM_ROWS = 32 };
+#define LINK_SECONDS 2e-4
+#define LINK_CHUNK_BYTES ((double)LINK_COLS * LINK_ROWS * sizeof(float))
+
+typedef struct calibration {
+    bench_team team;
+    tp_machine machine; /* rank 0 fills it */
+} calibration;
+
+/* One rank at work. */
+typedef struct worker {
+    calibration *all;
+    tp_ctx *ctx;
+    int rank, ranks;
+    float *in, *out; /* LARGE bytes each */
+    int64_t count;   /* of floats, in all */
+    bench_gemm gemm;
+    tp_symmetric inputs;
+    int reads; /* whose input the product reads */
+    int chunks;
+    tpi_prepared *pull[2]; /* of one chunk, and of many */
+} worker;
+
+static tp_status measure(worker *w, tp_status (*fn)(void *arg), double *seconds)
+{
+    bench_team_plan plan = {.warmup = 2, .least = 5, .most = 256, .seconds = SAMPLE_SECONDS};
+    bench_team_figure figure;
+    tp_status status = bench_team_measure(&w->all->team, w->ctx, &plan, fn, w, &figure);
+    *seconds = figure.figure.seconds;
+    return status;
+}
+
+static tp_status run_gemm(void *arg)
+{
+    worker *w = arg;
+    bench_gemm_run(&w->gemm);
+    return w->gemm.status;
+}
+
+static tp_status time_gemm(worker *w, const bench_product *product, tp_dtype dtype, double *seconds)
+{
+    tp_status status = bench_gemm_open(&w->gemm, w->ctx, product, dtype, false);
+    if (status == TP_OK)
+        status = measure(w, run_gemm, seconds);
+    bench_gemm_close(&w->gemm);
+    return status;
+}
+
+/* More rows are never slower, since they could be cut; where it looks so, other work took the cores from the longer samples. */
+static void add_point(tp_machine *machine, tp_dtype dtype, int i, double flops)
+{
+    machine->gemm[dtype].rows[i] = (double)curve_rows[i];
+    machine->gemm[dtype].flops[i] = i > 0 ? fmax(flops, machine->gemm[dtype].flops[i - 1]) : flops;
+    machine->gemm[dtype].points = i + 1;
+}
+
+static tp_status calibrate_gemm(worker *w)
+{
+    for (size_t d = 0; d < sizeof curve_dtypes / sizeof *curve_dtypes; d++)
+        for (int i = 0; i < POINTS; i++) {
+            bench_product product = {.layer = "calibrate", .tokens = curve_rows[i], .out = OUT, .in = IN, .variant = BENCH_NT};
+            double seconds;
+            tp_status status = time_gemm(w, &product, curve_dtypes[d], &seconds);
+            if (status != TP_OK)
+                return status;
+            if (w->rank > 0)
+                continue;
+            add_point(&w->all->machine, curve_dtypes[d], i, bench_product_flops(&product) / seconds);
+        }
+    bench_product tiny = {.layer = "calibrate", .tokens = 1, .out = 8, .in = 8, .variant = BENCH_NT};
+    double seconds;
+    tp_status status = time_gemm(w, &tiny, TP_DTYPE_F32, &seconds);
+    if (status == TP_OK && w->rank == 0)
+        w->all->machine.call_seconds = seconds;
+    return status;
+}
+
+static tp_status run_gather(void *arg)
+{
+    worker *w = arg;
+    tp_range mine = tp_shard_range(w->count, w->ranks, w->rank);
+    return tp_all_gather(w->ctx, tp_ctx_world(w->ctx), tp_tensor_1d(w->in, TP_DTYPE_F32, mine.end - mine.begin),
+                         tp_tensor_1d(w->out, TP_DTYPE_F32, w->count), NULL);
+}
+
+static tp_status run_scatter(void *arg)
+{
+    worker *w = arg;
+    tp_range mine = tp_shard_range(w->count, w->ranks, w->rank);
+    return tp_reduce_scatter(w->ctx, tp_ctx_world(w->ctx), tp_tensor_1d(w->in, TP_DTYPE_F32, w->count),
+                             tp_tensor_1d(w->out, TP_DTYPE_F32, mine.end - mine.begin), NULL, NULL);
+}
+
+static tp_status run_barrier(void *arg)
+{
+    worker *w = arg;
+    return tp_barrier(w->ctx, tp_ctx_world(w->ctx));
+}
+
+/* Seconds of a large and a small message. */
+static tp_status time_sizes(worker *w, tp_status (*fn)(void *arg), double *large, double *small)
+{
+    w->count = SMALL / (int64_t)sizeof(float) * w->ranks;
+    tp_status status = measure(w, fn, small);
+    w->count = LARGE / (int64_t)sizeof(float);
+    return status == TP_OK ? measure(w, fn, large) : status;
+}
+
+static tp_status calibrate_transfers(worker *w)
+{
+    double large = 0, small = 0, added = 0, added_small = 0, barrier = 0;
+    tp_status status = time_sizes(w, run_gather, &large, &small);
+    if (status == TP_OK)
+        status = time_sizes(w, run_scatter, &added, &added_small);
+    if (status == TP_OK)
+        status = measure(w, run_barrier, &barrier);
+    if (status != TP_OK || w->rank > 0)
+        return status;
+    tp_machine *machine = &w->all->machine;
+    machine->copy_bytes_per_second = LARGE / fmax(large - small, 1e-9);
+    machine->reduce_bytes_per_second = LARGE * (1 + 1.0 / w->ranks) / fmax(added - added_small, 1e-9);
+    machine->transfer_seconds = small;
+    machine->wait_seconds = barrier / 2;
+    return TP_OK;
+}
+
+/* Every rank writes its input anew, then multiplies the one that `reads` says. */
+static tp_status run_fresh(void *arg)
+{
+    worker *w = arg;
+    float *own = w->inputs.local;
+    for (int64_t i = 0; i < (int64_t)DIRECT_ROWS * IN; i++)
+        own[i] += 1;
+    tp_status status = tp_barrier(w->ctx, tp_ctx_world(w->ctx));
+    if (status != TP_OK)
+        return status;
+    w->gemm.args.a.data = w->inputs.peer[w->reads];
+    bench_gemm_run(&w->gemm);
+    return w->gemm.status == TP_OK ? tp_barrier(w->ctx, tp_ctx_world(w->ctx)) : w->gemm.status;
+}
+
+static tp_status calibrate_direct(worker *w)
+{
+    bench_product product = {.layer = "calibrate", .tokens = DIRECT_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
+    double own = 0, peer = 0, alone = 0;
+    tp_status status = tp_symmetric_create(w->ctx, tp_ctx_world(w->ctx), sizeof(float) * DIRECT_ROWS * IN, &w->inputs);
+    if (status != TP_OK)
+        return status;
+    status = bench_gemm_open(&w->gemm, w->ctx, &product, TP_DTYPE_F32, false);
+    const void *data = w->gemm.args.a.data;
+    w->reads = w->rank;
+    if (status == TP_OK)
+        status = measure(w, run_fresh, &own);
+    w->reads = (w->rank + 1) % w->ranks;
+    if (status == TP_OK)
+        status = measure(w, run_fresh, &peer);
+    w->gemm.args.a.data = data;
+    if (status == TP_OK)
+        status = measure(w, run_gemm, &alone);
+    bench_gemm_close(&w->gemm);
+    if (status == TP_OK && w->rank == 0)
+        w->all->machine.direct_slowdown = fmax(1 + (peer - own) / alone, 1);
+    tp_symmetric_destroy(w->ctx, tp_ctx_world(w->ctx), &w->inputs);
+    return status;
+}
+
+/* ---- lanes, on a modelled link ------------------------------------------------------------------------------------------------------------------ */
+
+static tp_status issue_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    (void)stream;
+    (void)op;
+    return run_gemm(tpi_run_job(run)->user);
+}
+
+/* A plan whose chunks cross the link while products run, one a chunk. */
+static tp_status run_pull(void *arg)
+{
+    static const tpi_plan_table table = {.issue = {[TP_OP_GEMM] = issue_gemm}};
+    worker *w = arg;
+    int64_t own = w->chunks * LINK_ROWS;
+    tpi_job job = {.table = &table, .user = w, .tokens = own * w->ranks};
+    job.view[TP_BUFFER_INPUT] = (tpi_view){w->in, TP_DTYPE_F32, LINK_COLS, LINK_COLS, own * w->rank};
+    job.view[TP_BUFFER_GATHERED] = job.view[TP_BUFFER_OUTPUT] = (tpi_view){w->out, TP_DTYPE_F32, LINK_COLS, LINK_COLS, 0};
+    return tpi_plan_run(w->pull[w->chunks > 1], &job);
+}
+
+/* The same products without it. */
+static tp_status run_products(void *arg)
+{
+    worker *w = arg;
+    for (int i = 0; i < 1 + (w->ranks - 1) * w->chunks; i++) {
+        tp_status status = run_gemm(w);
+        if (status != TP_OK)
+            return status;
+    }
+    return TP_OK;
+}
+
+/* What the plan takes longer than its products. */
+static tp_status time_pull(worker *w, int chunks, double *more)
+{
+    const tp_plan_desc desc = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
+    bench_team_figure with, without;
+    const bench_team_part parts[] = {{run_pull, w, &with, true}, {run_products, w, &without, true}};
+    const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.2};
+    w->chunks = chunks;
+    tp_status status = tpi_plan_get(w->ctx, tp_ctx_world(w->ctx), &desc, &w->pull[chunks > 1]);
+    if (status == TP_OK)
+        status = bench_team_compare(&w->all->team, w->ctx, &plan, parts, 2);
+    *more = with.figure.seconds - without.figure.seconds;
+    return status;
+}
+
+/* One chunk: a lane's start and end, and one op; many: that and as many. */
+static tp_status time_lanes(worker *w)
+{
+    double one = 0, many = 0;
+    tp_status status = time_pull(w, 1, &one);
+    if (status == TP_OK)
+        status = time_pull(w, LINK_CHUNKS, &many);
+    if (status != TP_OK || w->rank > 0)
+        return status;
+    tp_machine *machine = &w->all->machine;
+    machine->lane_seconds = fmax(many - one, 0) / ((w->ranks - 1) * (LINK_CHUNKS - 1));
+    machine->start_seconds = fmax(one - (w->ranks - 1) * machine->lane_seconds, 0);
+    return TP_OK;
+}
+
+static tp_status calibrate_lanes(worker *w)
+{
+    const bench_product product = {.layer = "calibrate", .tokens = LINK_GEMM_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
+    double gather = 0;
+    w->count = (int64_t)(LINK_CHUNK_BYTES / sizeof(float)) * w->ranks / (w->ranks - 1); /* a chunk's bytes arrive */
+    tp_status status = measure(w, run_gather, &gather);
+    if (status == TP_OK && w->rank == 0)
+        w->all->machine.wake_seconds = fmax(gather - LINK_SECONDS, 0);
+    if (status == TP_OK)
+        status = bench_gemm_open(&w->gemm, w->ctx, &product, TP_DTYPE_F32, false);
+    if (status == TP_OK)
+        status = time_lanes(w);
+    bench_gemm_close(&w->gemm);
+    return status;
+}
+
+static tp_status with_worker(tp_ctx *ctx, calibration *all, tp_status (*fn)(worker *w))
+{
+    worker w = {.all = all, .ctx = ctx, .rank = tp_ctx_rank(ctx), .ranks = all->team.ranks};
+    w.in = calloc(1, LARGE);
+    w.out = calloc(1, LARGE);
+    tp_status status = w.in != NULL && w.out != NULL ? fn(&w) : TP_ERR_MEMORY;
+    free(w.in);
+    free(w.out);
+    return status;
+}
+
+static tp_status calibrate_all(worker *w)
+{
+    if (w->rank == 0)
+        bench_progress("calibrate: products");
+    tp_status status = calibrate_gemm(w);
+    if (w->rank == 0)
+        bench_progress("calibrate: transfers");
+    if (status == TP_OK)
+        status = calibrate_transfers(w);
+    return status == TP_OK ? calibrate_direct(w) : status;
+}
+
+static tp_status plain_main(tp_ctx *ctx, void *arg)
+{
+    return with_worker(ctx, arg, calibrate_all);
+}
+
+static tp_status link_main(tp_ctx *ctx, void *arg)
+{
+    return with_worker(ctx, arg, calibrate_lanes);
+}
+
+int bench_calibrate(bench_call *call, int ranks, tp_machine *out)
+{
+    calibration *all = calloc(1, sizeof *all);
+    if (all == NULL)
+        return bench_fail(call, "out of memory");
+    bench_team_init(&all->team, ranks, call->machine.cores);
+    all->machine.threads = 1;
+    all->machine.lanes_share_cores = call->machine.cores < 2 * ranks;
+    snprintf(all->machine.name, sizeof all->machine.name, "%.70s, %d cores", call->machine.processor, call->machine.cores);
+    tp_run_options start = {.ranks = ranks, .ctx = {.version = TP_VERSION, .threads = 1}};
+    tp_status status = tp_run_ranks(&start, plain_main, all);
+    start.link = (tp_link){0, LINK_CHUNK_BYTES / LINK_SECONDS};
+    if (status == TP_OK)
+        status = tp_run_ranks(&start, link_main, all);
+    *out = all->machine;
+    free(all);
+    return status == TP_OK ? BENCH_OK : bench_fail(call, "calibration: %s", tp_last_message());
+}
