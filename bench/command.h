@@ -36,6 +36,7 @@ int bench_command_model(bench_call *call);
 int bench_command_sweep(bench_call *call);
 int bench_command_plan(bench_call *call);
 int bench_command_calibrate(bench_call *call);
+int bench_command_auto(bench_call *call);
 
 /* A refused option (nothing was done yet), and a failure on the way: set the message, return the status. */
 int bench_refuse(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));

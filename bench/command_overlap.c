@@ -1,4 +1,5 @@
 /* tp_bench linear, mlp, attention --overlap: rows for forward, backward and both, an algorithm and a number of chunks each. */
+#include "calibration.h"
 #include "overlap.h"
 
 #include <errno.h>
@@ -7,7 +8,7 @@
 #include <string.h>
 
 enum {
-    OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, PASS, OVERLAP, CHUNKS, LINK, COMPUTE, COMM, PLAIN, FUSED, HIDDEN, BOUND, SHARE, SPEEDUP, SAME,
+    OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, PASS, OVERLAP, CHUNKS, LINK, COMPUTE, COMM, PLAIN, FUSED, HIDDEN, BOUND, SHARE, SPEEDUP, SIMULATED, RATIO, SAME,
     KEPT, TOTAL, FITS, COLUMNS
 };
 
@@ -16,6 +17,7 @@ static const bench_column columns[COLUMNS] = {
     {"threads", "each", 0, false}, {"sequence parallel", "", 0, false}, {"on", "", 0, true}, {"pass", "", 0, true},       {"overlap", "", 0, true},
     {"chunks", "", 0, false},     {"link", "GB/s", 4, false},  {"t_gemm", "us", 5, false}, {"t_comm", "us", 5, false},   {"t_none", "us", 5, false},
     {"t_fused", "us", 5, false},  {"hidden", "", -3, false},   {"bound", "", -3, false},   {"share", "", -3, false},     {"speed-up", "over none", -3, false},
+    {"simulated", "us", 5, false}, {"fused / simulated", "", -3, false},
     {"same bits", "", 0, true},   {"kept", "samples", 0, false}, {"of", "samples", 0, false}, {"ranks <= cores", "", 0, false},
 };
 
@@ -71,6 +73,11 @@ static void add_figures(overlap_case *c, const bench_overlap_figures *figures, i
     bench_real(table, bench_hidden_bound(c->shape.overlap, bench_chunks_of(c->shape.overlap, c->ranks, c->shape.chunks)));
     bench_real(table, bench_link_modelled(c->call) ? NAN : compute / fused);
     bench_real(table, plain / fused);
+    double simulated = 0;
+    for (int i = 0; i < count; i++)
+        simulated += figures[i].simulated; /* NaN stays NaN */
+    bench_real(table, simulated * 1e6);
+    bench_real(table, fused / simulated);
 }
 
 /* Clean samples of the part that has fewest. */
@@ -124,7 +131,7 @@ static int fail(bench_call *call, const bench_overlap_job *job, tp_status status
 static int run_algorithm(overlap_case *c)
 {
     bench_call *call = c->call;
-    bench_overlap_figures figures[2] = {{.different = 0}};
+    bench_overlap_figures figures[2] = {{.simulated = NAN}, {.simulated = NAN}};
     for (int pass = 0; pass < 2; pass++) {
         bench_progress("%s: %s, %d ranks, %s, %d chunks, %s", call->table.command, tp_dtype_name(c->shape.dtype), c->ranks,
                        bench_overlap_names[c->shape.overlap], c->shape.chunks, pass_names[pass]);
@@ -139,6 +146,10 @@ static int run_algorithm(overlap_case *c)
                                    .reference = call->options.no_check ? NULL : &c->reference,
                                    .figures = &figures[pass],
                                    .trace = c->trace};
+        if (bench_link_modelled(call) && c->ranks > 1) {
+            job->machine = call->costs;
+            job->machine.lanes_share_cores = call->machine.cores < 2 * c->ranks;
+        }
         tp_status status = bench_overlap_run(job);
         int failed = status == TP_OK ? BENCH_OK : fail(call, job, status);
         free(job);
@@ -229,6 +240,18 @@ static int write_trace(bench_call *call, const bench_trace *trace)
     return fclose(file) == 0 && good ? BENCH_OK : bench_fail(call, "--trace %s: could not be written", call->options.trace);
 }
 
+/* Costs for the simulator: those of --machine, or measured now. */
+static int calibrate(bench_call *call)
+{
+    const bench_list *ranks = &call->options.ranks;
+    int64_t most = 0;
+    for (int i = 0; i < ranks->count; i++)
+        most = ranks->value[i] > most ? ranks->value[i] : most;
+    if (!bench_link_modelled(call) || call->options.machine_file != NULL || most < 2)
+        return BENCH_OK;
+    return bench_calibrate(call, most < call->machine.cores ? (int)most : call->machine.cores > 1 ? call->machine.cores : 2, &call->costs);
+}
+
 static void add_notes(bench_call *call)
 {
     bench_table *table = &call->table;
@@ -239,6 +262,8 @@ static void add_notes(bench_call *call)
     if (bench_link_modelled(call))
         bench_note(table, "modelled link%s: latency %.3g us; t_comm holds sleeps' overruns, which can lift hidden above its bound",
                    call->options.link_gemm ? ", as fast as makes its transfers as long as t_gemm" : "", call->options.link_latency * 1e6);
+    if (bench_link_modelled(call))
+        bench_note(table, "simulated: the plans of the pass, their GEMMs together as long as t_gemm, other costs of machine '%s'", call->costs.name);
     bench_note(table, "samples of t_fused are all kept: its own lanes take cores from the compute thread; of the others those without a switch");
     if (!call->options.no_check)
         bench_note(table, "same bits: output, input gradient and all weight gradients, gathered, against none and against one rank");
@@ -256,11 +281,15 @@ int bench_command_overlap(bench_call *call, const bench_layer_shape *shape)
     if (options->trace != NULL && trace == NULL)
         return bench_fail(call, "out of memory");
     bench_list_default(&options->chunk_counts, 1, (const int64_t[]){0});
+    int status = calibrate(call);
+    if (status != BENCH_OK) {
+        free(trace);
+        return status;
+    }
     bench_begin(call, columns, COLUMNS);
     call->table.plot = (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = FITS, .groups = 4, .group = {DTYPE, RANKS, PASS, OVERLAP}};
     snprintf(call->table.title, sizeof call->table.title, "%s layer, overlap of communication%s", call->table.command,
              bench_link_modelled(call) ? " on a modelled link" : "");
-    int status = BENCH_OK;
     for (int i = 0; i < options->dtypes.count && status == BENCH_OK; i++)
         status = run_dtype(call, shape, (tp_dtype)options->dtypes.value[i], trace);
     if (status == BENCH_OK && trace != NULL)

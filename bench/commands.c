@@ -26,8 +26,9 @@ const bench_command bench_command_table[] = {
     {"linear", BENCH_LINEAR, bench_command_layer, "a linear layer, forward and backward",
      "Times forward and backward (input and weight gradients) on each degree, and compares all results bit for bit with those of the first degree.\n"
      "--overlap measures in turns the GEMMs alone (t_gemm), the transfers alone (t_comm), the pass without overlap (t_none) and with it (t_fused): hidden =\n"
-     "(t_gemm + t_comm - t_fused) / min(t_gemm, t_comm), beside the bound of that many chunks; share = t_gemm / t_fused where no link is modelled. Bits are\n"
-     "compared with those of none and of one rank.\n",
+     "(t_gemm + t_comm - t_fused) / min(t_gemm, t_comm), beside the bound of that many chunks; share = t_gemm / t_fused where no link is modelled. With --link\n"
+     "simulated is what the simulator says of the plans that the pass ran: with costs of --machine or of a calibration made before, and GEMMs as fast as t_gemm.\n"
+     "Bits are compared with those of none and of one rank.\n",
      "  tp_bench linear\n  tp_bench linear --overlap ring,pull --chunks 4,8 --link gemm --sequence-parallel --hidden 1024 --ffn 4096 --batch 8\n  tp_bench linear --kind row --hidden 768 --ffn 3072 --batch 4 --sequence 128 --ranks 1,2\n"},
     {"mlp", BENCH_MLP, bench_command_layer, "a feed-forward layer, forward and backward",
      "As linear.\n", "  tp_bench mlp --activation swiglu --dtype bf16\n  tp_bench mlp --overlap direct --sequence-parallel\n  tp_bench mlp --model gpt2 --ranks 1,2 --threads 1\n"},
@@ -57,6 +58,11 @@ const bench_command bench_command_table[] = {
      "All ranks work at once: GEMM rates by rows, copying out of a peer's memory, adds, fixed costs of calls, transfers and waits. The file is text; `plan\n"
      "--machine FILE` and TP_OVERLAP_AUTO read it. --link puts a modelled link between ranks into the file.\n",
      "  tp_bench calibrate\n  tp_bench calibrate --ranks 2 --out machine.txt\n"},
+    {"auto", BENCH_AUTO, bench_command_auto, "what --overlap auto chooses, against every fixed choice and against none",
+     "Runs a grid of linear, feed-forward and attention layers, forward and backward, without a link and on a quick and a slow modelled one (--link: on that\n"
+     "one). auto / best: its time over that of the best fixed choice; auto / none: over none's; none / none: a second layer with none, which is noise. auto\n"
+     "goes by --machine, or by a calibration made before. Several plans of one pass are parted by semicolons.\n",
+     "  tp_bench auto\n  tp_bench auto --tokens 64,1024 --dtype f32 --link 5us,2GB/s --explain\n  tp_bench auto --machine machine.txt --csv auto.csv\n"},
     {NULL, 0, NULL, NULL, NULL, NULL},
 };
 

@@ -6,6 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Elements of the pattern that any_values asks for. */
+#define PATTERN 1024
+
 static int64_t tokens_of(const bench_layer_shape *shape)
 {
     return shape->batch * shape->sequence;
@@ -45,6 +48,37 @@ static void fill_part(const bench_part_of *part, const char *name, uint64_t seed
     }
 }
 
+/* The first values written out, the others copied from them. */
+static void fill_pattern(const tp_tensor *tensor)
+{
+    int64_t count = tp_tensor_elements(*tensor), first = count < PATTERN ? count : PATTERN;
+    size_t size = tp_dtype_size(tensor->dtype);
+    for (int64_t i = 0; i < first; i++)
+        bench_store_real(tensor->data, tensor->dtype, i, (double)(i * 7 % 13 - 6) * 0.0625);
+    for (int64_t i = first; i < count; i += PATTERN)
+        memcpy((char *)tensor->data + (size_t)i * size, tensor->data, (size_t)(count - i < PATTERN ? count - i : PATTERN) * size);
+}
+
+static void fill_side(const bench_layer *layer, const bench_part_of *part, const char *name)
+{
+    if (layer->shape.any_values)
+        fill_pattern(&part->tensor);
+    else
+        fill_part(part, name, tp_ctx_seed(layer->ctx));
+}
+
+static tp_status fill_params(bench_layer *layer)
+{
+    if (!layer->shape.any_values)
+        return tp_params_init(layer->ctx, layer->param, layer->params);
+    tp_status status = TP_OK;
+    for (int i = 0; i < layer->params && status == TP_OK; i++) {
+        fill_pattern(&layer->param[i]->value);
+        status = tp_param_touch(layer->ctx, layer->param[i]);
+    }
+    return status;
+}
+
 static tp_status open_buffers(bench_layer *layer)
 {
     const bench_layer_shape *shape = &layer->shape;
@@ -59,8 +93,8 @@ static tp_status open_buffers(bench_layer *layer)
         if (status != TP_OK)
             return status;
     }
-    fill_part(&layer->x, "input", tp_ctx_seed(layer->ctx));
-    fill_part(&layer->dy, "gradient", tp_ctx_seed(layer->ctx));
+    fill_side(layer, &layer->x, "input");
+    fill_side(layer, &layer->dy, "gradient");
     layer->bytes = layer->table->saved_bytes(layer->object, &layer->pass);
     return tp_ctx_allocate(layer->ctx, TP_MEMORY_SAVED, layer->bytes, &layer->memory);
 }
@@ -77,23 +111,40 @@ tp_status bench_layer_open(bench_layer *layer, tp_ctx *ctx, const bench_layer_sh
     layer->params = layer->table->params(layer->object, layer->param, BENCH_LAYER_PARAMS);
     status = open_buffers(layer);
     if (status == TP_OK)
-        status = tp_params_init(ctx, layer->param, layer->params);
+        status = fill_params(layer);
     return status == TP_OK ? tp_params_zero_grad(ctx, layer->param, layer->params) : status;
 }
 
-void bench_layer_close(bench_layer *layer)
+static void close_buffers(bench_layer *layer)
 {
-    if (layer->ctx == NULL)
-        return;
     bench_part_of *const parts[] = {&layer->x, &layer->y, &layer->dy, &layer->dx};
     for (int i = 0; i < 4; i++)
         if (parts[i]->tensor.data != NULL)
             tp_ctx_release(layer->ctx, TP_MEMORY_SAVED, parts[i]->tensor.data, parts[i]->bytes);
     if (layer->memory != NULL)
         tp_ctx_release(layer->ctx, TP_MEMORY_SAVED, layer->memory, layer->bytes);
+    layer->memory = NULL;
+    for (int i = 0; i < 4; i++)
+        parts[i]->tensor.data = NULL;
+}
+
+void bench_layer_close(bench_layer *layer)
+{
+    if (layer->ctx == NULL)
+        return;
+    close_buffers(layer);
     if (layer->object != NULL)
         layer->table->destroy(layer->object);
     *layer = (bench_layer){0};
+}
+
+tp_status bench_layer_reshape(bench_layer *layer, int64_t batch, int64_t sequence)
+{
+    close_buffers(layer);
+    layer->shape.batch = batch;
+    layer->shape.sequence = sequence;
+    layer->pass = (tp_pass){.tokens = tokens_of(&layer->shape), .sequences = batch};
+    return open_buffers(layer);
 }
 
 tp_status bench_layer_forward(void *arg)

@@ -18,6 +18,7 @@ typedef struct bench_layer_shape {
     float dropout;
     tp_dtype dtype;
     int64_t batch, sequence;
+    bool any_values; /* for timing only: weights and inputs are a short pattern, not random numbers, which take longer to make */
 } bench_layer_shape;
 
 struct bench_layer;
@@ -74,6 +75,9 @@ typedef struct bench_layer_reference {
 
 tp_status bench_layer_open(bench_layer *layer, tp_ctx *ctx, const bench_layer_shape *shape);
 void bench_layer_close(bench_layer *layer);
+
+/* The same layer on another number of tokens, with new buffers. */
+tp_status bench_layer_reshape(bench_layer *layer, int64_t batch, int64_t sequence);
 
 /* For bench_team_measure. */
 tp_status bench_layer_forward(void *layer);

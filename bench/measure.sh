@@ -1,21 +1,35 @@
 #!/bin/bash
-# Measures what bench/results/ records, on an idle machine, in less than eight minutes. See --help.
+# Measures what bench/results/ records, on an idle machine, in less than twelve minutes. See --help.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tools/setup.sh
 
 if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
     cat <<'TEXT'
-usage: bench/measure.sh [--quick] [NAME]
+usage: bench/measure.sh [--quick] [--only PART,...] [NAME]
 
 Builds the release preset and runs tp_bench: products, collectives, scaling, layers, a model, overlap. Results go to bench/results/NAME/
-(NAME: by default the processor and its number of cores), one CSV a command, each beginning with the command, the commit and the machine;
-bench/results/summary.md holds the goals beside the figures. Run it on an idle machine. --quick: a few samples of everything, to see that it runs.
+(NAME: by default the processor and its number of cores), one CSV a command, each beginning with the command, the commit and the machine's load;
+bench/results/summary.md, made from all CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
+
+--only: some parts, the others' files stay:
+  info gemm threads sweep collective attention model overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention
+  auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: overlap, direct, plans; "none" only writes the summary
+--quick: a few samples of everything, to see that it runs
 TEXT
     exit 0
 fi
 quick=
-[ "${1:-}" = --quick ] && { quick=yes; shift; }
+only=
+while :; do
+    case ${1:-} in
+    --quick) quick=yes ;;
+    --only) only=${2:?"--only: which parts?"} && shift ;;
+    -*) echo "bench/measure.sh: unknown option $1" >&2 && exit 2 ;;
+    *) break ;;
+    esac
+    shift
+done
 
 say "building (release)"
 configure_and_build release "$(nproc)" tp_bench || exit 1
@@ -24,12 +38,23 @@ commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
 machine=$("$program" info --seconds 0.001 --csv | awk -F, '$1 == "processor" || $1 == "cores" { printf "%s-", $2 }' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 folder=bench/results/${1:-${machine%-}}
 mkdir -p "$folder" || exit 1
-load=$(cut -d' ' -f1 /proc/loadavg 2>/dev/null || echo unknown)
+load=$(cut -d' ' -f1 /proc/loadavg 2>/dev/null || echo unknown) # before: later it is our own
 failed=0
 began=$SECONDS
 
+# wanted PART: --only says so, by its name or the beginning of it.
+wanted() {
+    local part
+    [ -n "$only" ] || return 0
+    for part in ${only//,/ }; do
+        case $1 in "$part" | "$part"-*) return 0 ;; esac
+    done
+    return 1
+}
+
 # record FILE ARGUMENT...: one command's rows, under its command line.
 record() {
+    wanted "$1" || return 0
     local file=$folder/$1.csv words
     shift
     words="tp_bench $*"
@@ -66,11 +91,17 @@ fi
     record overlap-column linear --kind column "${chunked[@]}" --batch 8 $(brief 0.4)
     record overlap-row linear --kind row "${chunked[@]}" --batch 8 $(brief 0.4)
     record overlap-mlp mlp "${chunked[@]}" --batch 4 $(brief 0.5)
+    record overlap-attention attention --overlap "ring,pipeline,pull" --chunks "4,16" --link gemm --sequence-parallel --hidden 768 --heads 12 --sequence 128 --dtype f32 --batch 4 $(brief 0.3)
     record direct-mlp mlp --overlap none,direct --sequence-parallel --hidden 768 --ffn 3072 --batch 4 --sequence 128 $(brief 0.8)
     record direct-attention attention --overlap none,direct --sequence-parallel --hidden 768 --heads 12 --batch 4 --sequence 128 $(brief 0.8)
+    if [ -n "$quick" ]; then record auto auto --dtype f32 --tokens 40 --seconds 0.005 --samples 3; else record auto auto --seconds 0.03; fi
+    # Simulated: GEMMs of 10 ms, and links over which (n - 1)/n of 16 MB take as long.
+    simulated=(plan --algorithm "ring,pipeline,pull" --pattern "gather-gemm,gemm-scatter,backward,chain,chain-backward" --chunks "8,16")
+    record plans-4 "${simulated[@]}" --ranks 4 --link 5e-6,1.2e9
+    record plans-8 "${simulated[@]}" --ranks 8 --link 5e-6,1.4e9
 }
 
-awk -v commit="$commit" -v day="$(date -u +%Y-%m-%d)" -v load="$load" -v folder="${folder#bench/results/}" -v quick="$quick" -f bench/summary.awk \
+awk -v commit="$commit" -v day="$(date -u +%Y-%m-%d)" -v folder="${folder#bench/results/}" -v quick="$quick" -f bench/summary.awk \
     "$folder"/*.csv >bench/results/summary.md || failed=$((failed + 1))
 say "bench/results/summary.md, after $((SECONDS - began)) s"
 cat bench/results/summary.md

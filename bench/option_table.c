@@ -37,13 +37,13 @@ static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 #define TIMED (BENCH_ALL & ~(BENCH_PLAN | BENCH_CALIBRATE))
 
 const bench_option bench_option_table[] = {
-    {"ranks", 't', BENCH_OPTION_INTEGERS, AT(ranks), RANKED | BENCH_PLAN | BENCH_CALIBRATE, 1, 64, NULL, "1,2,4,8",
+    {"ranks", 't', BENCH_OPTION_INTEGERS, AT(ranks), RANKED | BENCH_PLAN | BENCH_CALIBRATE | BENCH_AUTO, 1, 64, NULL, "1,2,4,8",
      "tensor-parallel degrees (thread ranks)"},
-    {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), BENCH_LAYERS | BENCH_MODEL | BENCH_GEMM, 1, 256, NULL, "N",
+    {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), BENCH_LAYERS | BENCH_MODEL | BENCH_GEMM | BENCH_AUTO, 1, 256, NULL, "N",
      "compute threads a rank (gemm: a caller); default: cores / ranks, at least 1 (gemm: 1)"},
     {"threads", 0, BENCH_OPTION_INTEGERS, AT(thread_counts), BENCH_SWEEP, 1, 256, NULL, "1,2",
      "compute threads a rank; several: each degree with each of them (weak scaling: the first); default 1"},
-    {"isa", 0, BENCH_OPTION_CHOICE, AT(isa), RANKED | BENCH_GEMM, 0, 0, bench_isa_names, "NAME",
+    {"isa", 0, BENCH_OPTION_CHOICE, AT(isa), RANKED | BENCH_GEMM | BENCH_AUTO, 0, 0, bench_isa_names, "NAME",
      "instruction set; forcing one that the machine lacks is refused"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
 
@@ -111,11 +111,13 @@ const bench_option bench_option_table[] = {
      "none bulk ring pipeline pull direct auto: of collectives with GEMMs; linear, mlp, attention: how much of the communication it hides"},
     {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), SHAPED, 0, 16, NULL, "4,8",
      "of --overlap: pieces that a rank's tokens are cut into; 0: the algorithm's default"},
-    {"link", 0, BENCH_OPTION_TEXT, AT(link), RANKED, 0, 0, NULL, "LAT,BW",
+    {"tokens", 0, BENCH_OPTION_INTEGERS, AT(token_counts), BENCH_AUTO, 1, 1e6, NULL, "40,200", "tokens of a pass; default 40,200,520"},
+    {"link", 0, BENCH_OPTION_TEXT, AT(link), RANKED | BENCH_AUTO, 0, 0, NULL, "LAT,BW",
      "put a modelled link between ranks: 5us,2GB/s, or seconds and bytes/s; gemm with --overlap: as long as the GEMMs; rows are labelled"},
-    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), SHAPED, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
+    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), SHAPED | BENCH_AUTO, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_LAYERS & ~BENCH_BLOCK, 0, 0, NULL, NULL,
      "with --overlap auto: of each combination the candidates, their predicted times and why one was taken; on standard error if the table is not printed"},
+    {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_AUTO, 0, 0, NULL, NULL, "every fixed choice's time, on standard error"},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_LAYERS & ~BENCH_BLOCK, 0, 0, NULL, "FILE",
      "with --overlap: when each op of one call ran on each rank, for Chrome or Perfetto; the last row's"},
 
@@ -149,11 +151,11 @@ const bench_option bench_option_table[] = {
     {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), TIMED & ~BENCH_MODELS, 1, 4096, NULL, "N", "most samples of one figure"},
     {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), TIMED & ~BENCH_INFO, 0, 1000, NULL, "N", "calls or steps before the timing"},
     {"seconds", 0, BENCH_OPTION_REAL, AT(seconds), TIMED & ~BENCH_MODELS, 0.001, 3600, NULL, "X", "time budget of one figure"},
-    {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), TIMED & ~BENCH_INFO, 0, 0, NULL, NULL, "leave out the correctness pass"},
+    {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), TIMED & ~(BENCH_INFO | BENCH_AUTO), 0, 0, NULL, NULL, "leave out the correctness pass"},
 
     {"json", 0, BENCH_OPTION_OUTPUT, AT(json), BENCH_ALL, 0, 0, NULL, "[FILE]", "write JSON to FILE, or to standard output instead of the table"},
     {"csv", 0, BENCH_OPTION_OUTPUT, AT(csv), BENCH_ALL, 0, 0, NULL, "[FILE]", "write CSV, in the same manner"},
-    {"plot", 0, BENCH_OPTION_TEXT, AT(plot), BENCH_ALL & ~(BENCH_INFO | BENCH_CALIBRATE), 0, 0, NULL, "FILE", "draw into FILE.svg or FILE.png with gnuplot"},
+    {"plot", 0, BENCH_OPTION_TEXT, AT(plot), BENCH_ALL & ~(BENCH_INFO | BENCH_CALIBRATE | BENCH_AUTO), 0, 0, NULL, "FILE", "draw into FILE.svg or FILE.png with gnuplot"},
     {"help", 'h', BENCH_OPTION_FLAG, AT(help), BENCH_ALL, 0, 0, NULL, NULL, "this text"},
     {NULL, 0, BENCH_OPTION_FLAG, 0, 0, 0, 0, NULL, NULL, NULL},
 };

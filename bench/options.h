@@ -27,9 +27,10 @@ enum {
     BENCH_SWEEP = 256,
     BENCH_PLAN = 512,
     BENCH_CALIBRATE = 1024,
+    BENCH_AUTO = 2048,
     BENCH_LAYERS = BENCH_LINEAR | BENCH_MLP | BENCH_ATTENTION | BENCH_BLOCK,
     BENCH_MODELS = BENCH_MODEL | BENCH_SWEEP,
-    BENCH_ALL = 2047
+    BENCH_ALL = 4095
 };
 
 typedef struct bench_list {
@@ -87,6 +88,7 @@ typedef struct bench_options {
     int64_t iterations;
     /* plans */
     bench_list overlaps, patterns, chunk_counts;
+    bench_list token_counts;
     bool verify, print_text, run, explain;
     int64_t rows, cols, inner, plan_bytes;
     double gemm_ms, compute_ms;

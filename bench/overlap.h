@@ -6,6 +6,8 @@
 #include "parallel.h"
 #include "trace_file.h"
 
+#include "plan/execute_state.h"
+
 /* (compute + comm - fused) / min(compute, comm); NaN where one of them is 0, or communication is under 1 us or 1 % of `fused`. */
 double bench_hidden(double compute, double comm, double fused);
 
@@ -21,7 +23,11 @@ typedef struct bench_overlap_figures {
     double moved;        /* bytes over one rank's link */
     double different;    /* values that differ from those of `none` */
     double from_first;   /* values of `none` that differ from those of one rank */
+    double simulated;    /* seconds of `fused` by the simulator; NaN: not simulated */
 } bench_overlap_figures;
+
+/* Plans that one pass of a layer runs, at most. */
+#define BENCH_OVERLAP_NOTES 32
 
 typedef struct bench_overlap_job {
     bench_call *call;
@@ -35,10 +41,16 @@ typedef struct bench_overlap_job {
     bench_team team;
     bench_overlap_figures *figures;
     bench_trace *trace; /* NULL: none */
+    tp_machine machine; /* costs for the simulator; no points of a curve: it is not asked */
+    tpi_run_note notes[BENCH_OVERLAP_NOTES]; /* what rank 0 ran */
+    int noted;
 } bench_overlap_job;
 
 /* Runs a world of ranks. On failure tp_last_message() says why. */
 tp_status bench_overlap_run(bench_overlap_job *job);
+
+/* Seconds of the pass whose plans were noted, its GEMMs taking together what they took alone. */
+tp_status bench_overlap_simulate(const bench_overlap_job *job, double *seconds);
 
 /* Prints the table and the reason of every choice that AUTO made in this rank's layers. */
 tp_status bench_overlap_explain(const bench_overlap_job *job, tp_ctx *ctx);

@@ -89,6 +89,25 @@ static tp_status check(bench_overlap_job *job, tp_ctx *ctx, rank_case *c)
     return meet_reference(job, ctx, &c->fused, &job->plain, &job->figures->different);
 }
 
+/* One more pass, of which rank 0 notes what its plans work on, to simulate them. */
+static tp_status simulate(bench_overlap_job *job, tp_ctx *ctx, tp_status (*pass)(void *), bench_layer *layer)
+{
+    struct tpi_executor *executor = ctx->executor;
+    bool root = tp_ctx_rank(ctx) == 0 && executor != NULL;
+    job->figures->simulated = NAN;
+    if (root) {
+        executor->notes = job->notes;
+        executor->note_capacity = BENCH_OVERLAP_NOTES;
+    }
+    tp_status status = pass(layer);
+    if (!root)
+        return status;
+    job->noted = executor->noted;
+    executor->notes = NULL;
+    executor->noted = 0;
+    return status == TP_OK ? bench_overlap_simulate(job, &job->figures->simulated) : status;
+}
+
 static tp_status measure(bench_overlap_job *job, tp_ctx *ctx, rank_case *c)
 {
     const bench_options *options = &job->call->options;
@@ -106,6 +125,8 @@ static tp_status measure(bench_overlap_job *job, tp_ctx *ctx, rank_case *c)
         return bench_team_compare(&job->team, ctx, &plan, parts, 1);
     TPI_TRY(bench_layer_forward(&c->fused));
     TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, 4));
+    if (job->machine.gemm[TP_DTYPE_F32].points > 0)
+        TPI_TRY(simulate(job, ctx, pass, &c->fused));
     return job->trace != NULL ? bench_trace_run(job->trace, ctx, pass, &c->fused) : TP_OK;
 }
 

@@ -30,9 +30,38 @@ function goal(what, least, reached, most, clean) {
     lines[++line_count] = sprintf("| %s | %s | %s | %s |", what, percent(least), percent(reached), clean == "0" ? "disturbed" : verdict(least, reached, most))
 }
 
+# A ratio that must not be above `most`.
+function limit(what, most, reached) {
+    lines[++line_count] = sprintf("| %s | at most %.2f | %s | %s |", what, most, reached == "" ? "not measured" : sprintf("%.3f", reached),
+        reached == "" ? "-" : reached + 0 <= most ? "met" : "missed")
+}
+
+# Sorts list[1..count].
+function sort(list, count,    i, j, value) {
+    for (i = 2; i <= count; i++) {
+        value = list[i]
+        for (j = i - 1; j > 0 && list[j] > value; j--)
+            list[j + 1] = list[j]
+        list[j + 1] = value
+    }
+}
+
+function median(list, count) { return count == 0 ? "" : count % 2 ? list[(count + 1) / 2] : (list[count / 2] + list[count / 2 + 1]) / 2 }
+
 FNR == 1 { header = 0; file = FILENAME; sub(/.*\//, "", file); sub(/\.csv$/, "", file) }
 { sub(/\r$/, "") }
-/^#/ { if (FNR == 1) command[file] = substr($0, 3); next }
+/^#/ {
+    if (FNR == 1)
+        command[file] = substr($0, 3)
+    else if (FNR == 2) {
+        state[file] = substr($0, 3)
+        sub(/^commit /, "", state[file])
+        load = $0
+        sub(/.*load before /, "", load)
+        busy += load + 0 > 0.5
+    }
+    next
+}
 !header {
     header = 1
     delete column
@@ -73,6 +102,22 @@ file ~ /^overlap-/ && value("pass") != "both" {
         how[key] = value("overlap") ", " value("chunks") " chunks, bound " percent(value("bound"))
     }
 }
+file ~ /^overlap-/ && value("pass") != "both" && value("fused / simulated") != "" {
+    ratio[++ratios] = value("fused / simulated") + 0
+}
+file == "auto" {
+    to_best[++points] = value("auto / best") + 0
+    to_none[points] = value("auto / none") + 0
+    noise[points] = value("none / none") + 0
+    within_best += to_best[points] <= 1.1
+}
+file ~ /^plans-/ {
+    key = value("ranks") "," value("pattern")
+    if (!(key in simulated) || value("hidden") + 0 > simulated[key]) {
+        simulated[key] = value("hidden") + 0
+        simulated_how[key] = value("algorithm") ", " value("chunks") " chunks"
+    }
+}
 file ~ /^direct-/ {
     rows_checked++
     rows_same += value("same bits") == "yes"
@@ -111,10 +156,25 @@ END {
         }
     goal("overlap rows with the bits of none and of one rank", 1, rows_checked > 0 ? rows_same / rows_checked : "", 1, "")
 
+    sort(ratio, ratios)
+    if (ratios > 0) {
+        limit("overlap rows on a modelled link, time / simulated time: median", 1.10, median(ratio, ratios))
+        limit("the same, simulated time / time: median", 1.10, 1 / median(ratio, ratios))
+        for (i = 1; i <= ratios; i++)
+            near += ratio[i] >= 0.9 && ratio[i] <= 1.1
+    }
+    sort(to_best, points)
+    sort(to_none, points)
+    sort(noise, points)
+    limit("`auto`, time / time of the best fixed choice, " points " points: median", 1.03, median(to_best, points))
+    limit("`auto`, the same: worst (" within_best " of " points " are within 1.10)", 1.10, points > 0 ? to_best[points] : "")
+    limit("`auto`, time / time of `none`: worst; at most what a second `none` reaches", points > 0 && noise[points] > 1.02 ? noise[points] : 1.02,
+        points > 0 ? to_none[points] : "")
+
     print "# Summary\n"
-    printf "Written by `bench/measure.sh%s` on %s, commit %s; load of the minute before: %s. Rows are in `%s/`.\n\n", quick != "" ? " --quick" : "", day, commit, load, folder
-    if (load + 0 > 0.5)
-        print "**The machine was not idle: measure again.**\n"
+    printf "Written by `bench/measure.sh%s` on %s, commit %s. Rows are in `%s/`.\n\n", quick != "" ? " --quick" : "", day, commit, folder
+    if (busy > 0)
+        printf "**The machine was not idle before %d of the files were measured: do it again.**\n\n", busy
     print "Hidden: the best of the algorithms and chunks that were tried, each a median. Disturbed: no sample without a switch, or a share above 1.\n"
     print "| what | goal | reached | |\n|---|---|---|---|"
     for (i = 1; i <= line_count; i++)
@@ -131,9 +191,26 @@ END {
         printf "| `none`, no link, MLP, %s: GEMM time in layer time | %s |\n", dtype[d], percent(share["direct-mlp," dtype[d] ",none"])
         printf "| `none`, no link, attention, %s: GEMM and core time in layer time | %s |\n", dtype[d], percent(share["direct-attention," dtype[d] ",none"])
     }
-    print "\n| file | command |\n|---|---|"
-    names = split("info gemm threads sweep collective attention model overlap-column overlap-row overlap-mlp direct-mlp direct-attention", name_of, " ")
+    for (p = 1; p <= passes; p++) {
+        key = "overlap-attention," pass[p]
+        if (key in best)
+            printf "| hidden, attention, %s, modelled link as slow as the GEMMs and the core (%s) | %s |\n", pass[p], how[key], percent(best[key])
+    }
+    if (ratios > 0)
+        printf "| overlap rows within 0.90 to 1.10 of the simulated time | %d of %d; %.3f to %.3f |\n", near, ratios, ratio[1], ratio[ratios]
+    if (points > 0)
+        printf "| `auto`, time / time of `none`: median; a second `none` / `none`: median, worst | %.3f; %.3f, %.3f |\n", median(to_none, points),
+            median(noise, points), noise[points]
+    patterns = split("gather-gemm gemm-scatter backward chain chain-backward", pattern, " ")
+    for (ranks = 4; ranks <= 8; ranks += 4)
+        for (p = 1; p <= patterns; p++) {
+            key = ranks "," pattern[p]
+            if (key in simulated)
+                printf "| hidden in the simulator, %d ranks, %s (%s) | %s |\n", ranks, pattern[p], simulated_how[key], percent(simulated[key])
+        }
+    print "\n| file | command | commit, day, load of the minute before |\n|---|---|---|"
+    names = split("info gemm threads sweep collective attention model overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
     for (i = 1; i <= names; i++)
         if (name_of[i] in command)
-            printf "| `%s.csv` | `%s` |\n", name_of[i], command[name_of[i]]
+            printf "| `%s.csv` | `%s` | %s |\n", name_of[i], command[name_of[i]], state[name_of[i]]
 }

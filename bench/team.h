@@ -11,7 +11,7 @@
 #define BENCH_RANKS 64
 
 /* Parts of one comparison that are measured in turns. */
-#define BENCH_TEAM_PARTS 4
+#define BENCH_TEAM_PARTS 32
 
 typedef struct bench_team {
     int ranks;

@@ -75,7 +75,8 @@ static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, offer *off
     TPI_TRY(exchange_as(comm, "split", mine, offers, sizeof *mine));
     for (int rank = 0; rank < comm->size; rank++)
         if (!offers[rank].ready)
-            return tpi_comm_no_memory(ctx, comm, rank, "the communicator that it splits off");
+            return tpi_refuse(ctx, TP_ERR_MEMORY, "split: rank %d of %d has no memory for its communicator", rank,
+                              comm->size);
     return TP_OK;
 }
 
@@ -112,7 +113,7 @@ tp_status tpi_threads_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_c
     }
     tp_status status = agree(ctx, comm, &offered, offers);
     if (status != TP_OK) {
-        take_back(ctx, own, alone, offered.group, tp_ctx_failure(ctx) != TP_OK);
+        take_back(ctx, own, alone, offered.group, status != TP_ERR_MEMORY);
         return status;
     }
     if (own)

@@ -324,12 +324,24 @@ static tp_status check_views(const tpi_prepared *p, const tpi_job *job)
     return TP_OK;
 }
 
+static void note_run(const tpi_prepared *p, const tpi_job *job)
+{
+    struct tpi_executor *executor = p->ctx->executor;
+    if (executor->notes == NULL || executor->noted == executor->note_capacity)
+        return;
+    tpi_run_note *note = &executor->notes[executor->noted++];
+    *note = (tpi_run_note){.plan = p->plan, .tokens = job->tokens, .dtype = job->view[TP_BUFFER_INPUT].dtype};
+    for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
+        note->cols[buffer] = job->view[buffer].cols;
+}
+
 tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
 {
     TPI_TRY(tpi_ctx_usable(p->ctx));
     TPI_TRY(check_views(p, job));
     tpi_run *run = NULL;
     TPI_TRY(begin_run(p, job, &run));
+    note_run(p, job);
     bool plain = is_plain(p);
     tp_status status = TP_OK;
     if (plain && !run->traced) {

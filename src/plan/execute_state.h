@@ -72,6 +72,14 @@ struct tpi_auto {
     tpi_prepared *plan[TP_OVERLAP_CLASSES];
 };
 
+/* What a run worked on, for who prices it: rows are the job's tokens. */
+typedef struct tpi_run_note {
+    const tp_plan *plan;
+    int64_t tokens;
+    tp_dtype dtype;
+    int64_t cols[TP_BUFFERS]; /* of its views */
+} tpi_run_note;
+
 struct tpi_executor {
     tpi_stream *lane[TP_LANES]; /* COMPUTE: the context's; others NULL until a plan uses them */
     tpi_event *fork, *join[TP_LANES];
@@ -81,6 +89,8 @@ struct tpi_executor {
     tp_trace_span *trace; /* NULL: off */
     int64_t trace_capacity;
     atomic_llong traced;
+    tpi_run_note *notes; /* NULL: off */
+    int note_capacity, noted;
 };
 
 /* Flags of op `op`: it is done; SEND: its data is there. After all ops': the run's addresses are on the page. */

@@ -1,0 +1,195 @@
+#include "auto_case.h"
+
+#include "core/context.h"
+#include "plan/execute_state.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const bench_auto_choice bench_auto_choices[BENCH_AUTO_CHOICES] = {
+    {TP_OVERLAP_NONE, 1},     {TP_OVERLAP_BULK, 1},     {TP_OVERLAP_DIRECT, 1},   {TP_OVERLAP_PULL, 1},
+    {TP_OVERLAP_PULL, 2},     {TP_OVERLAP_PULL, 4},     {TP_OVERLAP_PULL, 8},     {TP_OVERLAP_PULL, 16},
+    {TP_OVERLAP_RING, 2},     {TP_OVERLAP_RING, 4},     {TP_OVERLAP_RING, 8},     {TP_OVERLAP_RING, 16},
+    {TP_OVERLAP_PIPELINE, 2}, {TP_OVERLAP_PIPELINE, 4}, {TP_OVERLAP_PIPELINE, 8}, {TP_OVERLAP_PIPELINE, 16},
+};
+
+/* The layers of one rank: of each choice, of none again, of AUTO. */
+enum { AGAIN = BENCH_AUTO_CHOICES, AUTOMATIC, LAYERS };
+
+#define TRACE_SPANS 2048
+
+typedef struct auto_rank {
+    bench_layer layer[LAYERS];
+    tp_trace_span span[TRACE_SPANS];
+} auto_rank;
+
+static tp_status open_layers(const bench_auto_job *job, tp_ctx *ctx, auto_rank *r)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        bench_layer_shape shape = job->shape;
+        shape.batch = 1;
+        shape.sequence = 1;
+        shape.any_values = true;
+        shape.overlap = i < AGAIN ? bench_auto_choices[i].overlap : i == AUTOMATIC ? TP_OVERLAP_AUTO : TP_OVERLAP_NONE;
+        shape.chunks = i < AGAIN ? bench_auto_choices[i].chunks : 0;
+        TPI_TRY(bench_layer_open(&r->layer[i], ctx, &shape));
+    }
+    return TP_OK;
+}
+
+/* New buffers, and a forward pass for the backward ones. */
+static tp_status set_tokens(auto_rank *r, int64_t tokens)
+{
+    for (int i = 0; i < LAYERS; i++) {
+        TPI_TRY(bench_layer_reshape(&r->layer[i], 1, tokens));
+        TPI_TRY(bench_layer_forward(&r->layer[i]));
+    }
+    return TP_OK;
+}
+
+/* Appends "pull 8", after a comma if there is something. */
+static void add_name(char text[BENCH_CELL_TEXT], const tp_plan *plan)
+{
+    size_t used = strlen(text);
+    const char *name = tp_overlap_name((tp_overlap)plan->algorithm);
+    if (plan->algorithm == TP_OVERLAP_NONE || plan->algorithm == TP_OVERLAP_BULK)
+        snprintf(text + used, BENCH_CELL_TEXT - used, "%s%s", used > 0 ? "; " : "", name);
+    else
+        snprintf(text + used, BENCH_CELL_TEXT - used, "%s%s %d", used > 0 ? "; " : "", name, plan->chunks);
+}
+
+/* The prediction for a fixed choice; an algorithm that is no candidate runs as none. */
+static double predicted_for(const tp_overlap_choice *made, const bench_auto_choice *fixed)
+{
+    for (int i = 0; i < made->candidates; i++)
+        if (made->candidate[i].algorithm == fixed->overlap && made->candidate[i].chunks == fixed->chunks)
+            return made->candidate[i].seconds;
+    return made->candidate[0].seconds;
+}
+
+/* Adds the predictions for the place in the layer that ran this plan. */
+static tp_status predict(const bench_auto_job *job, tp_ctx *ctx, const tp_plan *plan, bench_auto_point *point)
+{
+    for (const tpi_auto *place = ctx->executor->autos; place != NULL; place = place->next)
+        for (int i = 0; i < place->table.classes; i++) {
+            if (tpi_prepared_plan(place->plan[i]) != plan || place->table.entry[i].rows < point->tokens)
+                continue;
+            tp_overlap_shape shape = place->shape;
+            tp_overlap_choice made;
+            shape.rows = point->tokens;
+            TPI_TRY(tp_overlap_choose(&job->machine, &shape, &made));
+            for (int c = 0; c < BENCH_AUTO_CHOICES; c++)
+                point->predicted[c] += predicted_for(&made, &bench_auto_choices[c]);
+            point->predicted_auto += predicted_for(&made, &(bench_auto_choice){(tp_overlap)plan->algorithm, plan->chunks});
+            return TP_OK;
+        }
+    return TP_OK;
+}
+
+/* What AUTO runs, from a trace of one pass: its plans with peers, in order, runs of the same one once. */
+static tp_status name_choice(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx, bench_auto_point *point)
+{
+    int64_t count = 0;
+    TPI_TRY(tp_trace_begin(ctx, r->span, TRACE_SPANS));
+    tp_status status = point->backward ? bench_layer_backward(&r->layer[AUTOMATIC]) : bench_layer_forward(&r->layer[AUTOMATIC]);
+    tp_status ended = tp_trace_end(ctx, &count);
+    TPI_TRY(status);
+    TPI_TRY(ended);
+    if (tp_ctx_rank(ctx) > 0)
+        return TP_OK;
+    const tp_plan *last = NULL;
+    for (int64_t i = 0; i < count && i < TRACE_SPANS; i++) {
+        if (r->span[i].plan == last || r->span[i].plan->ranks == 1)
+            continue;
+        last = r->span[i].plan;
+        add_name(point->chosen, last);
+        TPI_TRY(predict(job, ctx, last, point));
+    }
+    return TP_OK;
+}
+
+static int find_best(const bench_auto_point *point)
+{
+    int best = 0;
+    for (int i = 1; i < BENCH_AUTO_CHOICES; i++)
+        if (point->first_round[i] < point->first_round[best])
+            best = i;
+    return best;
+}
+
+static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
+{
+    const bench_options *options = &job->call->options;
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds / 4};
+    bench_team_figure figure[BENCH_AUTO_CHOICES];
+    bench_team_part parts[BENCH_AUTO_CHOICES];
+    for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
+        parts[i] = (bench_team_part){point->backward ? bench_layer_backward : bench_layer_forward, &r->layer[i], &figure[i], true};
+    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, BENCH_AUTO_CHOICES));
+    if (tp_ctx_rank(ctx) == 0) {
+        for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
+            point->first_round[i] = figure[i].figure.seconds;
+        point->best = find_best(point);
+    }
+    return tp_barrier(ctx, tp_ctx_world(ctx)); /* all ranks see the best */
+}
+
+static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
+{
+    const bench_options *options = &job->call->options;
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = 7, .most = (int)options->samples, .seconds = options->seconds};
+    tp_status (*pass)(void *) = point->backward ? bench_layer_backward : bench_layer_forward;
+    const bench_team_part parts[] = {{pass, &r->layer[0], &point->none, true},
+                                     {pass, &r->layer[AUTOMATIC], &point->automatic, true},
+                                     {pass, &r->layer[AGAIN], &point->again, true},
+                                     {pass, &r->layer[point->best], &point->fixed, true}};
+    /* No layer twice: it would find its weights in the cache when it comes after itself. */
+    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, point->best == 0 ? 3 : 4));
+    if (point->best == 0 && tp_ctx_rank(ctx) == 0)
+        point->fixed = point->none;
+    return TP_OK;
+}
+
+static tp_status run_points(bench_auto_job *job, tp_ctx *ctx, auto_rank *r)
+{
+    for (int i = 0; i < job->count; i++) {
+        bench_auto_point *point = &job->points[i];
+        if (tp_ctx_rank(ctx) == 0)
+            bench_progress("auto: %s, %lld tokens, %s", tp_dtype_name(job->shape.dtype), (long long)point->tokens,
+                           point->backward ? "backward" : "forward");
+        if (i == 0 || point->tokens != job->points[i - 1].tokens)
+            TPI_TRY(set_tokens(r, point->tokens));
+        TPI_TRY(name_choice(job, r, ctx, point));
+        TPI_TRY(first_round(job, ctx, r, point));
+        TPI_TRY(second_round(job, ctx, r, point));
+    }
+    return TP_OK;
+}
+
+static tp_status rank_main(tp_ctx *ctx, void *arg)
+{
+    bench_auto_job *job = arg;
+    auto_rank *r = calloc(1, sizeof *r);
+    double missing = r == NULL;
+    tp_status status = bench_team_sum(&job->team, ctx, missing, &missing);
+    if (status == TP_OK && missing > 0)
+        status = TP_ERR_MEMORY;
+    if (status == TP_OK)
+        status = open_layers(job, ctx, r);
+    if (status == TP_OK)
+        status = run_points(job, ctx, r);
+    for (int i = 0; i < LAYERS && r != NULL; i++)
+        bench_layer_close(&r->layer[i]);
+    free(r);
+    return status;
+}
+
+tp_status bench_auto_run(bench_auto_job *job)
+{
+    tp_run_options start = bench_run_options(job->call, job->ranks, bench_threads_for(job->call, job->ranks));
+    start.link = job->link;
+    start.ctx.machine = &job->machine;
+    bench_team_init(&job->team, job->ranks, job->call->machine.cores);
+    return tp_run_ranks(&start, rank_main, job);
+}

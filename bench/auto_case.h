@@ -1,0 +1,44 @@
+/* One layer with every fixed choice of an overlap, with none twice, and with AUTO, in one world: all are measured in turns, sample by sample. */
+#ifndef BENCH_AUTO_CASE_H
+#define BENCH_AUTO_CASE_H
+
+#include "layer_case.h"
+#include "parallel.h"
+
+typedef struct bench_auto_choice {
+    tp_overlap overlap;
+    int chunks;
+} bench_auto_choice;
+
+/* What AUTO could choose; the first is none. */
+#define BENCH_AUTO_CHOICES 16
+extern const bench_auto_choice bench_auto_choices[BENCH_AUTO_CHOICES];
+
+/* One number of tokens and one pass. The best is found in a first round of all choices, and measured again in a second one with the rest: the least of
+ * many noisy figures is too small. */
+typedef struct bench_auto_point {
+    int64_t tokens;
+    bool backward;
+    double first_round[BENCH_AUTO_CHOICES]; /* seconds */
+    int best;                               /* in bench_auto_choices */
+    bench_team_figure none, again, fixed, automatic; /* second round; again: none in a layer of its own, what noise does; fixed: the best */
+    char chosen[BENCH_CELL_TEXT]; /* the plans that AUTO ran */
+    double predicted[BENCH_AUTO_CHOICES]; /* seconds of those plans' places by the cost model; what runs outside of plans with peers is not in it */
+    double predicted_auto;
+} bench_auto_point;
+
+typedef struct bench_auto_job {
+    bench_call *call;
+    bench_layer_shape shape; /* all but tokens and overlap */
+    int ranks;
+    tp_link link;
+    tp_machine machine; /* what AUTO goes by */
+    bench_auto_point *points;
+    int count;
+    bench_team team;
+} bench_auto_job;
+
+/* Fills the points, whose tokens and passes are given: backward right after the forward of the same tokens. On failure tp_last_message() says why. */
+tp_status bench_auto_run(bench_auto_job *job);
+
+#endif

@@ -1,0 +1,182 @@
+/* tp_bench auto: what AUTO chooses, against every fixed choice and against none, over a grid of layers, tokens, dtypes and links. */
+#include "auto_case.h"
+#include "calibration.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    LAYER, SHAPE, DTYPE, RANKS, PARALLEL, ON, LINK, PASS, NONE, BEST, BEST_CHUNKS, BEST_SECONDS, CHOSEN, AUTO, PREDICTED, TO_BEST, TO_NONE, NOISE, TOTAL, FITS, COLUMNS
+};
+
+static const bench_column columns[COLUMNS] = {
+    {"layer", "", 0, true},        {"shape", "", 0, true},       {"dtype", "", 0, true},          {"ranks", "", 0, false},
+    {"sequence parallel", "", 0, false}, {"on", "", 0, true},    {"link", "GB/s", 3, false},      {"pass", "", 0, true},
+    {"t_none", "us", 5, false},    {"best", "fixed", 0, true},   {"chunks", "of best", 0, false}, {"t_best", "us", 5, false},
+    {"auto", "chose", 0, true},    {"t_auto", "us", 5, false},   {"predicted", "us", 5, false}, {"auto / best", "", -3, false},  {"auto / none", "", -3, false},
+    {"none / none", "", -3, false}, {"samples", "", 0, false},   {"ranks <= cores", "", 0, false},
+};
+
+/* None of them is what calibration multiplies. */
+static const bench_layer_shape grid[] = {
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 512, .ffn = 1536, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 640, .ffn = 1280, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 448, .ffn = 1792, .bias = true},
+    {.command = BENCH_MLP, .hidden = 384, .ffn = 1536, .activation = TP_ACTIVATION_GELU_TANH, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_MLP, .hidden = 320, .ffn = 896, .activation = TP_ACTIVATION_SWIGLU},
+    {.command = BENCH_ATTENTION, .hidden = 512, .heads = 8, .kv_heads = 8, .head_dim = 64, .sequence_parallel = true, .bias = true},
+};
+
+enum { GRID = sizeof grid / sizeof *grid, MOST_POINTS = 2 * BENCH_LIST };
+
+/* No link, a quick one and a slow one. */
+static const tp_link default_links[] = {{0, 0}, {10e-6, 1e9}, {10e-6, 2e8}};
+
+static const char *command_name(unsigned bit)
+{
+    const bench_command *command = bench_command_table;
+    while (command->bit != bit)
+        command++;
+    return command->name;
+}
+
+static void add_row(bench_call *call, const bench_auto_job *job, const bench_auto_point *point)
+{
+    bench_table *table = &call->table;
+    bench_layer_shape shape = job->shape;
+    char text[BENCH_CELL_TEXT];
+    shape.batch = 1;
+    shape.sequence = point->tokens;
+    bench_layer_shape_text(&shape, text);
+    bool modelled = job->link.bytes_per_second > 0;
+    double none = point->none.figure.seconds, best = point->fixed.figure.seconds, automatic = point->automatic.figure.seconds;
+    bench_row(table);
+    bench_word(table, "%s", command_name(shape.command));
+    bench_word(table, "%s", text);
+    bench_word(table, "%s", tp_dtype_name(shape.dtype));
+    bench_integer(table, job->ranks);
+    bench_truth(table, shape.sequence_parallel);
+    bench_word(table, "threads%s", modelled ? ", modelled link" : "");
+    bench_real(table, modelled ? job->link.bytes_per_second / 1e9 : NAN);
+    bench_word(table, "%s", point->backward ? "backward" : "forward");
+    bench_real(table, none * 1e6);
+    bench_word(table, "%s", bench_overlap_names[bench_auto_choices[point->best].overlap]);
+    bench_integer(table, bench_auto_choices[point->best].chunks);
+    bench_real(table, best * 1e6);
+    bench_word(table, "%s", point->chosen);
+    bench_real(table, automatic * 1e6);
+    bench_real(table, point->predicted_auto > 0 ? point->predicted_auto * 1e6 : NAN);
+    bench_real(table, automatic / best);
+    bench_real(table, automatic / none);
+    bench_real(table, point->again.figure.seconds / none);
+    bench_integer(table, point->automatic.figure.total);
+    bench_truth(table, job->ranks <= call->machine.cores);
+}
+
+/* All first-round figures of a point, on standard error. */
+static void explain(const bench_auto_job *job, const bench_auto_point *point)
+{
+    fprintf(stderr, "%s %s, %lld tokens, %s, %g GB/s: auto chose %s\n", command_name(job->shape.command), tp_dtype_name(job->shape.dtype),
+            (long long)point->tokens, point->backward ? "backward" : "forward", job->link.bytes_per_second / 1e9, point->chosen);
+    for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
+        fprintf(stderr, "  %-8s %2d %10.1f us, predicted %10.1f us%s\n", bench_overlap_names[bench_auto_choices[i].overlap], bench_auto_choices[i].chunks,
+                point->first_round[i] * 1e6, point->predicted[i] * 1e6, i == point->best ? "  best" : "");
+}
+
+/* One layer, dtype and link: all tokens, both passes. */
+static int run_case(bench_call *call, const bench_layer_shape *shape, tp_dtype dtype, const tp_link *link)
+{
+    const bench_list *tokens = &call->options.token_counts;
+    bench_auto_point *points = calloc(MOST_POINTS, sizeof *points);
+    if (points == NULL)
+        return bench_fail(call, "out of memory");
+    bench_auto_job job = {.call = call, .shape = *shape, .ranks = (int)call->options.ranks.value[0], .link = *link, .machine = call->costs, .points = points};
+    job.shape.dtype = dtype;
+    job.machine.link = *link;
+    for (int i = 0; i < tokens->count; i++)
+        for (int backward = 0; backward < 2; backward++)
+            points[job.count++] = (bench_auto_point){.tokens = tokens->value[i], .backward = backward == 1};
+    int status = BENCH_OK;
+    if (bench_auto_run(&job) != TP_OK)
+        status = bench_fail(call, "%s, %s: %.300s", command_name(shape->command), tp_dtype_name(dtype), tp_last_message());
+    for (int i = 0; i < job.count && status == BENCH_OK; i++) {
+        add_row(call, &job, &points[i]);
+        if (call->options.explain)
+            explain(&job, &points[i]);
+    }
+    free(points);
+    return status;
+}
+
+static int run_links(bench_call *call, const bench_layer_shape *shape, tp_dtype dtype)
+{
+    const bench_options *options = &call->options;
+    const tp_link own = {options->link_latency, options->link_bandwidth};
+    int status = BENCH_OK, count = options->link != NULL ? 1 : (int)(sizeof default_links / sizeof *default_links);
+    for (int i = 0; i < count && status == BENCH_OK; i++)
+        status = run_case(call, shape, dtype, options->link != NULL ? &own : &default_links[i]);
+    return status;
+}
+
+/* Worst and median of a column's ratios; the worst of noise is the one farthest from 1. */
+static void note_ratio(bench_call *call, int column, const char *what)
+{
+    bench_table *table = &call->table;
+    double *values = calloc((size_t)table->rows + 1, sizeof *values);
+    int worst = 0, within = 0;
+    if (values == NULL)
+        return;
+    for (int row = 0; row < table->rows; row++) {
+        values[row] = bench_table_cell(table, row, column)->real;
+        within += values[row] <= 1.1;
+        if (values[row] > bench_table_cell(table, worst, column)->real)
+            worst = row;
+    }
+    if (table->rows > 0)
+        bench_note(table, "%s: worst %.3f (row %d), median %.3f, %d of %d within 1.1", what, bench_table_cell(table, worst, column)->real, worst + 1,
+                   bench_median(values, table->rows), within, table->rows);
+    free(values);
+}
+
+static void add_notes(bench_call *call)
+{
+    bench_table *table = &call->table;
+    note_ratio(call, TO_BEST, "auto / best fixed choice");
+    note_ratio(call, TO_NONE, "auto / none");
+    note_ratio(call, NOISE, "noise, a second none / none");
+    bench_note(table, "every fixed choice took turns with the others, sample by sample; the best of them took turns with none, a second none and auto");
+    bench_note(table, "medians of all samples: lanes take the cores from compute threads, so that a switch says nothing");
+    bench_note(table, "auto went by the costs of machine '%s'", call->costs.name);
+}
+
+static int check_options(bench_call *call)
+{
+    bench_options *options = &call->options;
+    bench_list_default(&options->ranks, 1, (const int64_t[]){2});
+    bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
+    bench_list_default(&options->token_counts, 3, (const int64_t[]){40, 200, 520});
+    options->samples = options->samples > 0 ? options->samples : 100;
+    options->warmup = options->warmup > 0 ? options->warmup : 1;
+    options->seconds = options->seconds > 0 ? options->seconds : 0.08;
+    if (options->ranks.count != 1 || options->ranks.value[0] < 2 || options->ranks.value[0] > 8)
+        return bench_refuse(call, "--ranks: auto is measured on one number of ranks, 2 to 8");
+    return bench_check_parallel(call);
+}
+
+int bench_command_auto(bench_call *call)
+{
+    const bench_options *options = &call->options;
+    int status = check_options(call);
+    if (status == BENCH_OK && options->machine_file == NULL)
+        status = bench_calibrate(call, (int)options->ranks.value[0], &call->costs);
+    if (status != BENCH_OK)
+        return status;
+    bench_begin(call, columns, COLUMNS);
+    snprintf(call->table.title, sizeof call->table.title, "the overlap that auto chooses against the best fixed choice and against none");
+    for (int i = 0; i < options->dtypes.count; i++)
+        for (int layer = 0; layer < GRID && status == BENCH_OK; layer++)
+            status = run_links(call, &grid[layer], (tp_dtype)options->dtypes.value[i]);
+    add_notes(call);
+    return status;
+}
