@@ -8,33 +8,6 @@ static tp_status missing(tpi_stream *stream, const char *name)
     return tpi_fail(stream->ctx, TP_ERR_UNSUPPORTED, "CUDA: %s is not there yet", name);
 }
 
-__attribute__((weak)) size_t tpi_cuda_gemm_packed_bytes(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order)
-{
-    (void)ctx;
-    (void)dtype;
-    (void)cols;
-    (void)inner;
-    (void)order;
-    return 0;
-}
-
-__attribute__((weak)) tp_status tpi_cuda_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner,
-                                                    const tpi_inner *order, const tpi_packed *out)
-{
-    (void)b;
-    (void)cols;
-    (void)inner;
-    (void)order;
-    (void)out;
-    return missing(stream, "gemm_pack");
-}
-
-__attribute__((weak)) tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args)
-{
-    (void)args;
-    return missing(stream, "gemm");
-}
-
 __attribute__((weak)) tp_status tpi_cuda_reduce(tpi_stream *stream, const tpi_reduce_args *args)
 {
     (void)args;

@@ -1,0 +1,169 @@
+/* GEMM: which kernel, with what. */
+#include "cuda/gemm.cuh"
+
+namespace tpi {
+
+/* ---- row sums ---- */
+
+constexpr int SUM_ROWS = 32; /* of one warp */
+
+/* One thread a row, a chain over the inner dimension. Operands with the inner dimension along memory pass through shared memory, so that lanes
+ * read neighbours. */
+template <typename T> __global__ void __launch_bounds__(128) gemm_row_sums(const __grid_constant__ tpi_gemm_args args)
+{
+    __shared__ float tiles[4][SUM_ROWS][SUM_ROWS + 1];
+    float(*tile)[SUM_ROWS + 1] = tiles[threadIdx.x / 32];
+    const T *data = static_cast<const T *>(args.a.data);
+    const int lane = threadIdx.x % 32;
+    const int64_t first = (static_cast<int64_t>(blockIdx.x) * 4 + threadIdx.x / 32) * SUM_ROWS, row = first + lane;
+    float sum = row < args.rows ? args.row_sums[row] : 0.0f;
+
+    if (args.a.inner_stride == 1) {
+        for (int64_t k = 0; k < args.inner; k += 32) {
+            const int count = args.inner - k < 32 ? static_cast<int>(args.inner - k) : 32;
+
+#pragma unroll 8
+            for (int r = 0; r < SUM_ROWS; r++)
+                tile[r][lane] = first + r < args.rows && lane < count
+                                    ? to_float(data[(first + r) * args.a.outer_stride + k + lane])
+                                    : 0.0f;
+            __syncwarp();
+            for (int i = 0; i < count; i++)
+                sum = __fadd_rn(sum, tile[lane][i]);
+            __syncwarp();
+        }
+    } else if (row < args.rows) {
+#pragma unroll 8
+        for (int64_t k = 0; k < args.inner; k++)
+            sum = __fadd_rn(sum, to_float(data[row + k * args.a.inner_stride]));
+    }
+    if (row < args.rows)
+        args.row_sums[row] = sum;
+}
+
+static tp_status sum_rows(tpi_stream *stream, const tpi_gemm_args &args)
+{
+    with_dtype(args.a.dtype, [&](auto zero) {
+        const unsigned blocks = static_cast<unsigned>(divided_up(args.rows, 4 * SUM_ROWS));
+
+        gemm_row_sums<decltype(zero)><<<blocks, 128, 0, tpi_cuda_handle(stream)>>>(args);
+    });
+    return tpi_cuda_check(stream, cudaGetLastError(), "row sums of gemm");
+}
+
+/* ---- products ---- */
+
+/* Whether each line of an operand that is read can be read 16 bytes at a time. */
+static bool reads_vectors(const Gemm &gemm, const tpi_operand &operand)
+{
+    const size_t element = tp_dtype_size(operand.dtype);
+    const bool inner = operand.inner_stride == 1;
+
+    if (!is_aligned(operand.data, element, inner ? operand.outer_stride : operand.inner_stride))
+        return false;
+    for (int i = 0; inner && i < gemm.segments; i++)
+        if (static_cast<size_t>(gemm.segment[i].begin) * element % 16 != 0)
+            return false;
+    return true;
+}
+
+static bool stores_pairs(const void *data, tp_dtype dtype, int64_t stride)
+{
+    return reinterpret_cast<uintptr_t>(data) % (2 * tp_dtype_size(dtype)) == 0 && stride % 2 == 0;
+}
+
+static void add_segment(Gemm &gemm, int block, int64_t begin, int64_t length)
+{
+    if (length == 0)
+        return;
+    gemm.segment[gemm.segments].begin = begin;
+    gemm.segment[gemm.segments].length = length;
+    gemm.segments++;
+    gemm.block_steps[block] += static_cast<int>(divided_up(length, GEMM_STEP));
+}
+
+static Gemm describe(const tpi_gemm_args &args)
+{
+    Gemm gemm = {};
+    const tpi_inner *order = args.order;
+
+    gemm.args = args;
+    gemm.dropout = dropout_of(args.dropout, args.dropout_key);
+    gemm.blocks = order != nullptr ? order->blocks : 1;
+    if (order == nullptr)
+        add_segment(gemm, 0, 0, args.inner);
+    for (int i = 0; order != nullptr && i < order->segments; i++)
+        add_segment(gemm, order->segment[i].block, order->segment[i].begin, order->segment[i].length);
+    gemm.a_vector = reads_vectors(gemm, args.a);
+    gemm.b_vector = reads_vectors(gemm, args.b);
+    gemm.pairs = stores_pairs(args.c, args.c_dtype, args.c_stride) &&
+                 (args.pre == nullptr || stores_pairs(args.pre, args.c_dtype, args.pre_stride));
+    return gemm;
+}
+
+/* Large tiles if they fill the device, else small ones; the bits are the same. */
+static GemmKernel choose(const tpi_cuda_device *device, const tpi_gemm_args &args)
+{
+    const bool a_inner = args.a.inner_stride == 1, b_inner = args.b.inner_stride == 1;
+    auto *const kernel = args.a.dtype == TP_DTYPE_BF16  ? gemm_kernel_bf16
+                         : args.a.dtype == TP_DTYPE_F16 ? gemm_kernel_f16
+                                                        : gemm_kernel_f32;
+    const GemmKernel large = kernel(a_inner, b_inner, false);
+    const bool fills = divided_up(args.rows, large.rows) * divided_up(args.cols, large.cols) >= device->multiprocessors;
+
+    return fills && large.shared_bytes <= device->shared_bytes ? large : kernel(a_inner, b_inner, true);
+}
+
+static tp_status multiply(tpi_stream *stream, const tpi_gemm_args &args)
+{
+    const tpi_cuda_device *device = tpi_cuda_device_of(stream);
+    const GemmKernel kernel = choose(device, args);
+    Gemm gemm = describe(args);
+
+    gemm.row_tiles = divided_up(args.rows, kernel.rows);
+    gemm.col_tiles = divided_up(args.cols, kernel.cols);
+    const int64_t tiles = gemm.row_tiles * gemm.col_tiles,
+                  resident = static_cast<int64_t>(device->multiprocessors) * kernel.resident;
+    const unsigned grid = static_cast<unsigned>(tiles < resident ? tiles : resident);
+    if (gemm.blocks > 1) {
+        void *waiting;
+        tp_status status = tpi_cuda_workspace(
+            stream, sizeof(float) * grid * GEMM_LEVELS * static_cast<size_t>(kernel.rows * kernel.cols), &waiting);
+
+        if (status != TP_OK)
+            return status;
+        gemm.waiting = static_cast<float *>(waiting);
+    }
+    tp_status status = tpi_cuda_check(stream,
+                                      cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel.function),
+                                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                           static_cast<int>(kernel.shared_bytes)),
+                                      "shared memory of gemm");
+    if (status != TP_OK)
+        return status;
+    kernel.function<<<grid, kernel.threads, kernel.shared_bytes, tpi_cuda_handle(stream)>>>(gemm);
+    return tpi_cuda_check(stream, cudaGetLastError(), "gemm");
+}
+
+} // namespace tpi
+
+/* Kernels read operands as they are: nothing is packed beforehand. */
+size_t tpi_cuda_gemm_packed_bytes(tp_ctx *, tp_dtype, int64_t, int64_t, const tpi_inner *)
+{
+    return 0;
+}
+
+tp_status tpi_cuda_gemm_pack(tpi_stream *, const tpi_operand *, int64_t, int64_t, const tpi_inner *, const tpi_packed *)
+{
+    return TP_OK;
+}
+
+tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args)
+{
+    const bool empty = args->rows == 0 || args->cols == 0 || (args->accumulate && args->inner == 0);
+    tp_status status = TP_OK;
+
+    if (args->row_sums != nullptr && args->rows > 0 && args->inner > 0)
+        status = tpi::sum_rows(stream, *args);
+    return status == TP_OK && !empty ? tpi::multiply(stream, *args) : status;
+}
