@@ -17,7 +17,7 @@ static void line(tpi_writer *page, const tp_overlap_choice *choice, const tp_ove
     tpi_label_seconds(seconds, candidate->seconds);
     tpi_label_seconds(comm, candidate->comm_seconds);
     tpi_label_seconds(exposed, candidate->exposed_seconds);
-    tpi_label_percent(hidden, candidate->hidden);
+    tpi_label_hidden(hidden, candidate->hidden, candidate->comm_seconds, candidate->seconds);
     tpi_put(page, "%c %-9s %6d", chosen ? '*' : ' ', tp_overlap_name(candidate->algorithm), candidate->chunks);
     cell(page, 12, seconds);
     cell(page, 15, comm);

@@ -341,7 +341,7 @@ static void figures(const picture *p, const tp_timeline *timeline, double y)
     tpi_label_seconds(compute, timeline->compute_seconds);
     tpi_label_seconds(comm, timeline->comm_seconds);
     tpi_label_seconds(exposed_time, timeline->exposed_seconds);
-    tpi_label_percent(hidden, timeline->hidden);
+    tpi_label_hidden(hidden, timeline->hidden, timeline->comm_seconds, timeline->seconds);
     begin_text(p, "n", 16, y);
     tpi_put(p->page, "%s: %s, of it compute %s; communication %s", timeline->measured ? "measured" : "simulated", seconds, compute, comm);
     if (timeline->comm_seconds > 0)

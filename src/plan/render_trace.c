@@ -74,7 +74,7 @@ size_t tp_timeline_trace(const tp_timeline *timeline, char *text, size_t bytes)
     const tp_plan *plan = timeline->plan;
     char seconds[TPI_LABEL], hidden[TPI_LABEL];
     tpi_label_seconds(seconds, timeline->seconds);
-    tpi_label_percent(hidden, timeline->hidden);
+    tpi_label_hidden(hidden, timeline->hidden, timeline->comm_seconds, timeline->seconds);
     tpi_put(&page, "{\"displayTimeUnit\":\"ns\",\"otherData\":{\"algorithm\":\"%s\",\"pattern\":\"%s\",\"ranks\":%d,\"chunks\":%d,",
                  tp_overlap_name((tp_overlap)plan->algorithm), tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->chunks);
     tpi_put(&page, "\"times\":\"%s\",\"seconds\":\"%s\",\"hidden\":\"%s\"},\n\"traceEvents\":[", timeline->measured ? "measured" : "simulated",

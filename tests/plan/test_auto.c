@@ -269,6 +269,11 @@ Test(auto, explains_itself)
     cr_assert_eq(marks, 1);
     snprintf(line, sizeof line, "* %-9s %6d", tp_overlap_name(choice.algorithm), choice.chunks);
     cr_assert(strstr(text, line) != NULL && strstr(text, choice.reason) != NULL && strstr(text, "bulk") != NULL, "%s", text);
+    cr_assert(strstr(text, " %\n") != NULL && strstr(text, " -\n") == NULL, "%s", text);
+    machine = ideal(1e15); /* no communication to speak of */
+    choice = choose(&machine, &shape);
+    tp_overlap_explain(&shape, &choice, text, bytes + 1); /* what doesn't fit is the end of the reason */
+    cr_assert(strstr(text, " %\n") == NULL && strstr(text, " -\n") != NULL, "%s", text);
     free(text);
 }
 

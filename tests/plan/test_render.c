@@ -129,6 +129,23 @@ Test(render, svg_of_every_plan)
             }
 }
 
+/* Of next to no communication no share is told, by nobody. */
+Test(render, nothing_is_hidden_of_nothing)
+{
+    static const double links[] = {16e-3, 0.1e-3, 1e-9}; /* 8 ms, 0.6 % of the whole, less than a microsecond */
+    for (int i = 0; i < 3; i++) {
+        tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4);
+        tp_plan_costs costs = tpt_costs(8e-3, links[i]);
+        tp_timeline *timeline = tpt_simulate(plan, &costs);
+        char *picture = rendered(svg, timeline), *events = rendered(tp_timeline_trace, timeline);
+        cr_assert_eq(strstr(picture, "hidden -, ") != NULL, i > 0, "%s", picture);
+        cr_assert_eq(strstr(events, "\"hidden\":\"-\"") != NULL, i > 0, "%s", events);
+        free(picture);
+        free(events);
+        discard(timeline);
+    }
+}
+
 /* The totals in the picture are those of the closed form: 4 chunks, link as long as the GEMM. */
 Test(render, svg_tells_the_figures)
 {
