@@ -1,6 +1,7 @@
 /* Philox4x32-10 and the numbers made from it. */
-#include <math.h>
 #include <tp/random.h>
+
+#include "core/trig.h"
 
 void tp_philox4x32(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4])
 {
@@ -45,13 +46,11 @@ float tp_random_uniform(tp_random_key key, uint64_t index)
 
 float tp_random_normal(tp_random_key key, uint64_t index)
 {
-    static const double two_pi = 6.283185307179586476925286766559;
     uint32_t words[4];
+    float pair[2];
     words_of(key, index / 4, words);
-    const uint32_t *pair = &words[index % 4 / 2 * 2];
-    double radius = sqrt(-2.0 * log(((double)pair[0] + 1.0) * 0x1p-32)); /* (0, 1]: never log(0) */
-    double angle = two_pi * ((double)pair[1] * 0x1p-32);
-    return (float)(radius * (index % 2 == 0 ? cos(angle) : sin(angle)));
+    tpi_normal_pair(words[index % 4 / 2 * 2], words[index % 4 / 2 * 2 + 1], pair);
+    return pair[index % 2];
 }
 
 uint64_t tp_random_stream_name(const char *name)

@@ -1,4 +1,5 @@
 /* Normal random values on global indices: the numbers of tp_random_normal, two at a time. */
+#include "core/trig.h"
 #include "cpu/cpu.h"
 #include "cpu/random_math.h"
 #include "cpu/tiles.h"
@@ -7,16 +8,6 @@ typedef struct random_fill_work {
     const tpi_random_fill_args *args;
     tpi_tiles tiles;
 } random_fill_work;
-
-/* The pair of elements made from two words; as tp_random_normal, whose numbers these are. */
-static void normal_pair(uint32_t first, uint32_t second, float pair[2])
-{
-    double radius = sqrt(-2.0 * log(((double)first + 1.0) * 0x1p-32));
-    double angle = 6.283185307179586476925286766559 * ((double)second * 0x1p-32);
-
-    pair[0] = (float)(radius * cos(angle));
-    pair[1] = (float)(radius * sin(angle));
-}
 
 /* n values of elements index.., n <= 16. */
 static vf normals(tpi_random_source *source, uint64_t index, int n)
@@ -30,7 +21,7 @@ static vf normals(tpi_random_source *source, uint64_t index, int n)
     if (odd + n > TPI_LANES)
         vi_store(word + 16, tpi_random_words16(source, even + TPI_LANES));
     for (int i = 0; i < odd + n; i += 2)
-        normal_pair(word[i], word[i + 1], value + i);
+        tpi_normal_pair(word[i], word[i + 1], value + i);
     return vf_load(value + odd);
 }
 

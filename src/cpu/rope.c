@@ -1,4 +1,5 @@
 /* Rotary position embedding. */
+#include "core/trig.h"
 #include "cpu/cpu.h"
 #include "cpu/sequences.h"
 #include "cpu/simd.h"
@@ -20,10 +21,10 @@ typedef struct rope_work {
 static void rope_angles(const rope_work *work, int64_t position, float *cosine, float *sine)
 {
     for (int64_t i = 0; i < work->args->dim / 2; i++) {
-        double angle = (double)position * work->frequency[i];
+        tpi_direction direction = tpi_direction_of_angle((double)position * work->frequency[i]);
 
-        cosine[i] = (float)cos(angle);
-        sine[i] = (float)(work->args->inverse ? -sin(angle) : sin(angle));
+        cosine[i] = (float)direction.cosine;
+        sine[i] = (float)(work->args->inverse ? -direction.sine : direction.sine);
     }
 }
 

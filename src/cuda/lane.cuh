@@ -1,5 +1,6 @@
-/* The language of cpu/simd.h with one lane, a thread's: so that cpu/vector_math.h and cpu/activation_math.h are compiled for the GPU as they
- * are, and give the CPU's bits. A product and a sum stay two roundings where no fma is written. */
+/* The language of cpu/simd.h with one lane, a thread's: so that cpu/vector_math.h and cpu/activation_math.h are
+ * compiled for the GPU as they are, and give the CPU's bits. A product and a sum stay two roundings where no fma is
+ * written. */
 #ifndef TPI_CUDA_LANE_CUH
 #define TPI_CUDA_LANE_CUH
 

@@ -10,7 +10,8 @@
 
 #include "cuda/stream.h"
 
-namespace tpi {
+namespace tpi
+{
 
 /* ---- dtypes ---- */
 
@@ -35,14 +36,12 @@ template <typename F> auto with_flag(bool flag, F fn)
 }
 
 /* Elements of a 16-byte vector of the smallest of the types. */
-template <typename... T> constexpr int vector_width()
-{
-    size_t smallest = 16;
+template <typename T, typename U = T>
+constexpr int vector_width = static_cast<int>(16 / (sizeof(T) < sizeof(U) ? sizeof(T) : sizeof(U)));
 
-    for (size_t size : {sizeof(T)...})
-        smallest = size < smallest ? size : smallest;
-    return static_cast<int>(16 / smallest);
-}
+/* Columns of one thread in element-wise kernels: neighbouring threads take neighbouring elements where vectors can't be
+ * used. */
+template <bool Aligned, typename T, typename U = T> constexpr int thread_width = Aligned ? vector_width<T, U> : 1;
 
 /* Whether vectors of 16 bytes can be used on rows of `stride` elements. NULL is as good as aligned. */
 inline bool is_aligned(const void *data, size_t element, int64_t stride)
@@ -66,7 +65,8 @@ inline unsigned grid_of(int64_t items, int64_t items_of_block)
     return static_cast<unsigned>(blocks < MAX_GRID ? blocks : MAX_GRID);
 }
 
-/* A [rows, groups] index space on blocks of 256 threads, each block a tile of it. A group is the columns of one thread. */
+/* A [rows, groups] index space on blocks of 256 threads, each block a tile of it. A group is the columns of one thread.
+ */
 struct Tiles {
     int64_t rows, groups, col_tiles, count;
     dim3 block;

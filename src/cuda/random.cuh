@@ -1,4 +1,5 @@
-/* Philox4x32-10 and dropout on the GPU: the words of tp_random_u32 (tp/random.h), so that masks are the CPU's, bit for bit. */
+/* Philox4x32-10 and dropout on the GPU: the words of tp_random_u32 (tp/random.h), so that masks are the CPU's, bit for
+ * bit. */
 #ifndef TPI_CUDA_RANDOM_CUH
 #define TPI_CUDA_RANDOM_CUH
 
@@ -6,7 +7,8 @@
 
 #include "cuda/vec.cuh"
 
-namespace tpi {
+namespace tpi
+{
 
 /* The four words of elements 4 * block and on. */
 static __device__ __forceinline__ uint4 random_block(tp_random_key key, uint64_t block)

@@ -1,10 +1,12 @@
-/* Elements of f32, bf16 and f16 arrays as floats: single, and in vectors of 16 bytes; sums over the lanes of a warp in a fixed order. */
+/* Elements of f32, bf16 and f16 arrays as floats: single, and in vectors of 16 bytes; sums over the lanes of a warp in
+ * a fixed order. */
 #ifndef TPI_CUDA_VEC_CUH
 #define TPI_CUDA_VEC_CUH
 
 #include "cuda/launch.cuh"
 
-namespace tpi {
+namespace tpi
+{
 
 /* ---- single elements; stores round to nearest, ties to even ---- */
 
@@ -81,7 +83,8 @@ template <bool Aligned, int N, typename T> __device__ __forceinline__ void load(
         x[i] = i < n ? to_float(data[i]) : 0.0f;
 }
 
-template <bool Aligned, int N, typename T> __device__ __forceinline__ void store(T *data, const float (&x)[N], int64_t n)
+template <bool Aligned, int N, typename T>
+__device__ __forceinline__ void store(T *data, const float (&x)[N], int64_t n)
 {
     constexpr int WIDTH = 16 / sizeof(T);
 
@@ -119,8 +122,8 @@ __device__ __forceinline__ void load_any(float (&x)[N], const void *data, tp_dty
 
 constexpr unsigned ALL_LANES = 0xffffffffu;
 
-/* The sum of `width` neighbouring lanes (a power of 2), in each of them: lanes i and i + width/2 first, then width/4, ... All lanes of the
- * warp take part. Both partners add the same two numbers, so all lanes get the same bits. */
+/* The sum of `width` neighbouring lanes (a power of 2), in each of them: lanes i and i + width/2 first, then width/4,
+ * ... All lanes of the warp take part. Both partners add the same two numbers, so all lanes get the same bits. */
 template <int Width> __device__ __forceinline__ float lanes_sum(float x)
 {
 #pragma unroll
@@ -141,9 +144,10 @@ template <int Width> __device__ __forceinline__ float lanes_max(float x)
     return x;
 }
 
-/* A row's sum in the CPU's order (cpu/norm_math.h): column c belongs to chain c mod 64; the chains are combined as four accumulators of sixteen
- * lanes, (0+1)+(2+3), and the lanes by i and i+8, then 4, 2, 1. Here a row has 64/N neighbouring threads, and thread t has the chains
- * t*N .. t*N+N-1. All lanes of the warp take part; each thread of the row gets the sum. */
+/* A row's sum in the CPU's order (cpu/norm_math.h): column c belongs to chain c mod 64; the chains are combined as four
+ * accumulators of sixteen lanes, (0+1)+(2+3), and the lanes by i and i+8, then 4, 2, 1. Here a row has 64/N
+ * neighbouring threads, and thread t has the chains t*N .. t*N+N-1. All lanes of the warp take part; each thread of the
+ * row gets the sum. */
 constexpr int ROW_CHAINS = 64;
 
 template <int N> __device__ __forceinline__ void row_fold(float (&chain)[N], int distance)
