@@ -9,9 +9,9 @@ typedef struct tpi_event tpi_event;
 /* A host function run in stream order; returns a status that becomes the context's failure when not TP_OK. */
 typedef tp_status (*tpi_task)(tp_ctx *ctx, const void *args);
 
-/* Where a copy's two ends are. A device's ends may be a peer's that this one reaches. UP and DOWN: the host's end is copied, or staged, before the call
- * returns (UP), or is shared memory that may be read after an event recorded behind it (DOWN). */
-typedef enum tpi_copy_kind { TPI_COPY_WITHIN = 0, TPI_COPY_UP, TPI_COPY_DOWN } tpi_copy_kind;
+/* Where a copy's two ends are. WITHIN: device memory, also a peer's that this context reaches. UP: from the host, whose memory may be used again when
+ * the call returns. SHARED: up from shared memory (allocate_shared), read when the copy runs. DOWN: to the host, to be read after an event behind it. */
+typedef enum tpi_copy_kind { TPI_COPY_WITHIN = 0, TPI_COPY_UP, TPI_COPY_SHARED, TPI_COPY_DOWN } tpi_copy_kind;
 
 typedef struct tpi_backend {
     const char *name;

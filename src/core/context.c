@@ -262,6 +262,8 @@ tp_status tp_ctx_download(tp_ctx *ctx, void *host, const void *from, size_t byte
     TPI_TRY(tpi_ctx_usable(ctx));
     if (bytes > 0 && (!from || !host))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_download: %s is NULL, bytes %zu", from ? "host" : "from", bytes);
+    if (!ctx->backend->host_memory) /* a copy to memory that is not pinned waits without a bound */
+        TPI_TRY(ctx->backend->stream_synchronize(ctx->compute));
     if (bytes > 0)
         TPI_TRY(ctx->backend->copy(ctx->compute, host, from, bytes, TPI_COPY_DOWN));
     return ctx->backend->stream_synchronize(ctx->compute);

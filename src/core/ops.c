@@ -5,6 +5,11 @@
 #include "core/ops_check.h"
 #include "core/stream.h"
 
+static bool is_done(const tp_ctx *ctx)
+{
+    return !ctx->desc.dry_run || ctx->desc.device == TP_DEVICE_CPU;
+}
+
 /* Whether the op is to be done. */
 static bool count(tp_ctx *ctx, double flops, double bytes)
 {
@@ -12,7 +17,7 @@ static bool count(tp_ctx *ctx, double flops, double bytes)
     ctx->issued.flops += flops;
     ctx->issued.bytes += bytes;
     pthread_mutex_unlock(&ctx->memory_lock);
-    return !ctx->desc.dry_run || ctx->desc.device == TP_DEVICE_CPU;
+    return is_done(ctx);
 }
 
 static double area(int64_t rows, int64_t cols)
@@ -31,6 +36,12 @@ tp_status tpi_gemm(tpi_stream *stream, const tpi_gemm_args *args)
     tpi_cost cost = tpi_gemm_cost(args);
     bool due = count(ctx, cost.flops, cost.bytes);
     return due ? ctx->backend->gemm(stream, args) : TP_OK;
+}
+
+tp_status tpi_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order, const tpi_packed *out)
+{
+    tp_ctx *ctx = stream->ctx;
+    return out->bytes > 0 && is_done(ctx) ? ctx->backend->gemm_pack(stream, b, cols, inner, order, out) : TP_OK;
 }
 
 tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args)

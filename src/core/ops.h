@@ -339,6 +339,8 @@ typedef struct tpi_cost {
 } tpi_cost;
 
 tp_status tpi_gemm(tpi_stream *stream, const tpi_gemm_args *args);
+/* Packs b for b_packed of a gemm with this order. Nothing if the backend packs nothing (out->bytes 0). */
+tp_status tpi_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order, const tpi_packed *out);
 tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args);
 tp_status tpi_map(tpi_stream *stream, const tpi_map_args *args);
 tp_status tpi_activate(tpi_stream *stream, const tpi_activation_args *args);

@@ -93,18 +93,16 @@ static tp_status send_up(tpi_cuda_stream *stream, void *to, const void *from, si
 
 tp_status tpi_cuda_copy(tpi_stream *base, void *to, const void *from, size_t bytes, tpi_copy_kind kind)
 {
+    static const enum cudaMemcpyKind kinds[] = {
+        [TPI_COPY_WITHIN] = cudaMemcpyDeviceToDevice, [TPI_COPY_SHARED] = cudaMemcpyHostToDevice, [TPI_COPY_DOWN] = cudaMemcpyDeviceToHost};
     tp_ctx *ctx = base->ctx;
     TPI_TRY(tpi_ctx_usable(ctx));
     if (bytes == 0 || to == from || ctx->desc.dry_run)
         return TP_OK;
-    tp_status status;
     if (kind == TPI_COPY_UP)
-        status = send_up((tpi_cuda_stream *)base, to, from, bytes);
+        TPI_TRY(send_up((tpi_cuda_stream *)base, to, from, bytes));
     else
-        status = tpi_cuda_call(
-            ctx, cudaMemcpyAsync(to, from, bytes, kind == TPI_COPY_DOWN ? cudaMemcpyDeviceToHost : cudaMemcpyDeviceToDevice, tpi_cuda_handle(base)),
-            "cudaMemcpyAsync");
-    TPI_TRY(status);
+        TPI_TRY(tpi_cuda_call(ctx, cudaMemcpyAsync(to, from, bytes, kinds[kind], tpi_cuda_handle(base)), "cudaMemcpyAsync"));
     return ctx->desc.synchronous ? tpi_cuda_stream_synchronize(base) : TP_OK;
 }
 

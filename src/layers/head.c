@@ -1,4 +1,5 @@
-/* Head and loss as one module: logits of this rank's vocabulary live in saved memory, where backward turns them into their gradient. */
+/* Head and loss as one module: logits of this rank's vocabulary live in saved memory, where backward turns them into their gradient. Structs of views
+ * are the host's records of that memory. */
 #include "layers/head.h"
 
 #include <inttypes.h>
@@ -7,6 +8,7 @@
 #include "comm/table.h"
 #include "core/context.h"
 #include "layers/loss.h"
+#include "layers/record.h"
 
 typedef struct head_module {
     tp_ctx *ctx;
@@ -15,6 +17,7 @@ typedef struct head_module {
     tpi_inner order;
     tp_dtype dtype;
     float *total;
+    tpi_records saved, delayed;
 } head_module;
 
 typedef struct head_saved {
@@ -34,18 +37,14 @@ static tp_tensor logits_view(const head_module *head, const tp_pass *pass, void 
     return tp_tensor_2d(memory, head->dtype, pass->tokens, tp_linear_local_features(head->layer));
 }
 
-/* Struct, logits, and what the loss keeps. Memory NULL: counts only. */
-static size_t carve(const head_module *head, const tp_pass *pass, void *memory, head_saved **out)
+/* Logits, and what the loss keeps. Memory NULL: counts only. */
+static size_t carve(const head_module *head, const tp_pass *pass, void *memory, head_saved *out)
 {
-    size_t logits_at = tpi_bytes_aligned(sizeof(head_saved));
     tp_tensor logits = logits_view(head, pass, NULL);
-    size_t loss_at = tpi_bytes_sum(logits_at, tpi_bytes_aligned(tp_tensor_bytes(logits)));
-    size_t loss_bytes = tp_cross_entropy_saved_bytes(pass);
+    size_t loss_at = tpi_bytes_aligned(tp_tensor_bytes(logits)), loss_bytes = tp_cross_entropy_saved_bytes(pass);
     if (memory != NULL) {
-        head_saved *saved = memory;
-        *saved = (head_saved){.logits = logits, .loss = {.memory = (char *)memory + loss_at, .bytes = loss_bytes}};
-        saved->logits.data = (char *)memory + logits_at;
-        *out = saved;
+        *out = (head_saved){.logits = logits, .loss = {.memory = (char *)memory + loss_at, .bytes = loss_bytes}};
+        out->logits.data = memory;
     }
     return tpi_bytes_sum(loss_at, loss_bytes);
 }
@@ -57,7 +56,8 @@ static size_t head_saved_bytes(const void *self, const tp_pass *pass)
 
 static size_t head_delayed_bytes(const void *self, const tp_pass *pass)
 {
-    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_linear_delayed)), tp_linear_delayed_bytes(((const head_module *)self)->layer, pass));
+    size_t bytes = tp_linear_delayed_bytes(((const head_module *)self)->layer, pass);
+    return tpi_bytes_aligned(bytes > 0 ? bytes : 1); /* its address names the record */
 }
 
 static tp_status run(tp_ctx *ctx, const head_module *head, const tp_pass *pass, tp_tensor x, head_saved *saved)
@@ -79,11 +79,14 @@ static tp_status run(tp_ctx *ctx, const head_module *head, const tp_pass *pass, 
 static tp_status head_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *memory)
 {
     (void)y;
-    const head_module *head = self;
+    head_module *head = self;
     TPI_TRY(tpi_cross_entropy_check_targets(ctx, pass, head->loss.vocabulary)); /* before the logits are changed */
-    head_saved *saved = NULL;
-    if (memory != NULL)
-        carve(head, pass, memory, &saved);
+    void *record = NULL;
+    if (memory != NULL) {
+        TPI_TRY(tpi_record_make(&head->saved, memory, &record));
+        carve(head, pass, memory, record);
+    }
+    head_saved *saved = record;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = run(ctx, head, pass, x, saved);
     tpi_arena_release(&ctx->scratch, mark);
@@ -92,10 +95,13 @@ static tp_status head_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_t
 
 static tp_status head_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *memory, void *delayed_memory)
 {
-    const head_module *head = self;
-    head_saved *saved = memory;
-    tp_linear_delayed *delayed = delayed_memory;
-    *delayed = (tp_linear_delayed){.memory = (char *)delayed_memory + tpi_bytes_aligned(sizeof *delayed),
+    head_module *head = self;
+    void *record, *later;
+    TPI_TRY(tpi_record_find(&head->saved, memory, &record));
+    TPI_TRY(tpi_record_make(&head->delayed, delayed_memory, &later));
+    head_saved *saved = record;
+    tp_linear_delayed *delayed = later;
+    *delayed = (tp_linear_delayed){.memory = delayed_memory,
                                    .bytes = tp_linear_delayed_bytes(head->layer, pass)};
     TPI_TRY(tp_cross_entropy_backward(ctx, &head->loss, pass, &saved->loss));
     return tp_linear_backward_input(ctx, head->layer, pass, &(tp_io){.in = saved->logits, .out = io->out}, delayed);
@@ -103,14 +109,19 @@ static tp_status head_backward_input(tp_ctx *ctx, void *self, const tp_pass *pas
 
 static tp_status head_backward_weight(tp_ctx *ctx, void *self, const tp_pass *pass, void *memory, void *delayed)
 {
-    head_saved *saved = memory;
-    return tp_linear_backward_weight(ctx, ((head_module *)self)->layer, pass, &saved->linear, delayed);
+    const head_module *head = self;
+    void *record, *later;
+    TPI_TRY(tpi_record_find(&head->saved, memory, &record));
+    TPI_TRY(tpi_record_find(&head->delayed, delayed, &later));
+    return tp_linear_backward_weight(ctx, head->layer, pass, &((head_saved *)record)->linear, later);
 }
 
 static tp_status head_backward(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *memory)
 {
     const head_module *head = self;
-    head_saved *saved = memory;
+    void *record;
+    TPI_TRY(tpi_record_find(&head->saved, memory, &record));
+    head_saved *saved = record;
     TPI_TRY(tp_cross_entropy_backward(ctx, &head->loss, pass, &saved->loss));
     return tp_linear_backward(ctx, head->layer, pass, &(tp_io){.in = saved->logits, .out = io->out}, &saved->linear);
 }
@@ -124,6 +135,8 @@ static void head_destroy(void *self)
 {
     head_module *head = self;
     tp_linear_destroy(head->layer);
+    tpi_records_free(&head->saved);
+    tpi_records_free(&head->delayed);
     tpi_host_release(head->ctx, head, sizeof *head);
 }
 
@@ -162,7 +175,9 @@ tp_status tp_module_head(tp_ctx *ctx, const tp_linear_desc *desc, const tp_cross
     head_module *head = tpi_host_allocate(ctx, sizeof *head);
     if (head == NULL)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "head module: out of memory");
-    *head = (head_module){.ctx = ctx, .loss = *loss, .dtype = desc->dtype, .total = total};
+    *head = (head_module){.ctx = ctx, .loss = *loss, .dtype = desc->dtype, .total = total,
+                           .saved = {.ctx = ctx, .bytes = sizeof(head_saved)},
+                           .delayed = {.ctx = ctx, .bytes = sizeof(tp_linear_delayed)}};
     tpi_cross_entropy_order(ctx, loss->vocabulary, &head->order);
     tp_status status = tp_linear_create(ctx, desc, &head->layer);
     if (status != TP_OK) {
@@ -177,6 +192,9 @@ bool tpi_head_logits(const tp_module *module, const void *saved, tp_tensor *logi
 {
     if (module->table != &head_table)
         return false;
-    *logits = ((const head_saved *)saved)->logits;
-    return logits->data != NULL;
+    void *record;
+    if (tpi_record_find(&((const head_module *)module->self)->saved, saved, &record) != TP_OK)
+        return false;
+    *logits = ((const head_saved *)record)->logits;
+    return true;
 }

@@ -1,16 +1,16 @@
-/* Our layers behind the module table. A module's saved memory begins with the layer's saved struct; what that needs follows. */
+/* Our layers behind the module table. A module's saved memory is what its layer's saved struct points to; the struct is the host's record of it. */
 #include <tp/module.h>
 
 #include <string.h>
 
-#include "core/context.h"
+#include "layers/record.h"
 
 enum { MOST_PARAMS = 64 };
 
-/* The memory behind a struct of `size` bytes. */
-static void *behind(void *memory, size_t size)
+/* Never none: its address names the record. */
+static size_t some_bytes(size_t bytes)
 {
-    return (char *)memory + tpi_bytes_aligned(size);
+    return tpi_bytes_aligned(bytes > 0 ? bytes : 1);
 }
 
 static tp_status check_creation(tp_ctx *ctx, const char *call, const void *desc, tp_module *out)
@@ -36,6 +36,7 @@ typedef struct block_module {
     tp_ctx *ctx;
     tp_block *layer;
     int64_t features;
+    tpi_records saved, delayed;
 } block_module;
 
 static int64_t block_features(const void *self)
@@ -45,41 +46,53 @@ static int64_t block_features(const void *self)
 
 static size_t block_saved_bytes(const void *self, const tp_pass *pass)
 {
-    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_block_saved)), tp_block_saved_bytes(((const block_module *)self)->layer, pass));
+    return some_bytes(tp_block_saved_bytes(((const block_module *)self)->layer, pass));
 }
 
 static size_t block_delayed_bytes(const void *self, const tp_pass *pass)
 {
-    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_block_delayed)), tp_block_delayed_bytes(((const block_module *)self)->layer, pass));
+    return some_bytes(tp_block_delayed_bytes(((const block_module *)self)->layer, pass));
 }
 
 static tp_status block_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *memory)
 {
-    const block_module *module = self;
+    block_module *module = self;
     tp_io io = {.in = x, .out = y};
     if (memory == NULL)
         return tp_block_forward(ctx, module->layer, pass, &io, NULL);
-    tp_block_saved *saved = memory;
-    *saved = (tp_block_saved){.memory = behind(memory, sizeof *saved), .bytes = tp_block_saved_bytes(module->layer, pass)};
+    void *record;
+    TPI_TRY(tpi_record_make(&module->saved, memory, &record));
+    tp_block_saved *saved = record;
+    *saved = (tp_block_saved){.memory = memory, .bytes = tp_block_saved_bytes(module->layer, pass)};
     return tp_block_forward(ctx, module->layer, pass, &io, saved);
 }
 
 static tp_status block_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved, void *memory)
 {
-    const block_module *module = self;
-    tp_block_delayed *delayed = memory;
-    *delayed = (tp_block_delayed){.memory = behind(memory, sizeof *delayed), .bytes = tp_block_delayed_bytes(module->layer, pass)};
-    return tp_block_backward_input(ctx, module->layer, pass, io, saved, delayed);
+    block_module *module = self;
+    void *record, *later;
+    TPI_TRY(tpi_record_find(&module->saved, saved, &record));
+    TPI_TRY(tpi_record_make(&module->delayed, memory, &later));
+    tp_block_delayed *delayed = later;
+    *delayed = (tp_block_delayed){.memory = memory, .bytes = tp_block_delayed_bytes(module->layer, pass)};
+    return tp_block_backward_input(ctx, module->layer, pass, io, record, delayed);
 }
 
 static tp_status block_backward_weight(tp_ctx *ctx, void *self, const tp_pass *pass, void *saved, void *delayed)
 {
-    return tp_block_backward_weight(ctx, ((block_module *)self)->layer, pass, saved, delayed);
+    const block_module *module = self;
+    void *record, *later;
+    TPI_TRY(tpi_record_find(&module->saved, saved, &record));
+    TPI_TRY(tpi_record_find(&module->delayed, delayed, &later));
+    return tp_block_backward_weight(ctx, module->layer, pass, record, later);
 }
 
 static tp_status block_backward(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved)
 {
-    return tp_block_backward(ctx, ((block_module *)self)->layer, pass, io, saved);
+    const block_module *module = self;
+    void *record;
+    TPI_TRY(tpi_record_find(&module->saved, saved, &record));
+    return tp_block_backward(ctx, module->layer, pass, io, record);
 }
 
 static int block_params(void *self, tp_param **out, int capacity)
@@ -91,6 +104,8 @@ static void block_destroy(void *self)
 {
     block_module *module = self;
     tp_block_destroy(module->layer);
+    tpi_records_free(&module->saved);
+    tpi_records_free(&module->delayed);
     tpi_host_release(module->ctx, module, sizeof *module);
 }
 
@@ -111,7 +126,10 @@ tp_status tp_module_block(tp_ctx *ctx, const tp_block_desc *desc, tp_module *out
     TPI_TRY(check_creation(ctx, "tp_module_block", desc, out));
     TPI_TRY(new_module(ctx, sizeof(block_module), "block", &memory));
     block_module *module = memory;
-    *module = (block_module){.ctx = ctx, .features = desc->hidden};
+    *module = (block_module){.ctx = ctx,
+                              .saved = {.ctx = ctx, .bytes = sizeof(tp_block_saved)},
+                              .delayed = {.ctx = ctx, .bytes = sizeof(tp_block_delayed)},
+                              .features = desc->hidden};
     tp_status status = tp_block_create(ctx, desc, &module->layer);
     if (status != TP_OK) {
         tpi_host_release(ctx, module, sizeof *module);
@@ -127,6 +145,7 @@ typedef struct norm_module {
     tp_ctx *ctx;
     tp_norm *layer;
     int64_t features;
+    tpi_records saved, delayed;
 } norm_module;
 
 static int64_t norm_features(const void *self)
@@ -136,40 +155,53 @@ static int64_t norm_features(const void *self)
 
 static size_t norm_saved_bytes(const void *self, const tp_pass *pass)
 {
-    return tpi_bytes_sum(tpi_bytes_aligned(sizeof(tp_norm_saved)), tp_norm_saved_bytes(((const norm_module *)self)->layer, pass));
+    return some_bytes(tp_norm_saved_bytes(((const norm_module *)self)->layer, pass));
 }
 
 static size_t norm_delayed_bytes(const void *self, const tp_pass *pass)
 {
     (void)self;
     (void)pass;
-    return tpi_bytes_aligned(sizeof(tp_norm_delayed));
+    return some_bytes(0);
 }
 
 static tp_status norm_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *memory)
 {
-    const norm_module *module = self;
+    norm_module *module = self;
     tp_io io = {.in = x, .out = y};
     if (memory == NULL)
         return tp_norm_forward(ctx, module->layer, pass, &io, NULL);
-    tp_norm_saved *saved = memory;
-    *saved = (tp_norm_saved){.memory = behind(memory, sizeof *saved), .bytes = tp_norm_saved_bytes(module->layer, pass)};
+    void *record;
+    TPI_TRY(tpi_record_make(&module->saved, memory, &record));
+    tp_norm_saved *saved = record;
+    *saved = (tp_norm_saved){.memory = memory, .bytes = tp_norm_saved_bytes(module->layer, pass)};
     return tp_norm_forward(ctx, module->layer, pass, &io, saved);
 }
 
 static tp_status norm_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved, void *delayed)
 {
-    return tp_norm_backward_input(ctx, ((norm_module *)self)->layer, pass, io, saved, delayed);
+    norm_module *module = self;
+    void *record, *later;
+    TPI_TRY(tpi_record_find(&module->saved, saved, &record));
+    TPI_TRY(tpi_record_make(&module->delayed, delayed, &later));
+    return tp_norm_backward_input(ctx, module->layer, pass, io, record, later);
 }
 
 static tp_status norm_backward_weight(tp_ctx *ctx, void *self, const tp_pass *pass, void *saved, void *delayed)
 {
-    return tp_norm_backward_weight(ctx, ((norm_module *)self)->layer, pass, saved, delayed);
+    const norm_module *module = self;
+    void *record, *later;
+    TPI_TRY(tpi_record_find(&module->saved, saved, &record));
+    TPI_TRY(tpi_record_find(&module->delayed, delayed, &later));
+    return tp_norm_backward_weight(ctx, module->layer, pass, record, later);
 }
 
 static tp_status norm_backward(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved)
 {
-    return tp_norm_backward(ctx, ((norm_module *)self)->layer, pass, io, saved);
+    const norm_module *module = self;
+    void *record;
+    TPI_TRY(tpi_record_find(&module->saved, saved, &record));
+    return tp_norm_backward(ctx, module->layer, pass, io, record);
 }
 
 static int norm_params(void *self, tp_param **out, int capacity)
@@ -181,6 +213,8 @@ static void norm_destroy(void *self)
 {
     norm_module *module = self;
     tp_norm_destroy(module->layer);
+    tpi_records_free(&module->saved);
+    tpi_records_free(&module->delayed);
     tpi_host_release(module->ctx, module, sizeof *module);
 }
 
@@ -201,7 +235,10 @@ tp_status tp_module_norm(tp_ctx *ctx, const tp_norm_desc *desc, tp_module *out)
     TPI_TRY(check_creation(ctx, "tp_module_norm", desc, out));
     TPI_TRY(new_module(ctx, sizeof(norm_module), "norm", &memory));
     norm_module *module = memory;
-    *module = (norm_module){.ctx = ctx, .features = desc->features};
+    *module = (norm_module){.ctx = ctx,
+                              .saved = {.ctx = ctx, .bytes = sizeof(tp_norm_saved)},
+                              .delayed = {.ctx = ctx, .bytes = sizeof(tp_norm_delayed)},
+                              .features = desc->features};
     tp_status status = tp_norm_create(ctx, desc, &module->layer);
     if (status != TP_OK) {
         tpi_host_release(ctx, module, sizeof *module);
@@ -217,6 +254,7 @@ typedef struct embedding_module {
     tp_ctx *ctx;
     tp_embedding *layer;
     int64_t features;
+    tpi_records delayed;
 } embedding_module;
 
 /* The table's gradient is a weight gradient: backward_input has nothing to do but to remember dy, which must stay. */
@@ -240,7 +278,7 @@ static size_t embedding_delayed_bytes(const void *self, const tp_pass *pass)
 {
     (void)self;
     (void)pass;
-    return tpi_bytes_aligned(sizeof(embedding_delayed));
+    return some_bytes(0);
 }
 
 static tp_status embedding_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_tensor x, tp_tensor y, void *saved)
@@ -253,17 +291,21 @@ static tp_status embedding_forward(tp_ctx *ctx, void *self, const tp_pass *pass,
 static tp_status embedding_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved, void *delayed)
 {
     (void)ctx;
-    (void)self;
     (void)pass;
     (void)saved;
-    *(embedding_delayed *)delayed = (embedding_delayed){io->in};
+    void *record;
+    TPI_TRY(tpi_record_make(&((embedding_module *)self)->delayed, delayed, &record));
+    *(embedding_delayed *)record = (embedding_delayed){io->in};
     return TP_OK;
 }
 
 static tp_status embedding_backward_weight(tp_ctx *ctx, void *self, const tp_pass *pass, void *saved, void *delayed)
 {
     (void)saved;
-    return tp_embedding_backward(ctx, ((embedding_module *)self)->layer, pass, ((embedding_delayed *)delayed)->dy);
+    const embedding_module *module = self;
+    void *record;
+    TPI_TRY(tpi_record_find(&module->delayed, delayed, &record));
+    return tp_embedding_backward(ctx, module->layer, pass, ((embedding_delayed *)record)->dy);
 }
 
 static tp_status embedding_backward(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved)
@@ -281,6 +323,7 @@ static void embedding_destroy(void *self)
 {
     embedding_module *module = self;
     tp_embedding_destroy(module->layer);
+    tpi_records_free(&module->delayed);
     tpi_host_release(module->ctx, module, sizeof *module);
 }
 
@@ -301,7 +344,7 @@ tp_status tp_module_embedding(tp_ctx *ctx, const tp_embedding_desc *desc, tp_mod
     TPI_TRY(check_creation(ctx, "tp_module_embedding", desc, out));
     TPI_TRY(new_module(ctx, sizeof(embedding_module), "embedding", &memory));
     embedding_module *module = memory;
-    *module = (embedding_module){.ctx = ctx, .features = desc->features};
+    *module = (embedding_module){.ctx = ctx, .delayed = {.ctx = ctx, .bytes = sizeof(embedding_delayed)}, .features = desc->features};
     tp_status status = tp_embedding_create(ctx, desc, &module->layer);
     if (status != TP_OK) {
         tpi_host_release(ctx, module, sizeof *module);

@@ -398,9 +398,11 @@ tp_status tp_model_loss(tp_ctx *ctx, tp_model *model, double *sum, double *token
     TPI_TRY_OBJECT(ctx, "tp_model_loss: model", model);
     TPI_TRY(tpi_given(ctx, "tp_model_loss: sum", sum));
     TPI_TRY(tpi_given(ctx, "tp_model_loss: tokens", tokens));
-    TPI_TRY(tp_ctx_synchronize(ctx));
-    *sum = model->total[0];
-    *tokens = model->total[1];
+    float total[2];
+    TPI_TRY(tp_ctx_download(ctx, total, model->total, sizeof total));
+    TPI_TRY(tp_ctx_synchronize(ctx)); /* other lanes' failures too */
+    *sum = total[0];
+    *tokens = total[1];
     return tpi_model_loss_reset(ctx, model);
 }
 

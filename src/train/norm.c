@@ -53,14 +53,22 @@ float tpi_norm_root(const float *squares, int count)
     return (float)sqrt(sum);
 }
 
-static tp_status norm_into(tp_ctx *ctx, tp_param *const *params, int count, tpi_norm_order *orders, float *norm)
+/* What the norm works with: the orders that ops read, and the squares when the host has them. */
+typedef struct norm_work {
+    tpi_norm_order *orders;
+    float *squares;
+} norm_work;
+
+static tp_status norm_into(tp_ctx *ctx, tp_param *const *params, int count, const norm_work *work, float *norm)
 {
     void *squares;
-    TPI_TRY(tpi_scratch(ctx, (size_t)count * sizeof(float), &squares));
-    tpi_norm_orders(ctx, params, count, orders);
-    TPI_TRY(tpi_norm_squares(ctx, params, count, orders, squares));
+    size_t bytes = (size_t)count * sizeof(float);
+    TPI_TRY(tpi_scratch(ctx, bytes, &squares));
+    tpi_norm_orders(ctx, params, count, work->orders);
+    TPI_TRY(tpi_norm_squares(ctx, params, count, work->orders, squares));
+    TPI_TRY(tp_ctx_download(ctx, work->squares, squares, bytes));
     TPI_TRY(tp_ctx_synchronize(ctx));
-    *norm = tpi_norm_root(squares, count);
+    *norm = tpi_norm_root(work->squares, count);
     return TP_OK;
 }
 
@@ -73,15 +81,21 @@ tp_status tp_params_grad_norm(tp_ctx *ctx, tp_param *const *params, int count, f
     *norm = 0.0f;
     if (count == 0)
         return TP_OK;
-    size_t bytes = (size_t)count * sizeof(tpi_norm_order);
-    tpi_norm_order *orders = tpi_host_allocate(ctx, bytes);
-    if (orders == NULL)
+    tpi_carve carve = {NULL, 0};
+    tpi_carve_take(&carve, (size_t)count * sizeof(tpi_norm_order));
+    tpi_carve_take(&carve, (size_t)count * sizeof(float));
+    size_t bytes = carve.used;
+    void *memory = tpi_host_allocate(ctx, bytes);
+    if (memory == NULL)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "tp_params_grad_norm: no memory for %d orders", count);
+    carve = (tpi_carve){memory, 0};
+    norm_work work = {.orders = tpi_carve_take(&carve, (size_t)count * sizeof(tpi_norm_order))};
+    work.squares = tpi_carve_take(&carve, (size_t)count * sizeof(float));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = norm_into(ctx, params, count, orders, norm);
+    tp_status status = norm_into(ctx, params, count, &work, norm);
     if (status != TP_OK)
-        tp_ctx_synchronize(ctx); /* nothing may still read `orders` */
+        tp_ctx_synchronize(ctx); /* nothing may still read the orders */
     tpi_arena_release(&ctx->scratch, mark);
-    tpi_host_release(ctx, orders, bytes);
+    tpi_host_release(ctx, memory, bytes);
     return status;
 }

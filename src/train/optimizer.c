@@ -14,11 +14,12 @@ typedef struct optimizer_state {
     float *master, *m, *v;
 } optimizer_state;
 
-/* Scalars of the last step, in the context's memory: ops read the scale, the host reads all of it one step later. */
-typedef struct optimizer_scalars {
+/* What the last step's verdict reads and writes, in memory that streams copy to and from and the host reads one step later. */
+typedef struct optimizer_verdict {
     float scale; /* what gradients are multiplied by; 0: the step is skipped */
     float norm;
-} optimizer_scalars;
+    float squares[]; /* [count] */
+} optimizer_verdict;
 
 struct tp_optimizer {
     tp_ctx *ctx;
@@ -27,8 +28,10 @@ struct tp_optimizer {
     tp_param **params;
     optimizer_state *state;
     tpi_norm_order *orders;
-    float *squares;             /* [count] */
-    optimizer_scalars *scalars;
+    float *squares; /* [count] */
+    float *scale;   /* as ops read it */
+    optimizer_verdict *verdict;
+    tpi_event *settled; /* recorded behind the last step's verdict */
     int64_t steps; /* that counted, the pending one not included */
     bool pending;  /* the last step's verdict was not read yet */
 };
@@ -145,6 +148,11 @@ static void destroy_state(tp_ctx *ctx, optimizer_state *state)
         tpi_param_listen(state->param, NULL, NULL);
 }
 
+static size_t verdict_bytes(int count)
+{
+    return sizeof(optimizer_verdict) + (size_t)count * sizeof(float);
+}
+
 static tp_status create_lists(tp_optimizer *optimizer, tp_param *const *params, int count)
 {
     tp_ctx *ctx = optimizer->ctx;
@@ -159,10 +167,12 @@ static tp_status create_lists(tp_optimizer *optimizer, tp_param *const *params, 
         optimizer->params[i] = params[i];
     tpi_norm_orders(ctx, params, count, optimizer->orders);
 
-    void *memory;
     TPI_TRY(allocate_floats(ctx, TP_MEMORY_OPTIMIZER, count, &optimizer->squares));
-    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_OPTIMIZER, sizeof(optimizer_scalars), &memory));
-    optimizer->scalars = memory;
+    TPI_TRY(allocate_floats(ctx, TP_MEMORY_OPTIMIZER, 1, &optimizer->scale));
+    optimizer->verdict = ctx->backend->allocate_shared(ctx, verdict_bytes(count));
+    if (optimizer->verdict == NULL)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "optimizer: no memory for a verdict on %d parameters", count);
+    TPI_TRY(ctx->backend->event_create(ctx, &optimizer->settled));
     for (int i = 0; i < count; i++)
         TPI_TRY(create_state(optimizer, params[i], &optimizer->state[i]));
     return TP_OK;
@@ -222,8 +232,11 @@ void tp_optimizer_destroy(tp_optimizer *optimizer)
     for (int i = 0; i < optimizer->count; i++)
         destroy_state(ctx, &optimizer->state[i]);
     release_floats(ctx, TP_MEMORY_OPTIMIZER, optimizer->count, optimizer->squares);
-    if (optimizer->scalars != NULL)
-        tp_ctx_release(ctx, TP_MEMORY_OPTIMIZER, optimizer->scalars, sizeof *optimizer->scalars);
+    release_floats(ctx, TP_MEMORY_OPTIMIZER, 1, optimizer->scale);
+    if (optimizer->verdict != NULL)
+        ctx->backend->release_shared(ctx, optimizer->verdict, verdict_bytes(optimizer->count));
+    if (optimizer->settled != NULL)
+        ctx->backend->event_destroy(optimizer->settled);
     release_list(ctx, optimizer->params, optimizer->count, sizeof *optimizer->params);
     release_list(ctx, optimizer->state, optimizer->count, sizeof *optimizer->state);
     release_list(ctx, optimizer->orders, optimizer->count, sizeof *optimizer->orders);
@@ -235,9 +248,9 @@ static tp_status settle(tp_optimizer *optimizer)
 {
     if (!optimizer->pending)
         return TP_OK;
-    TPI_TRY(tp_ctx_synchronize(optimizer->ctx));
+    TPI_TRY(optimizer->ctx->backend->event_synchronize(optimizer->settled));
     optimizer->pending = false;
-    optimizer->steps += optimizer->scalars->scale != 0.0f;
+    optimizer->steps += optimizer->verdict->scale != 0.0f;
     return TP_OK;
 }
 
@@ -249,25 +262,38 @@ tp_status tpi_optimizer_steps(tp_optimizer *optimizer, int64_t *steps)
 }
 
 typedef struct verdict_args {
-    const float *squares;
+    optimizer_verdict *verdict;
     int count;
     float clip_norm;
-    optimizer_scalars *out;
 } verdict_args;
 
 /* Runs in stream order: norm of all gradients, and by what they are multiplied. Equal on all ranks, as the squares are. */
-static tp_status verdict(tp_ctx *ctx, const void *memory)
+static tp_status decide(tp_ctx *ctx, const void *memory)
 {
     (void)ctx;
     const verdict_args *args = memory;
-    float norm = tpi_norm_root(args->squares, args->count);
-    args->out->norm = norm;
+    optimizer_verdict *out = args->verdict;
+    float norm = tpi_norm_root(out->squares, args->count);
+    out->norm = norm;
     if (!isfinite(norm))
-        args->out->scale = 0.0f;
+        out->scale = 0.0f;
     else if (args->clip_norm > 0.0f && norm > args->clip_norm)
-        args->out->scale = args->clip_norm / norm;
+        out->scale = args->clip_norm / norm;
     else
-        args->out->scale = 1.0f;
+        out->scale = 1.0f;
+    return TP_OK;
+}
+
+static tp_status issue_verdict(tp_ctx *ctx, tp_optimizer *optimizer)
+{
+    const tpi_backend *backend = ctx->backend;
+    size_t bytes = (size_t)optimizer->count * sizeof(float);
+    const verdict_args args = {optimizer->verdict, optimizer->count, optimizer->desc.clip_norm};
+    TPI_TRY(backend->copy(ctx->compute, optimizer->verdict->squares, optimizer->squares, bytes, TPI_COPY_DOWN));
+    TPI_TRY(backend->run(ctx->compute, decide, &args, sizeof args));
+    TPI_TRY(backend->copy(ctx->compute, optimizer->scale, &optimizer->verdict->scale, sizeof(float), TPI_COPY_SHARED));
+    TPI_TRY(backend->event_record(optimizer->settled, ctx->compute));
+    optimizer->pending = true;
     return TP_OK;
 }
 
@@ -285,7 +311,7 @@ static tp_status update(tp_optimizer *optimizer, const optimizer_state *state, f
                                .grad = param->grad.data,
                                .m = state->m,
                                .v = state->v,
-                               .grad_scale = &optimizer->scalars->scale,
+                               .grad_scale = optimizer->scale,
                                .lr = lr,
                                .beta1 = desc->beta1,
                                .beta2 = desc->beta2,
@@ -303,15 +329,13 @@ tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_s
     TPI_TRY(check_field(ctx, "lr", lr, INFINITY));
     TPI_TRY(settle(optimizer));
     TPI_TRY(tpi_norm_squares(ctx, optimizer->params, optimizer->count, optimizer->orders, optimizer->squares));
-    verdict_args args = {optimizer->squares, optimizer->count, optimizer->desc.clip_norm, optimizer->scalars};
-    TPI_TRY(ctx->backend->run(ctx->compute, verdict, &args, sizeof args));
-    optimizer->pending = true;
+    TPI_TRY(issue_verdict(ctx, optimizer));
     for (int i = 0; i < optimizer->count; i++)
         TPI_TRY(update(optimizer, &optimizer->state[i], lr));
     if (report == NULL)
         return TP_OK;
     TPI_TRY(settle(optimizer));
-    *report = (tp_step_report){optimizer->scalars->norm, optimizer->scalars->scale == 0.0f, optimizer->steps};
+    *report = (tp_step_report){optimizer->verdict->norm, optimizer->verdict->scale == 0.0f, optimizer->steps};
     return TP_OK;
 }
 

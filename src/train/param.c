@@ -40,8 +40,10 @@ static tp_status allocate_packed(tp_ctx *ctx, tp_param *param, tpi_param_interna
     int64_t rows = param->value.shape[0], cols = param->value.shape[1];
     internal->forward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, rows, cols, tpi_param_order(param, 1));
     internal->backward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, cols, rows, tpi_param_order(param, 0));
-    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->forward.bytes, &internal->forward.data));
-    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->backward.bytes, &internal->backward.data));
+    if (internal->forward.bytes > 0 || backend->host_memory)
+        TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->forward.bytes, &internal->forward.data));
+    if (internal->backward.bytes > 0 || backend->host_memory)
+        TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->backward.bytes, &internal->backward.data));
     return TP_OK;
 }
 
@@ -203,8 +205,8 @@ tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param)
     int64_t rows = param->value.shape[0], cols = param->value.shape[1];
     tpi_operand forward = {param->value.data, param->value.dtype, cols, 1};
     tpi_operand backward = {param->value.data, param->value.dtype, 1, cols};
-    TPI_TRY(ctx->backend->gemm_pack(ctx->compute, &forward, rows, cols, tpi_param_order(param, 1), &internal->forward));
-    return ctx->backend->gemm_pack(ctx->compute, &backward, cols, rows, tpi_param_order(param, 0), &internal->backward);
+    TPI_TRY(tpi_gemm_pack(ctx->compute, &forward, rows, cols, tpi_param_order(param, 1), &internal->forward));
+    return tpi_gemm_pack(ctx->compute, &backward, cols, rows, tpi_param_order(param, 0), &internal->backward);
 }
 
 tp_status tp_param_touch(tp_ctx *ctx, tp_param *param)

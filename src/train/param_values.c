@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/table.h"
 #include "core/inner.h"
 #include "train/param.h"
 
@@ -69,6 +70,66 @@ static tpi_window window_of(const tp_param *param, const tpi_run *run)
     return w;
 }
 
+/* A tensor of this rank as the host can address it: itself, or a copy of a device's. */
+typedef struct host_view {
+    void *data;
+    size_t bytes;
+    bool copied;
+} host_view;
+
+static tp_status view_begin(tp_ctx *ctx, const tp_tensor *tensor, host_view *out)
+{
+    *out = (host_view){.data = tensor->data, .bytes = tp_tensor_bytes(*tensor), .copied = !ctx->backend->host_memory};
+    if (!out->copied)
+        return TP_OK;
+    out->data = tpi_host_allocate(ctx, out->bytes);
+    return out->data ? TP_OK : tpi_refuse(ctx, TP_ERR_MEMORY, "parameter: no memory for %zu bytes on the host", out->bytes);
+}
+
+static void view_end(tp_ctx *ctx, host_view *view)
+{
+    if (view->copied)
+        tpi_host_release(ctx, view->data, view->bytes);
+}
+
+/* Where the global tensor's elements are. */
+typedef struct global_view {
+    const void *data;
+    tp_dtype dtype;
+    int64_t row_stride, col_stride;
+} global_view;
+
+static void fill_shard(tp_ctx *ctx, const tp_param *param, const global_view *from, void *shard)
+{
+    tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
+    tp_dtype dtype = param->value.dtype;
+    size_t size = tp_dtype_size(dtype);
+    tpi_run run[TP_PARAM_PARTS];
+    int runs = shard_runs(param, tp_comm_size(group), tp_comm_rank(group), false, run);
+    for (int i = 0; i < runs; i++) {
+        tpi_window w = window_of(param, &run[i]);
+        for (int64_t r = 0; r < w.rows; r++)
+            for (int64_t c = 0; c < w.cols; c++) {
+                int64_t at = (w.global_row + r) * from->row_stride + (w.global_col + c) * from->col_stride;
+                int64_t to = (w.local_row + r) * w.local_cols + w.local_col + c;
+                if (from->dtype == dtype) /* the same bits, NaN payloads too */
+                    memcpy((char *)shard + (size_t)to * size, (const char *)from->data + (size_t)at * size, size);
+                else
+                    write_value(shard, dtype, to, read_value(from->data, from->dtype, at));
+            }
+    }
+}
+
+static tp_status load(tp_ctx *ctx, tp_param *param, const global_view *from)
+{
+    host_view view;
+    TPI_TRY(view_begin(ctx, &param->value, &view));
+    fill_shard(ctx, param, from, view.data);
+    tp_status status = view.copied ? tp_ctx_upload(ctx, param->value.data, view.data, view.bytes) : TP_OK;
+    view_end(ctx, &view);
+    return status;
+}
+
 tp_status tp_param_load(tp_ctx *ctx, tp_param *param, const void *global, tp_dtype dtype, const int64_t stride[2])
 {
     TPI_TRY(tpi_param_check(ctx, "tp_param_load", param));
@@ -76,26 +137,67 @@ tp_status tp_param_load(tp_ctx *ctx, tp_param *param, const void *global, tp_dty
     if (dtype != TP_DTYPE_F32 && dtype != TP_DTYPE_BF16 && dtype != TP_DTYPE_F16)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "tp_param_load: '%s' from dtype %s: f32, bf16 or f16 expected", param->name,
                           tp_dtype_name(dtype));
-    int64_t row_stride = stride ? stride[0] : (param->dims == 2 ? param->shape[1] : 1);
-    int64_t col_stride = stride && param->dims == 2 ? stride[1] : 1;
+    const global_view from = {.data = global,
+                              .dtype = dtype,
+                              .row_stride = stride ? stride[0] : (param->dims == 2 ? param->shape[1] : 1),
+                              .col_stride = stride && param->dims == 2 ? stride[1] : 1};
     TPI_TRY(tp_ctx_synchronize(ctx));
+    TPI_TRY(load(ctx, param, &from));
+    return tp_param_touch(ctx, param);
+}
+
+/* What this rank owns of the whole tensor; the rest stays as it is. */
+static void fill_global(tp_ctx *ctx, const tp_param *param, const tp_tensor *source, const void *shard, float *global)
+{
     tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
     tpi_run run[TP_PARAM_PARTS];
-    int runs = shard_runs(param, tp_comm_size(group), tp_comm_rank(group), false, run);
-    for (int i = 0; i < runs; i++) {
+    int runs = shard_runs(param, tp_comm_size(group), tp_comm_rank(group), true, run);
+    bool mine = param->shard_dim >= 0 || tp_comm_rank(group) == 0;
+    for (int i = 0; mine && i < runs; i++) {
         tpi_window w = window_of(param, &run[i]);
         for (int64_t r = 0; r < w.rows; r++)
-            for (int64_t c = 0; c < w.cols; c++) {
-                int64_t from = (w.global_row + r) * row_stride + (w.global_col + c) * col_stride;
-                int64_t to = (w.local_row + r) * w.local_cols + w.local_col + c;
-                if (dtype == param->value.dtype) /* the same bits, NaN payloads too */
-                    memcpy((char *)param->value.data + (size_t)to * tp_dtype_size(dtype),
-                           (const char *)global + (size_t)from * tp_dtype_size(dtype), tp_dtype_size(dtype));
-                else
-                    write_value(param->value.data, param->value.dtype, to, read_value(global, dtype, from));
-            }
+            for (int64_t c = 0; c < w.cols; c++)
+                global[(w.global_row + r) * w.global_cols + w.global_col + c] =
+                    read_value(shard, source->dtype, (w.local_row + r) * w.local_cols + w.local_col + c);
     }
-    return tp_param_touch(ctx, param);
+}
+
+/* Every element is one rank's, and +0 on all others: their bits are or-ed. A sum would turn -0 into +0 and NaN payloads into others. */
+static tp_status merge(tp_ctx *ctx, tp_comm *group, float *global, int64_t elements)
+{
+    enum { CHUNK = 4096 };
+    int ranks = tp_comm_size(group);
+    size_t bytes = (size_t)ranks * CHUNK * sizeof(uint32_t);
+    uint32_t *all = tpi_host_allocate(ctx, bytes);
+    if (all == NULL)
+        return tpi_fail(ctx, TP_ERR_MEMORY, "tp_param_gather: no memory for %zu bytes on the host", bytes);
+    tp_status status = TP_OK;
+    for (int64_t begin = 0; begin < elements && status == TP_OK; begin += CHUNK) {
+        size_t count = (size_t)(elements - begin < CHUNK ? elements - begin : CHUNK);
+        status = group->table->exchange(ctx, group, global + begin, all, count * sizeof *all);
+        for (size_t i = 0; i < count && status == TP_OK; i++) {
+            uint32_t bits = 0;
+            for (size_t rank = 0; rank < (size_t)ranks; rank++)
+                bits |= all[rank * count + i];
+            memcpy(global + begin + i, &bits, sizeof bits);
+        }
+    }
+    tpi_host_release(ctx, all, bytes);
+    return status;
+}
+
+static tp_status gather(tp_ctx *ctx, const tp_param *param, const tp_tensor *source, float *global)
+{
+    host_view view;
+    int64_t elements = tp_param_elements(param);
+    TPI_TRY(view_begin(ctx, source, &view));
+    tp_status status = view.copied ? tp_ctx_download(ctx, view.data, source->data, view.bytes) : TP_OK;
+    if (status == TP_OK) {
+        memset(global, 0, (size_t)elements * sizeof(float));
+        fill_global(ctx, param, source, view.data, global);
+    }
+    view_end(ctx, &view);
+    return status == TP_OK ? merge(ctx, tp_ctx_group(ctx, TP_AXIS_TP), global, elements) : status;
 }
 
 tp_status tp_param_gather(tp_ctx *ctx, const tp_param *param, int which, float *global)
@@ -108,23 +210,7 @@ tp_status tp_param_gather(tp_ctx *ctx, const tp_param *param, int which, float *
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_gather: '%s' has no %s", param->name,
                           global == NULL ? "destination" : "gradient (frozen)");
     TPI_TRY(tp_ctx_synchronize(ctx));
-    tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
-    int64_t elements = tp_param_elements(param);
-    tpi_run run[TP_PARAM_PARTS];
-    int runs = shard_runs(param, tp_comm_size(group), tp_comm_rank(group), true, run);
-    /* A sum would turn -0 into +0 and NaN payloads into others: bits travel as integers. */
-    memset(global, 0, (size_t)elements * sizeof(float));
-    bool mine = param->shard_dim >= 0 || tp_comm_rank(group) == 0;
-    for (int i = 0; mine && i < runs; i++) {
-        tpi_window w = window_of(param, &run[i]);
-        for (int64_t r = 0; r < w.rows; r++)
-            for (int64_t c = 0; c < w.cols; c++)
-                global[(w.global_row + r) * w.global_cols + w.global_col + c] =
-                    read_value(source->data, source->dtype, (w.local_row + r) * w.local_cols + w.local_col + c);
-    }
-    tp_tensor bits = tp_tensor_1d(global, TP_DTYPE_I32, elements);
-    TPI_TRY(tp_all_reduce(ctx, group, bits, bits, NULL));
-    return tp_ctx_synchronize(ctx);
+    return gather(ctx, param, source, global);
 }
 
 static tp_status init_run(tp_ctx *ctx, tp_param *param, const tpi_run *run)
@@ -148,7 +234,6 @@ static tp_status init_run(tp_ctx *ctx, tp_param *param, const tpi_run *run)
 static tp_status init_param(tp_ctx *ctx, tp_param *param)
 {
     tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
-    int64_t elements = tp_tensor_elements(param->value);
     if (param->init == TP_INIT_NORMAL) {
         tpi_run run[TP_PARAM_PARTS];
         int runs = shard_runs(param, tp_comm_size(group), tp_comm_rank(group), false, run);
@@ -156,9 +241,9 @@ static tp_status init_param(tp_ctx *ctx, tp_param *param)
             TPI_TRY(init_run(ctx, param, &run[i]));
         return tp_param_touch(ctx, param);
     }
+    static const float values[] = {0.0f, 1.0f};
     TPI_TRY(tp_ctx_synchronize(ctx));
-    for (int64_t i = 0; i < elements; i++)
-        write_value(param->value.data, param->value.dtype, i, param->init == TP_INIT_ONE ? 1.0f : 0.0f);
+    TPI_TRY(load(ctx, param, &(global_view){.data = &values[param->init == TP_INIT_ONE], .dtype = TP_DTYPE_F32}));
     return tp_param_touch(ctx, param);
 }
 

@@ -25,6 +25,7 @@ struct tp_trainer {
     int64_t step; /* steps taken, skipped ones included */
     int64_t at;   /* first token of the next step */
     step_data buffer[2];
+    step_data host;      /* where a step is read to; the buffer at hand where the host can write it */
     size_t buffer_bytes; /* of one array */
     void *saved;
     size_t saved_bytes;
@@ -96,6 +97,15 @@ static tp_status allocate_ids(tp_trainer *trainer, int32_t **out)
     return TP_OK;
 }
 
+static tp_status allocate_host(tp_trainer *trainer)
+{
+    trainer->host.ids = tpi_host_allocate(trainer->ctx, trainer->buffer_bytes);
+    trainer->host.targets = tpi_host_allocate(trainer->ctx, trainer->buffer_bytes);
+    if (trainer->host.ids != NULL && trainer->host.targets != NULL)
+        return TP_OK;
+    return tpi_refuse(trainer->ctx, TP_ERR_MEMORY, "trainer: no memory for %zu bytes of tokens", trainer->buffer_bytes);
+}
+
 static tp_status fill_trainer(tp_trainer *trainer)
 {
     tp_ctx *ctx = trainer->ctx;
@@ -106,6 +116,8 @@ static tp_status fill_trainer(tp_trainer *trainer)
         TPI_TRY(allocate_ids(trainer, &trainer->buffer[i].ids));
         TPI_TRY(allocate_ids(trainer, &trainer->buffer[i].targets));
     }
+    if (!ctx->backend->host_memory)
+        TPI_TRY(allocate_host(trainer));
     tp_pass pass = pass_of(&trainer->desc, trainer->desc.microbatch);
     trainer->saved_bytes = tp_model_saved_bytes(trainer->model, &pass);
     return tp_ctx_allocate(ctx, TP_MEMORY_SAVED, trainer->saved_bytes, &trainer->saved);
@@ -155,6 +167,8 @@ void tp_trainer_destroy(tp_trainer *trainer)
         release_ids(trainer, trainer->buffer[i].ids);
         release_ids(trainer, trainer->buffer[i].targets);
     }
+    tpi_host_release(ctx, trainer->host.ids, trainer->buffer_bytes);
+    tpi_host_release(ctx, trainer->host.targets, trainer->buffer_bytes);
     if (trainer->saved != NULL)
         tp_ctx_release(ctx, TP_MEMORY_SAVED, trainer->saved, trainer->saved_bytes);
     tpi_host_release(ctx, trainer, sizeof *trainer);
@@ -179,9 +193,26 @@ float tp_trainer_lr(const tp_trainer_desc *desc, int64_t step)
     return (float)((double)desc->min_lr + ((double)desc->lr - (double)desc->min_lr) * share);
 }
 
-/* Reads `sequences` sequences from token `at` on, each with its own targets: the last target is the first token of the next sequence. */
-static tp_status read_sequences(const tp_trainer *trainer, int64_t at, int64_t sequences, const step_data *out)
+static int64_t valid_tokens(const int32_t *targets, int64_t count)
 {
+    int64_t valid = 0;
+    for (int64_t i = 0; i < count; i++)
+        valid += targets[i] >= 0;
+    return valid;
+}
+
+static tp_status upload(const tp_trainer *trainer, int64_t tokens, const step_data *to)
+{
+    size_t bytes = (size_t)tokens * sizeof(int32_t);
+    TPI_TRY(tp_ctx_upload(trainer->ctx, to->ids, trainer->host.ids, bytes));
+    return tp_ctx_upload(trainer->ctx, to->targets, trainer->host.targets, bytes);
+}
+
+/* Reads `sequences` sequences from token `at` on, each with its own targets: the last target is the first token of the next sequence. Returns how many
+ * targets are valid in *valid unless that is NULL. */
+static tp_status read_sequences(const tp_trainer *trainer, int64_t at, int64_t sequences, const step_data *to, int64_t *valid)
+{
+    const step_data *out = trainer->host.ids != NULL ? &trainer->host : to;
     int64_t length = trainer->desc.sequence, tokens = tp_data_tokens(trainer->data);
     for (int64_t s = 0; s < sequences; s++) {
         tp_status status = tp_data_read(trainer->data, at, length, out->ids + s * length, out->targets + s * length);
@@ -189,15 +220,9 @@ static tp_status read_sequences(const tp_trainer *trainer, int64_t at, int64_t s
             return tpi_refuse(trainer->ctx, status, "trainer: %s", tp_last_message());
         at = (at + length) % tokens; /* a sequence is shorter than the data */
     }
-    return TP_OK;
-}
-
-static int64_t valid_tokens(const int32_t *targets, int64_t count)
-{
-    int64_t valid = 0;
-    for (int64_t i = 0; i < count; i++)
-        valid += targets[i] >= 0;
-    return valid;
+    if (valid != NULL)
+        *valid = valid_tokens(out->targets, sequences * length);
+    return out == to ? TP_OK : upload(trainer, sequences * length, to);
 }
 
 /* Forward and backward of all microbatches, every gradient scaled by the step's valid tokens. */
@@ -236,12 +261,13 @@ tp_status tp_trainer_step(tp_ctx *ctx, tp_trainer *trainer, tp_train_report *rep
     const tp_trainer_desc *desc = &trainer->desc;
     const step_data *data = &trainer->buffer[trainer->step % 2];
     int64_t tokens = desc->batch * desc->sequence;
-    TPI_TRY(read_sequences(trainer, trainer->at, desc->batch, data));
+    int64_t valid = 0;
+    TPI_TRY(read_sequences(trainer, trainer->at, desc->batch, data, &valid));
     TPI_TRY(tp_params_zero_grad(ctx, trainer->params, trainer->param_count));
     TPI_TRY(tpi_model_loss_reset(ctx, trainer->model));
     trainer->at = (trainer->at + tokens % tp_data_tokens(trainer->data)) % tp_data_tokens(trainer->data);
     trainer->step++;
-    TPI_TRY(accumulate(ctx, trainer, data, valid_tokens(data->targets, tokens)));
+    TPI_TRY(accumulate(ctx, trainer, data, valid));
     /* Skipped steps don't advance the learning rate. This waits for the step before, so of the two buffers the other one is free now. */
     int64_t counted;
     TPI_TRY(tpi_optimizer_steps(trainer->optimizer, &counted));
@@ -257,7 +283,7 @@ static tp_status evaluate_pass(tp_ctx *ctx, tp_trainer *trainer, int64_t at, int
 {
     const step_data *data = &trainer->buffer[0];
     TPI_TRY(tp_ctx_synchronize(ctx)); /* the buffer is free */
-    TPI_TRY(read_sequences(trainer, at, sequences, data));
+    TPI_TRY(read_sequences(trainer, at, sequences, data, NULL));
     tp_pass pass = pass_of(&trainer->desc, sequences);
     pass.ids = data->ids;
     pass.targets = data->targets;
