@@ -99,7 +99,7 @@ static tp_overlap_shape shape_for(const pricing *prices, const tp_plan_desc *des
     if (desc->pattern >= TP_PATTERN_CHAIN) {
         shape.cols[1] = shape.inner[0];
         shape.inner[1] = shape.cols[0];
-    } else if (desc->pattern == TP_PATTERN_BACKWARD || desc->pattern == TP_PATTERN_BACKWARD_REDUCE) {
+    } else if (desc->pattern == TP_PATTERN_BACKWARD || desc->pattern == TP_PATTERN_BACKWARD_REDUCE || desc->pattern == TP_PATTERN_ROW_BACKWARD) {
         shape.cols[1] = shape.cols[0];
         shape.inner[1] = shape.inner[0];
     }

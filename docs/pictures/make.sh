@@ -13,5 +13,6 @@ draw pipeline pipeline gather-gemm 2 4
 draw pull pull gather-gemm 2 4
 draw pull-scatter pull gemm-scatter 2 4
 draw direct direct gather-gemm 2 1
+draw row-backward pull row-backward 2 4
 draw chain pull chain 2 4
 draw chain-core pull chain-core 2 4

@@ -25,13 +25,18 @@ typedef enum tp_overlap {
  * GATHER_WEIGHT   weight gradient: INPUT is dy, all pieces, local; SECOND is this rank's pieces of x. GRADIENT = chain over p in global order of G0(dy[p], x[p]).
  * BACKWARD        column-parallel: INPUT dy, all pieces, local. OUTPUT as GEMM_SCATTER by G0 (dgrad); GRADIENT as GATHER_WEIGHT by G1 (wgrad).
  * BACKWARD_REDUCE the same without sequence parallelism: OUTPUT as GEMM_REDUCE, SECOND is all pieces, local.
+ * ROW_BACKWARD    row-parallel: pieces are cut by columns, not rows: p = owner * chunks + slice. INPUT dy, this rank's pieces. OUTPUT[r][p] = G0(dy), summed
+ *                 in order over the owner's slices up to p: the input gradient when the last is added (an owner's pieces share their memory). GRADIENT has
+ *                 a piece a slice: chain over owners in order of G1(dy[p]), whose other operand is local.
  * CHAIN           column, COMPUTE 0 piece by piece, row: GATHER_GEMM: MIDDLE[p] = G0(x[p]), CORE[p] = K0(MIDDLE[p]), then GEMM_SCATTER of G1(CORE[p]).
  * CHAIN_REDUCE    the same without sequence parallelism: INPUT is all pieces, local; OUTPUT as GEMM_REDUCE.
  * CHAIN_CORE      CHAIN whose COMPUTE (attention core) reads all pieces of MIDDLE at once and writes all of CORE, which G1 reads.
  * CHAIN_CORE_REDUCE.
  * CHAIN_BACKWARD  the backward of two layers: as CHAIN from INPUT (dy, this rank's pieces) to OUTPUT; FIRST_GRADIENT = chain over p in global order of
  *                 G2(dy[p]), whose other operand is local; GRADIENT = chain of G3(CORE[p], x[p]), x being SECOND, this rank's pieces.
- * CHAIN_BACKWARD_REDUCE  the same without sequence parallelism: INPUT and SECOND are all pieces, local; OUTPUT as GEMM_REDUCE. */
+ * CHAIN_BACKWARD_REDUCE  the same without sequence parallelism: INPUT and SECOND are all pieces, local; OUTPUT as GEMM_REDUCE.
+ * CHAIN_CORE_BACKWARD    CHAIN_BACKWARD whose COMPUTE reads all pieces of MIDDLE at once and writes all of CORE.
+ * CHAIN_CORE_BACKWARD_REDUCE. */
 #define TP_PATTERN_LIST(X)                           \
     X(TP_PATTERN_GEMM, "gemm")                       \
     X(TP_PATTERN_GATHER_GEMM, "gather-gemm")         \
@@ -40,12 +45,15 @@ typedef enum tp_overlap {
     X(TP_PATTERN_GATHER_WEIGHT, "gather-weight")     \
     X(TP_PATTERN_BACKWARD, "backward")               \
     X(TP_PATTERN_BACKWARD_REDUCE, "backward-reduce") \
+    X(TP_PATTERN_ROW_BACKWARD, "row-backward")       \
     X(TP_PATTERN_CHAIN, "chain")                     \
     X(TP_PATTERN_CHAIN_REDUCE, "chain-reduce")       \
     X(TP_PATTERN_CHAIN_CORE, "chain-core")           \
     X(TP_PATTERN_CHAIN_CORE_REDUCE, "chain-core-reduce") \
     X(TP_PATTERN_CHAIN_BACKWARD, "chain-backward")   \
-    X(TP_PATTERN_CHAIN_BACKWARD_REDUCE, "chain-backward-reduce")
+    X(TP_PATTERN_CHAIN_BACKWARD_REDUCE, "chain-backward-reduce") \
+    X(TP_PATTERN_CHAIN_CORE_BACKWARD, "chain-core-backward") \
+    X(TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE, "chain-core-backward-reduce")
 
 typedef enum tp_pattern {
 #define TP_PATTERN_ENUM(name, word) name,

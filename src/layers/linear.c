@@ -141,6 +141,9 @@ static tp_status make_sites(tp_linear *layer)
     TPI_TRY(make_site(layer, layer->gather_gradient ? TP_PATTERN_GATHER_GEMM : input, &layer->input));
     if (layer->desc.kind == TP_LINEAR_COLUMN && many && layer->desc.overlap != TP_OVERLAP_NONE)
         TPI_TRY(make_site(layer, split ? TP_PATTERN_BACKWARD : TP_PATTERN_BACKWARD_REDUCE, &layer->both));
+    /* `pipeline` has no slices of columns, but chunks of rows for the input gradient. */
+    if (layer->gather_gradient && layer->desc.overlap != TP_OVERLAP_NONE && layer->desc.overlap != TP_OVERLAP_PIPELINE)
+        TPI_TRY(make_site(layer, TP_PATTERN_ROW_BACKWARD, &layer->both));
     if (layer->gather_gradient && tpi_site_may_run(&layer->input, TP_OVERLAP_DIRECT))
         TPI_TRY(make_site(layer, TP_PATTERN_GATHER_WEIGHT, &layer->weight_direct));
     return make_site(layer, layer->gather_input ? TP_PATTERN_GATHER_WEIGHT : TP_PATTERN_GEMM, &layer->weight_site);

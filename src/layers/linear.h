@@ -16,7 +16,7 @@ struct tp_linear {
     bool gather_input;           /* COLUMN under sequence parallelism: tokens of x are sharded */
     bool gather_gradient;        /* ROW under sequence parallelism: tokens of dy are */
     tpi_site forward, input, weight_site;
-    tpi_site both;          /* COLUMN: input and weight gradient in one plan; empty: one after the other */
+    tpi_site both;          /* input and weight gradient in one plan; empty: one after the other */
     tpi_site weight_direct; /* ROW whose dy was not gathered: its weight gradient reads peers' too */
 };
 
@@ -39,6 +39,9 @@ tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, 
 
 /* What the reduction of forward adds to the sum. */
 tp_reduce_desc tpi_linear_reduce(const tpi_linear_call *call);
+
+/* ROW's backward in one plan. */
+tp_status tpi_linear_run_slices(const tpi_linear_call *linear, const tp_io *io, tp_tensor x);
 
 /* dW += dy^T x over so many tokens. */
 tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy, tpi_view x);

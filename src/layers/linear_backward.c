@@ -358,7 +358,11 @@ tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
     TPI_TRY(tpi_linear_check_backward(layer, &call.pass, io));
     bool both = tpi_site_at(&layer->both, call.pass.tokens) != NULL && !tp_tensor_is_none(io->out) && layer->weight->grad.data != NULL;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = both ? run_both(&call, io, saved->x) : run_in_turn(&call, io, saved->x);
+    tp_status status;
+    if (both)
+        status = layer->gather_gradient ? tpi_linear_run_slices(&call, io, saved->x) : run_both(&call, io, saved->x);
+    else
+        status = run_in_turn(&call, io, saved->x);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

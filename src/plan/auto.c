@@ -20,7 +20,7 @@ static const int chunk_counts[] = {1, 2, 4, 8, 16};
 
 static bool is_backward(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || tpi_overlap_is_chain_backward(pattern);
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD || tpi_overlap_is_chain_backward(pattern);
 }
 
 /* Candidates in the order of preference at equal times. */

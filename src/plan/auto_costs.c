@@ -27,7 +27,7 @@ static double row_time(const tp_machine *machine, tp_dtype dtype, double rows)
 
 bool tpi_overlap_is_chain_backward(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+    return pattern >= TP_PATTERN_CHAIN_BACKWARD;
 }
 
 /* Parts 2 and 3 are the weight gradients of what parts 0 and 1 multiply by. */
@@ -54,7 +54,14 @@ static int weight_part(tp_pattern pattern)
         return 3;
     if (pattern == TP_PATTERN_GATHER_WEIGHT)
         return 0;
-    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ? 1 : -1;
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD ? 1 : -1;
+}
+
+/* Slices of columns leave rows whole, but an owner's rows of the sum are read and written once more with each. */
+static double lost_by_slicing(const tp_machine *machine, const tp_overlap_shape *shape, int part, int calls)
+{
+    double sum = 8.0 * (double)shape->rows / shape->ranks * (double)shape->cols[0];
+    return part == 0 ? fmax(calls - shape->ranks, 0) * over(sum, machine->reduce_bytes_per_second) / calls : 0;
 }
 
 /* What the plan's GEMMs of one part take longer than one whole GEMM, on average of its calls. */
@@ -70,6 +77,8 @@ static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape 
         }
     if (calls == 0)
         return 0;
+    if (shape->pattern == TP_PATTERN_ROW_BACKWARD)
+        return lost_by_slicing(machine, shape, part, calls);
     double lost = sum - gemm_seconds(machine, shape, part, (double)shape->rows);
     /* Every call reads and writes the whole gradient. */
     if (part == weight_part(shape->pattern) || part == 2)
@@ -85,15 +94,15 @@ static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape,
     }
     if (plan->algorithm == TP_OVERLAP_DIRECT && shape->ranks > 1 && machine->direct_slowdown > 1) {
         double remote = (machine->direct_slowdown - 1) * (shape->ranks - 1) / shape->ranks;
-        bool weights = shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD ||
-                       shape->pattern == TP_PATTERN_CHAIN_BACKWARD;
-        bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN || shape->pattern == TP_PATTERN_CHAIN_CORE ||
-                      shape->pattern == TP_PATTERN_CHAIN_BACKWARD;
+        bool both = shape->pattern == TP_PATTERN_CHAIN_BACKWARD || shape->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD;
+        bool row = shape->pattern == TP_PATTERN_ROW_BACKWARD;
+        bool weights = shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD || row || both;
+        bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN || shape->pattern == TP_PATTERN_CHAIN_CORE || row || both;
         if (weights)
             out->gemm_seconds[weight_part(shape->pattern)] *= 1 + remote;
         if (inputs)
             out->gemm_seconds[0] *= 1 + remote;
-        if (shape->pattern == TP_PATTERN_CHAIN_BACKWARD)
+        if (both)
             out->gemm_seconds[2] *= 1 + remote;
     }
 }
@@ -110,7 +119,7 @@ static void byte_costs(const tp_overlap_shape *shape, tp_plan_costs *out)
     if (weight >= 0) {
         int w = weight_of(weight);
         out->bytes[TP_BUFFER_SECOND] = out->bytes[TP_BUFFER_GATHERED_SECOND] = rows * (double)shape->cols[w] * size;
-        if (!tpi_overlap_is_chain_backward(shape->pattern))
+        if (!tpi_overlap_is_chain_backward(shape->pattern) && shape->pattern != TP_PATTERN_ROW_BACKWARD)
             out->bytes[TP_BUFFER_GATHERED] = out->bytes[TP_BUFFER_SECOND];
         out->bytes[TP_BUFFER_GRADIENT] = (double)shape->cols[w] * (double)shape->inner[w] * 4;
         out->bytes[TP_BUFFER_FIRST_GRADIENT] = (double)shape->cols[0] * (double)shape->inner[0] * 4;

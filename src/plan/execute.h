@@ -67,6 +67,8 @@ int tpi_run_segments(const tpi_run *run, const tp_plan_op *op);
 tpi_segment tpi_run_segment(const tpi_run *run, const tp_plan_op *op, int index);
 /* The segment's rows of a region, in whoever's memory: its data is the first of them. */
 tpi_view tpi_run_at(const tpi_run *run, const tp_region *region, tpi_segment segment);
+/* The columns of INPUT, and of what is gathered from it, that a slice of a sliced pattern has. */
+tp_range tpi_run_columns(const tpi_run *run, int slice);
 /* Global rows of pieces [piece, piece + pieces). */
 tp_range tpi_run_rows(const tpi_run *run, int piece, int pieces);
 

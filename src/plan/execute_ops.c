@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "plan/execute_state.h"
+#include "plan/patterns.h"
 
 /* What a task on a lane gets. */
 typedef struct op_task {
@@ -103,23 +104,26 @@ tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan
                                                  .first_row = job->reduce.first_row + segment.rows.begin});
 }
 
-/* Rows of a region as a tensor: they lie together. */
+/* Rows of a region as a tensor: they lie together. Slices of columns are all there. */
 static tp_tensor tensor_of(const tpi_run *run, const tp_region *region)
 {
+    const tp_plan *plan = run->prepared->plan;
+    bool sliced = tpi_pattern_is_sliced((tp_pattern)plan->pattern);
     tp_tensor tensor = {.dims = 2};
     tpi_view view = run->job.view[region->buffer];
     int64_t rows = 0;
     if (region->pieces > 0) {
         view = tpi_run_at(run, region, (tpi_segment){region->piece, tpi_run_rows(run, region->piece, 1)});
         for (int i = 0; i < region->pieces; i++) {
-            tp_range piece = tpi_run_rows(run, region->piece + i * region->step, 1);
-            rows += piece.end - piece.begin;
+            int piece = region->piece + i * region->step;
+            tp_range range = tpi_run_rows(run, piece, 1);
+            rows += sliced && piece % plan->chunks != 0 ? 0 : range.end - range.begin;
         }
     }
     tensor.data = view.data;
     tensor.dtype = view.dtype;
     tensor.shape[0] = rows;
-    tensor.shape[1] = view.cols;
+    tensor.shape[1] = run->job.view[region->buffer].cols;
     tensor.stride[0] = view.stride;
     tensor.stride[1] = 1;
     return tensor;

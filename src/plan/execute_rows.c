@@ -1,5 +1,6 @@
 /* From pieces to rows and addresses. */
 #include "plan/execute_state.h"
+#include "plan/patterns.h"
 
 tpi_view tpi_view_of(tp_tensor tensor, int64_t first)
 {
@@ -16,10 +17,23 @@ const tp_plan *tpi_run_plan(const tpi_run *run)
     return run->prepared->plan;
 }
 
+/* Whether chunks are slices of the columns of INPUT: then all of an owner's pieces have all its rows. */
+static bool is_sliced(const tpi_run *run)
+{
+    return tpi_pattern_is_sliced((tp_pattern)run->prepared->plan->pattern);
+}
+
+tp_range tpi_run_columns(const tpi_run *run, int slice)
+{
+    return tp_shard_range(run->job.view[TP_BUFFER_INPUT].cols, run->prepared->plan->chunks, slice);
+}
+
 static tp_range rows_of(const tpi_run *run, int piece)
 {
     const tp_plan *plan = run->prepared->plan;
     tp_range owner = tp_shard_range(run->job.tokens, plan->ranks, piece / plan->chunks);
+    if (is_sliced(run))
+        return owner;
     tp_range rows = tp_shard_range(owner.end - owner.begin, plan->chunks, piece % plan->chunks);
     return (tp_range){owner.begin + rows.begin, owner.begin + rows.end};
 }
@@ -78,6 +92,20 @@ static int64_t place_of(const tpi_run *run, const tp_region *region, tpi_segment
     return slot * (own.end - own.begin) + segment.rows.begin - own.begin;
 }
 
+/* The slice's columns of a view of all of them. */
+static void take_columns(const tpi_run *run, int piece, tpi_view *view)
+{
+    tp_range columns = tpi_run_columns(run, piece % run->prepared->plan->chunks);
+    if (view->data != NULL)
+        view->data = (char *)view->data + (size_t)columns.begin * tp_dtype_size(view->dtype);
+    view->cols = columns.end - columns.begin;
+}
+
+static bool has_columns(tp_buffer buffer)
+{
+    return buffer == TP_BUFFER_INPUT || buffer == TP_BUFFER_GATHERED;
+}
+
 tpi_view tpi_run_at(const tpi_run *run, const tp_region *region, tpi_segment segment)
 {
     bool own = region->rank == run->prepared->rank || run->prepared->board == NULL;
@@ -85,16 +113,20 @@ tpi_view tpi_run_at(const tpi_run *run, const tp_region *region, tpi_segment seg
     if (view.data != NULL)
         view.data = (char *)view.data + (size_t)(place_of(run, region, segment, &view) * view.stride) * tp_dtype_size(view.dtype);
     view.first = segment.rows.begin;
+    if (is_sliced(run) && has_columns(region->buffer))
+        take_columns(run, segment.piece, &view);
     return view;
 }
 
 size_t tpi_run_bytes(const tpi_run *run, const tp_region *region)
 {
-    size_t rows = 0;
-    for (int i = 0; i < region->pieces; i++) {
-        tp_range piece = rows_of(run, region->piece + i * region->step);
-        rows += (size_t)(piece.end - piece.begin);
-    }
     const tpi_view *view = &run->job.view[region->buffer]; /* peers' has the same columns */
-    return rows * (size_t)view->cols * tp_dtype_size(view->dtype);
+    bool slices = is_sliced(run) && has_columns(region->buffer);
+    int64_t elements = 0;
+    for (int i = 0; i < region->pieces; i++) {
+        int piece = region->piece + i * region->step;
+        tp_range rows = rows_of(run, piece), columns = slices ? tpi_run_columns(run, piece % run->prepared->plan->chunks) : (tp_range){0, view->cols};
+        elements += (rows.end - rows.begin) * (columns.end - columns.begin);
+    }
+    return (size_t)elements * tp_dtype_size(view->dtype);
 }

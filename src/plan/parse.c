@@ -7,6 +7,7 @@
 
 #include "core/context.h"
 #include "plan/memory.h"
+#include "plan/patterns.h"
 #include "plan/text.h"
 
 #define MAX_OPS (1 << 24)
@@ -150,7 +151,9 @@ static bool region(parser *p, tp_region *out)
     p->at += length;
     if (accept(p, "#") && !number(p, "slot", 0, p->plan->ranks - 1, &out->slot))
         return false;
-    int total = out->buffer == TP_BUFFER_GRADIENT ? 1 : pieces_of_plan(p);
+    int total = pieces_of_plan(p);
+    if (out->buffer == TP_BUFFER_GRADIENT)
+        total = tpi_gradient_pieces((tp_pattern)p->plan->pattern, p->plan->chunks);
     return require(p, "[") && pieces(p, total, &out->piece, &out->pieces, &out->step) && require(p, "]");
 }
 

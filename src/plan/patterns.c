@@ -26,6 +26,7 @@ typedef struct definition {
     middle middle;
     bool gradient, both; /* GRADIENT; FIRST_GRADIENT too */
     int gradient_part;
+    bool sliced; /* pieces are columns of an owner's rows */
 } definition;
 
 static const definition definitions[TP_PATTERN_COUNT] = {
@@ -38,24 +39,18 @@ static const definition definitions[TP_PATTERN_COUNT] = {
         {.input = HOLD_LOCAL, .second = HOLD_OWN, .ending = END_SCATTER, .gradient = true, .gradient_part = 1},
     [TP_PATTERN_BACKWARD_REDUCE] =
         {.input = HOLD_LOCAL, .second = HOLD_LOCAL, .ending = END_REDUCE, .gradient = true, .gradient_part = 1},
+    [TP_PATTERN_ROW_BACKWARD] = {.input = HOLD_OWN, .ending = END_GATHERED, .gradient = true, .gradient_part = 1, .sliced = true},
     [TP_PATTERN_CHAIN] = {.input = HOLD_OWN, .ending = END_SCATTER, .middle = MIDDLE_PIECES},
     [TP_PATTERN_CHAIN_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE, .middle = MIDDLE_PIECES},
     [TP_PATTERN_CHAIN_CORE] = {.input = HOLD_OWN, .ending = END_SCATTER, .middle = MIDDLE_CORE},
     [TP_PATTERN_CHAIN_CORE_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE, .middle = MIDDLE_CORE},
-    [TP_PATTERN_CHAIN_BACKWARD] = {.input = HOLD_OWN,
-                                   .second = HOLD_OWN,
-                                   .ending = END_SCATTER,
-                                   .middle = MIDDLE_PIECES,
-                                   .gradient = true,
-                                   .both = true,
-                                   .gradient_part = 3},
-    [TP_PATTERN_CHAIN_BACKWARD_REDUCE] = {.input = HOLD_LOCAL,
-                                          .second = HOLD_LOCAL,
-                                          .ending = END_REDUCE,
-                                          .middle = MIDDLE_PIECES,
-                                          .gradient = true,
-                                          .both = true,
-                                          .gradient_part = 3},
+#define CHAIN_BACKWARD(held, end, between)                                                                                               \
+    {.input = held, .second = held, .ending = end, .middle = between, .gradient = true, .both = true, .gradient_part = 3}
+    [TP_PATTERN_CHAIN_BACKWARD] = CHAIN_BACKWARD(HOLD_OWN, END_SCATTER, MIDDLE_PIECES),
+    [TP_PATTERN_CHAIN_BACKWARD_REDUCE] = CHAIN_BACKWARD(HOLD_LOCAL, END_REDUCE, MIDDLE_PIECES),
+    [TP_PATTERN_CHAIN_CORE_BACKWARD] = CHAIN_BACKWARD(HOLD_OWN, END_SCATTER, MIDDLE_CORE),
+    [TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE] = CHAIN_BACKWARD(HOLD_LOCAL, END_REDUCE, MIDDLE_CORE),
+#undef CHAIN_BACKWARD
 };
 
 /* The finalizer of MurmurHash3 over a running state; never 0, which stands for nothing. */
@@ -101,9 +96,19 @@ int tpi_gradient_part(tp_pattern pattern, bool first)
     return d->gradient ? d->gradient_part : -1;
 }
 
-uint64_t tpi_gradient_begin(int rank, bool first)
+uint64_t tpi_gradient_begin(int rank, bool first, int piece)
 {
-    return symbol(SYMBOL_GRADIENT, rank, first);
+    return symbol(SYMBOL_GRADIENT, rank, 2 * piece + first);
+}
+
+int tpi_gradient_pieces(tp_pattern pattern, int chunks)
+{
+    return tpi_pattern_is_sliced(pattern) ? chunks : 1;
+}
+
+bool tpi_pattern_is_sliced(tp_pattern pattern)
+{
+    return definitions[pattern].sliced;
 }
 
 bool tpi_core_mixes(tp_pattern pattern)
@@ -158,13 +163,22 @@ static uint64_t partial(const tpi_promises *promises, int rank, int piece)
                                     : tpi_symbol_gemm(rank, 1, core(promises, rank, piece));
 }
 
+/* The sum over the slices of an owner up to this one. */
+static uint64_t sliced_output(const tpi_promises *promises, int rank, int piece)
+{
+    uint64_t sum = 0;
+    for (int p = piece - piece % promises->chunks; p <= piece; p++)
+        sum = tpi_symbol_accumulate(rank, 0, sum, given(HOLD_OWN, SYMBOL_INPUT, rank, p));
+    return sum;
+}
+
 static uint64_t output(const tpi_promises *promises, int rank, int piece)
 {
     const definition *d = &definitions[promises->pattern];
     bool own = piece / promises->chunks == rank;
     switch (d->ending) {
     case END_LOCAL: return own ? first_product(d, rank, piece) : 0;
-    case END_GATHERED: return first_product(d, rank, piece);
+    case END_GATHERED: return d->sliced ? sliced_output(promises, rank, piece) : first_product(d, rank, piece);
     case END_SCATTER: return own ? promises->sum[piece] : 0;
     case END_REDUCE: return promises->sum[piece];
     case END_NOTHING: break;
@@ -191,8 +205,8 @@ uint64_t tpi_promise(const tpi_promises *promises, tp_buffer buffer, int rank, i
     case TP_BUFFER_PARTIAL: return partial(promises, rank, piece);
     case TP_BUFFER_INBOX: return partial(promises, slot, piece);
     case TP_BUFFER_OUTPUT: return output(promises, rank, piece);
-    case TP_BUFFER_GRADIENT: return d->gradient ? tpi_gradient_begin(rank, false) : 0;
-    case TP_BUFFER_FIRST_GRADIENT: return d->both ? tpi_gradient_begin(rank, true) : 0;
+    case TP_BUFFER_GRADIENT: return d->gradient ? tpi_gradient_begin(rank, false, piece) : 0;
+    case TP_BUFFER_FIRST_GRADIENT: return d->both ? tpi_gradient_begin(rank, true, piece) : 0;
     case TP_BUFFER_GATHERED_SECOND: return d->both && d->second == HOLD_OWN ? given(HOLD_OWN, SYMBOL_SECOND, 0, piece) : 0;
     case TP_BUFFERS: break;
     }

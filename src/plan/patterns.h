@@ -24,7 +24,11 @@ uint64_t tpi_promise(const tpi_promises *promises, tp_buffer buffer, int rank, i
 /* The pieces of a weight gradient, GRADIENT or FIRST_GRADIENT, must be accumulated in global order: which part adds to
  * what it held (-1: the pattern has no such gradient), and what it holds before the first. */
 int tpi_gradient_part(tp_pattern pattern, bool first);
-uint64_t tpi_gradient_begin(int rank, bool first);
+uint64_t tpi_gradient_begin(int rank, bool first, int piece);
+/* Pieces that GRADIENT has: each is such a chain. */
+int tpi_gradient_pieces(tp_pattern pattern, int chunks);
+/* Whether chunks are slices of columns: OUTPUT is summed over an owner's slices, GRADIENT has a piece a slice. */
+bool tpi_pattern_is_sliced(tp_pattern pattern);
 /* What is added for piece `piece`: both operands; FIRST_GRADIENT: dy, the other is nobody else's. */
 uint64_t tpi_gradient_operands(const tpi_promises *promises, bool first, int rank, int piece);
 

@@ -86,18 +86,19 @@ static size_t count_reads(const tpi_verifier *v)
 static tp_status allocate_tables(tpi_verifier *v)
 {
     size_t ranks = (size_t)v->plan->ranks, pieces = (size_t)v->pieces, reads = count_reads(v);
+    size_t gradients = ranks * (1 + (size_t)v->plan->chunks);
     if (reads > INT_MAX)
         return tpi_message(TP_ERR_ARGUMENT, "plan verify: %zu reads, at most %d", reads, INT_MAX);
     v->cells = pieces * (TP_BUFFERS - 1 + ranks);
-    v->clock = calloc((size_t)v->nodes * (size_t)v->lanes + 2 * ranks + v->cells, sizeof *v->clock);
+    v->clock = calloc((size_t)v->nodes * (size_t)v->lanes + gradients + v->cells, sizeof *v->clock);
     v->cell = calloc(v->cells * ranks, sizeof *v->cell);
     v->reader = calloc(reads + 1, sizeof *v->reader);
     v->promises.memory =
-        calloc(tpi_promises_room(v->plan->ranks, v->plan->chunks) + pieces + 2 * ranks, sizeof *v->promises.memory);
+        calloc(tpi_promises_room(v->plan->ranks, v->plan->chunks) + pieces + gradients, sizeof *v->promises.memory);
     if (v->clock == NULL || v->cell == NULL || v->reader == NULL || v->promises.memory == NULL)
         return tpi_message(TP_ERR_MEMORY, "plan verify: out of memory for %d ops", v->ops);
     v->accumulated = v->clock + (size_t)v->nodes * (size_t)v->lanes;
-    v->used = v->accumulated + 2 * ranks;
+    v->used = v->accumulated + gradients;
     v->value = v->promises.memory + tpi_promises_room(v->plan->ranks, v->plan->chunks);
     v->gradient = v->value + pieces;
     for (size_t i = 0; i < v->cells * ranks; i++)
@@ -106,9 +107,11 @@ static tp_status allocate_tables(tpi_verifier *v)
     v->promises.ranks = v->plan->ranks;
     v->promises.chunks = v->plan->chunks;
     tpi_promises_fill(&v->promises);
-    for (int rank = 0; rank < v->plan->ranks; rank++)
-        for (int first = 0; first < 2; first++)
-            v->gradient[2 * rank + first] = tpi_gradient_begin(rank, first != 0);
+    for (int rank = 0; rank < v->plan->ranks; rank++) {
+        for (int piece = 0; piece < v->plan->chunks; piece++)
+            v->gradient[tpi_verify_gradient(v, rank, false, piece)] = tpi_gradient_begin(rank, false, piece);
+        v->gradient[tpi_verify_gradient(v, rank, true, 0)] = tpi_gradient_begin(rank, true, 0);
+    }
     return TP_OK;
 }
 

@@ -40,7 +40,7 @@ typedef struct tpi_verifier {
     tpi_reader *reader;
     int readers;
     uint64_t *value;    /* of each piece: what an op is about to write */
-    uint64_t *gradient; /* of each rank, GRADIENT and FIRST_GRADIENT: what the pattern promises so far */
+    uint64_t *gradient; /* of each rank, FIRST_GRADIENT and each piece of GRADIENT: what the pattern promises so far */
     int *accumulated;   /* of each rank, likewise: pieces in its gradient */
     int *used;          /* room for the cells of one rank */
 } tpi_verifier;
@@ -72,6 +72,12 @@ static inline bool tpi_verify_before(const tpi_verifier *v, int a, int b)
 {
     return v->node[a] != v->node[b] &&
            v->clock[(size_t)v->node[b] * (size_t)v->lanes + (size_t)tpi_verify_lane(v, a)] > v->place[a];
+}
+
+/* Where in `gradient` and `accumulated`. */
+static inline int tpi_verify_gradient(const tpi_verifier *v, int rank, bool first, int piece)
+{
+    return rank * (1 + v->plan->chunks) + (first ? 0 : 1 + piece);
 }
 
 static inline int tpi_piece_at(const tp_region *region, int i)

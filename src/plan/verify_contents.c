@@ -158,8 +158,8 @@ static bool walk_weight_gradient(tpi_verifier *v, int op)
     const tp_plan_op *o = tpi_verify_op(v, op);
     int rank = v->rank[op];
     bool of_first = o->write[0].buffer == TP_BUFFER_FIRST_GRADIENT; /* one operand only */
-    uint64_t *promised = &v->gradient[2 * rank + of_first], content, first, second = 0;
-    int *accumulated = &v->accumulated[2 * rank + of_first];
+    uint64_t *promised = &v->gradient[tpi_verify_gradient(v, rank, of_first, 0)], content, first, second = 0;
+    int *accumulated = &v->accumulated[tpi_verify_gradient(v, rank, of_first, 0)];
     if (!read_piece(v, op, &o->read[0], 0, &content) || !check_stay(v, op, &o->read[1]) ||
         (!of_first && !check_stay(v, op, &o->read[2])))
         return false;
@@ -183,11 +183,63 @@ static bool walk_weight_gradient(tpi_verifier *v, int op)
     return true;
 }
 
+/* Each slice's chain over owners, in order. */
+static bool walk_sliced_gradient(tpi_verifier *v, int op)
+{
+    const tp_plan_op *o = tpi_verify_op(v, op);
+    int rank = v->rank[op], chunks = v->plan->chunks;
+    uint64_t content[TP_PLAN_MAX_CHUNKS], operand;
+    for (int i = 0; i < o->read[0].pieces; i++)
+        if (!read_piece(v, op, &o->read[0], i, &content[tpi_piece_at(&o->read[0], i)]))
+            return false;
+    if (!check_stay(v, op, &o->read[1]))
+        return false;
+    for (int i = 0; i < o->pieces; i++) {
+        int piece = o->piece + i * o->step, slice = piece % chunks, at = tpi_verify_gradient(v, rank, false, slice);
+        if (piece / chunks != v->accumulated[at])
+            return fault(v, TP_FAULT_RESULT, op, "accumulates out of order, or a second time,", &o->read[1], i);
+        if (!read_piece(v, op, &o->read[1], i, &operand))
+            return false;
+        content[slice] = tpi_symbol_accumulate(rank, o->part, content[slice], tpi_symbol_mix(operand, 0));
+        uint64_t operands = tpi_gradient_operands(&v->promises, false, rank, piece);
+        v->gradient[at] = tpi_symbol_accumulate(rank, tpi_gradient_part(v->promises.pattern, false), v->gradient[at], operands);
+        if (content[slice] != v->gradient[at])
+            return fault(v, TP_FAULT_RESULT, op, "accumulates something else than the pattern promises from",
+                         &o->read[1], i);
+        v->accumulated[at]++;
+    }
+    for (int i = 0; i < o->write[0].pieces; i++) {
+        if (!claim_piece(v, op, o->write, i))
+            return false;
+        put_content(tpi_verify_cell(v, o->write, i), op, content[tpi_piece_at(&o->write[0], i)]);
+    }
+    return true;
+}
+
+/* The sum over an owner's slices goes on where the piece before left it. */
+static bool walk_slices(tpi_verifier *v, int op)
+{
+    const tp_plan_op *o = tpi_verify_op(v, op);
+    uint64_t sum = 0;
+    if (!read_region(v, op, o->read) || (o->reads > 1 && !read_piece(v, op, &o->read[1], 0, &sum)))
+        return false;
+    for (int i = 0; i < o->pieces; i++) {
+        uint64_t *value = &v->value[o->piece + i];
+        if ((o->piece + i) % v->plan->chunks == 0)
+            sum = 0;
+        *value = sum = tpi_symbol_accumulate(v->rank[op], o->part, sum, *value);
+    }
+    return write_region(v, op, o->write);
+}
+
 static bool walk_gemm(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
+    bool sliced = tpi_pattern_is_sliced(v->promises.pattern);
     if (o->write[0].buffer == TP_BUFFER_GRADIENT || o->write[0].buffer == TP_BUFFER_FIRST_GRADIENT)
-        return walk_weight_gradient(v, op);
+        return sliced ? walk_sliced_gradient(v, op) : walk_weight_gradient(v, op);
+    if (sliced)
+        return walk_slices(v, op);
     if (!read_region(v, op, o->read))
         return false;
     for (int i = 0; i < o->pieces; i++) {
@@ -296,6 +348,15 @@ static bool walk_node(tpi_verifier *v, int op)
     }
 }
 
+static bool check_gradient(tpi_verifier *v, int rank, bool first, int piece)
+{
+    int wanted = tpi_pattern_is_sliced(v->promises.pattern) ? v->plan->ranks : v->pieces;
+    int got = v->accumulated[tpi_verify_gradient(v, rank, first, piece)];
+    if (tpi_gradient_part(v->promises.pattern, first) < 0 || got == wanted)
+        return true;
+    return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the %sgradient of rank %d has %d of %d pieces", first ? "first " : "", rank, got, wanted);
+}
+
 /* Whether everything that the pattern promises was made. */
 static bool check_results(tpi_verifier *v)
 {
@@ -307,12 +368,11 @@ static bool check_results(tpi_verifier *v)
                 tpi_verify_cell(v, &region, 0)->writes == 0)
                 return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "output piece %d of rank %d is never produced",
                                         region.piece, region.rank);
-        for (int first = 0; first < 2; first++)
-            if (tpi_gradient_part(v->promises.pattern, first != 0) >= 0 &&
-                v->accumulated[2 * region.rank + first] != v->pieces)
-                return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the %sgradient of rank %d has %d of %d pieces",
-                                        first ? "first " : "", region.rank, v->accumulated[2 * region.rank + first],
-                                        v->pieces);
+        if (!check_gradient(v, region.rank, true, 0))
+            return false;
+        for (int piece = 0; piece < tpi_gradient_pieces(v->promises.pattern, v->plan->chunks); piece++)
+            if (!check_gradient(v, region.rank, false, piece))
+                return false;
     }
     v->proof->rank = -1;
     return true;

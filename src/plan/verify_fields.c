@@ -40,6 +40,18 @@ static bool is_gradient(tp_buffer buffer)
     return buffer == TP_BUFFER_GRADIENT || buffer == TP_BUFFER_FIRST_GRADIENT;
 }
 
+static bool is_sliced(const tpi_verifier *v)
+{
+    return tpi_pattern_is_sliced((tp_pattern)v->plan->pattern);
+}
+
+static int pieces_of(const tpi_verifier *v, tp_buffer buffer)
+{
+    if (buffer == TP_BUFFER_GRADIENT)
+        return tpi_gradient_pieces((tp_pattern)v->plan->pattern, v->plan->chunks);
+    return buffer == TP_BUFFER_FIRST_GRADIENT ? 1 : v->pieces;
+}
+
 static bool check_region(tpi_verifier *v, int op, const tp_region *region, place allowed)
 {
     int rank = v->rank[op];
@@ -49,7 +61,7 @@ static bool check_region(tpi_verifier *v, int op, const tp_region *region, place
         return fault(v, op, "a region of a rank that is not there", region->rank);
     if (region->slot < 0 || region->slot >= (region->buffer == TP_BUFFER_INBOX ? v->plan->ranks : 1))
         return fault(v, op, "no such slot", region->slot);
-    if (!in_range(region->piece, region->pieces, region->step, is_gradient(region->buffer) ? 1 : v->pieces))
+    if (!in_range(region->piece, region->pieces, region->step, pieces_of(v, region->buffer)))
         return fault(v, op, "a region with pieces that are not there", region->piece);
     if (allowed == OWN && region->rank != rank)
         return fault(v, op, "touches a peer's memory", region->rank);
@@ -92,14 +104,53 @@ static bool check_collective(tpi_verifier *v, int op)
     return fault(v, op, "no such collective", (int)o->collective);
 }
 
-/* GRADIENT, dy, x -> GRADIENT; FIRST_GRADIENT, dy -> FIRST_GRADIENT. */
+static bool has_slice(const tp_plan_op *o, int slice, int chunks)
+{
+    for (int i = 0; i < o->pieces; i++)
+        if ((o->piece + i * o->step) % chunks == slice)
+            return true;
+    return false;
+}
+
+/* Whether a gradient's region has just the slices that the op works on. */
+static bool check_slices(tpi_verifier *v, int op, const tp_region *region)
+{
+    const tp_plan_op *o = tpi_verify_op(v, op);
+    for (int slice = 0, next = 0; slice < v->plan->chunks; slice++) {
+        bool there = next < region->pieces && tpi_piece_at(region, next) == slice;
+        if (has_slice(o, slice, v->plan->chunks) != there)
+            return fault(v, op, "a weight gradient with other slices than the op works on", slice);
+        next += there;
+    }
+    return true;
+}
+
+/* Sums over slices: those of whole owners, or one that goes on where the one before left it. */
+static bool check_sum(tpi_verifier *v, int op)
+{
+    const tp_plan_op *o = tpi_verify_op(v, op);
+    bool goes_on = o->piece % v->plan->chunks != 0;
+    if (o->reads != 1 + goes_on || (o->pieces > 1 && o->step != 1))
+        return fault(v, op, "a sum over slices must read them, and the sum before if there is one", o->reads);
+    if (!check_pieces(v, op, &o->read[0]) || !check_pieces(v, op, &o->write[0]))
+        return false;
+    const tp_region *before = &o->read[o->reads - 1];
+    if (goes_on && (before->buffer != o->write[0].buffer || before->rank != v->rank[op] || before->piece != o->piece - 1 || before->pieces != 1))
+        return fault(v, op, "a sum over slices must go on from the slice before", before->piece);
+    return true;
+}
+
+/* GRADIENT, dy, x -> GRADIENT; FIRST_GRADIENT or slices of GRADIENT, dy -> the same. */
 static bool check_weight_gradient(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
-    int operands = o->write[0].buffer == TP_BUFFER_GRADIENT ? 2 : 1;
+    int operands = o->write[0].buffer == TP_BUFFER_GRADIENT && !is_sliced(v) ? 2 : 1;
     if (o->reads != 1 + operands || o->read[0].buffer != o->write[0].buffer || o->read[0].rank != v->rank[op])
         return fault(v, op, "a weight gradient must read itself and its operands", o->reads);
-    if (o->read[0].pieces != 1 || o->write[0].pieces != 1)
+    if (is_sliced(v)) {
+        if (!check_slices(v, op, &o->read[0]) || !check_slices(v, op, &o->write[0]))
+            return false;
+    } else if (o->read[0].pieces != 1 || o->write[0].pieces != 1)
         return fault(v, op, "a weight gradient is one piece", o->write[0].pieces);
     for (int i = 1; i < o->reads; i++)
         if (is_gradient(o->read[i].buffer) || !check_pieces(v, op, &o->read[i]))
@@ -110,6 +161,11 @@ static bool check_weight_gradient(tpi_verifier *v, int op)
 static bool is_weight_gradient(const tp_plan_op *o)
 {
     return o->kind == TP_OP_GEMM && o->writes == 1 && is_gradient(o->write[0].buffer);
+}
+
+static bool is_sum(const tpi_verifier *v, const tp_plan_op *o)
+{
+    return o->kind == TP_OP_GEMM && o->writes == 1 && is_sliced(v) && !is_gradient(o->write[0].buffer);
 }
 
 /* Buffers that only some kinds may touch. */
@@ -142,6 +198,8 @@ static bool check_works(tpi_verifier *v, int op)
         return check_collective(v, op);
     if (is_weight_gradient(o))
         return check_weight_gradient(v, op);
+    if (is_sum(v, o))
+        return check_sum(v, op);
     for (int i = 0; i < o->reads; i++)
         if (!check_pieces(v, op, &o->read[i]))
             return false;
@@ -155,7 +213,7 @@ static bool check_regions(tpi_verifier *v, int op)
 {
     const tp_plan_op *o = tpi_verify_op(v, op);
     const shape *s = &shapes[o->kind];
-    if (o->reads < 0 || (s->reads >= 0 && o->reads != s->reads && !is_weight_gradient(o)) ||
+    if (o->reads < 0 || (s->reads >= 0 && o->reads != s->reads && !is_weight_gradient(o) && !is_sum(v, o)) ||
         (o->reads > 0 && o->read == NULL))
         return fault(v, op, "wrong number of reads", o->reads);
     if (o->writes < 0 || (s->writes >= 0 && o->writes != s->writes) || (o->writes > 0 && o->write == NULL))

@@ -59,3 +59,48 @@ Test(closed_forms, chain)
             tpt_same(seconds(algorithms[a], TP_PATTERN_CHAIN, 2, chunks, tpt_costs(1, 0.25)), 2, "a fast link");
         }
 }
+
+/* Row-parallel backward: slice k of n - 1 peers is there at k / c of the transfer; its part of the input gradient is a piece a peer, its rows of the weight
+ * gradient are all tokens'. At n = 2 and a transfer as long as both GEMMs 3/4 of a slice's work stay exposed, on the last rank as on the first. */
+Test(closed_forms, row_backward)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
+    static const double links[] = {0.5, 1, 2, 5};
+    for (int l = 0; l < 4; l++)
+        for (int n = 2; n <= 8; n++)
+            for (int chunks = 1; chunks <= 16; chunks++) {
+                double part = (double)(n - 1) / n, comm = links[l] * part, end = 1.0 / n, piece = 1.0 / n / chunks;
+                for (int k = 0; k < (n - 1) * chunks; k++) {
+                    end = fmax(end, comm * (k + 1) / ((n - 1) * chunks)) + piece;
+                    end += k % (n - 1) == n - 2 ? 1.0 / chunks : 0;
+                }
+                for (int a = 0; a < 2 && (a == 0 || n == 2); a++)
+                    tpt_same(seconds(algorithms[a], TP_PATTERN_ROW_BACKWARD, n, chunks, tpt_costs(1, links[l])), end, "row backward");
+            }
+    for (int chunks = 1; chunks <= 16; chunks++)
+        tpt_same(seconds(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, chunks, tpt_costs(1, 4)), 2 + 2 * 0.75 / chunks, "as long as each other");
+}
+
+/* All of a layer's transfers together as long as all its GEMMs, two ranks, 16 chunks of the remote part: nine tenths are hidden. */
+Test(closed_forms, nine_tenths_of_every_layer)
+{
+    static const struct {
+        const char *what;
+        tp_pattern pattern;
+        double gemms, transfers;
+    } layers[] = {
+        {"column forward", TP_PATTERN_GATHER_GEMM, 1, 1}, {"column backward", TP_PATTERN_BACKWARD, 2, 2}, {"row forward", TP_PATTERN_GEMM_SCATTER, 1, 1},
+        {"row backward", TP_PATTERN_ROW_BACKWARD, 2, 1},  {"MLP forward", TP_PATTERN_CHAIN, 2, 2},        {"MLP backward", TP_PATTERN_CHAIN_BACKWARD, 4, 3},
+    };
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, layers[i].pattern, 2, 16);
+        tp_plan_costs costs = tpt_costs(0.010, 2 * 0.010 * layers[i].gemms / layers[i].transfers);
+        costs.link.latency_seconds = 5e-6;
+        tp_timeline *t = tpt_simulate(plan, &costs);
+        cr_assert_float_eq(t->comm_seconds, t->gemm_seconds, 0.02 * t->gemm_seconds);
+        cr_assert_geq(t->hidden, 0.9, "%s: %g", layers[i].what, t->hidden);
+        cr_log_info("%s: %.3f", layers[i].what, t->hidden);
+        tp_timeline_destroy(t);
+        tp_plan_destroy(plan);
+    }
+}

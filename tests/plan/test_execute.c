@@ -35,6 +35,49 @@ static float chained(float state, float dy, float x)
     return fmodf(state * 3 + dy * x + 1000, 8191);
 }
 
+/* ---- what patterns have ------------------------------------------------------------------------------------------------------------------- */
+
+static bool has_first_gradient(tp_pattern p)
+{
+    return p >= TP_PATTERN_CHAIN_BACKWARD;
+}
+
+static bool is_sliced(tp_pattern p)
+{
+    return p == TP_PATTERN_ROW_BACKWARD;
+}
+
+static bool reduces(tp_pattern p)
+{
+    return p == TP_PATTERN_GEMM_REDUCE || p == TP_PATTERN_BACKWARD_REDUCE || p == TP_PATTERN_CHAIN_REDUCE || p == TP_PATTERN_CHAIN_CORE_REDUCE ||
+           p == TP_PATTERN_CHAIN_BACKWARD_REDUCE || p == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
+}
+
+static bool is_chain(tp_pattern p)
+{
+    return p >= TP_PATTERN_CHAIN;
+}
+
+static bool input_is_sharded(tp_pattern p)
+{
+    return p == TP_PATTERN_GEMM || p == TP_PATTERN_GATHER_GEMM || is_sliced(p) || (is_chain(p) && !reduces(p));
+}
+
+static bool second_is_sharded(tp_pattern p)
+{
+    return p == TP_PATTERN_GATHER_WEIGHT || p == TP_PATTERN_BACKWARD || (has_first_gradient(p) && !reduces(p));
+}
+
+static bool has_gradient(tp_pattern p)
+{
+    return second_is_sharded(p) || p == TP_PATTERN_BACKWARD_REDUCE || is_sliced(p) || has_first_gradient(p);
+}
+
+static bool output_is_sharded(tp_pattern p)
+{
+    return p == TP_PATTERN_GEMM || p == TP_PATTERN_GEMM_SCATTER || p == TP_PATTERN_BACKWARD || (is_chain(p) && !reduces(p));
+}
+
 /* ---- the callbacks ----------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct rank_state {
@@ -54,6 +97,7 @@ typedef struct work {
     int64_t rows;
     tpi_view from, second, to;
     float *gradient;
+    bool begins; /* the sum: nothing of it is there yet */
 } work;
 
 static float *at(const tpi_view *view, int64_t row, int col)
@@ -77,11 +121,51 @@ static tp_status do_work(tp_ctx *ctx, const void *pointer)
     return TP_OK;
 }
 
+/* A slice of columns: summed into the first column of OUTPUT, or each column's own gradient. */
+static tp_status do_slice(tp_ctx *ctx, const void *pointer)
+{
+    const work *w = pointer;
+    (void)ctx;
+    for (int64_t row = 0; row < w->rows; row++) {
+        if (w->gradient == NULL && w->begins)
+            *at(&w->to, row, 0) = 0;
+        for (int64_t col = 0; col < w->from.cols; col++) {
+            float x = *at(&w->from, row, (int)col);
+            float *to = w->gradient != NULL ? &w->gradient[col] : at(&w->to, row, 0);
+            *to = w->gradient != NULL ? chained(*to, x, x) : chained(*to, w->factor, x);
+        }
+    }
+    return TP_OK;
+}
+
+static tp_status issue_slices(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    rank_state *state = tpi_run_job(run)->user;
+    const tp_plan *plan = tpi_run_plan(run);
+    bool weight = op->part == 1;
+    for (int i = 0; i < op->pieces; i++) {
+        int piece = op->piece + i * op->step, slice = piece % plan->chunks;
+        tpi_segment segment = {piece, tpi_run_rows(run, piece, 1)};
+        work w = {.kind = op->kind, .factor = factor_of(state->rank, 0), .rows = segment.rows.end - segment.rows.begin, .begins = slice == 0};
+        w.from = tpi_run_at(run, &op->read[weight ? 1 : 0], segment);
+        if (weight)
+            w.gradient = state->gradient + tpi_run_columns(run, slice).begin;
+        else
+            w.to = tpi_run_at(run, &op->write[0], segment);
+        tp_status status = state->ctx->backend->run(stream, do_slice, &w, sizeof w);
+        if (status != TP_OK)
+            return status;
+    }
+    return TP_OK;
+}
+
 static tp_status issue_work(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
     rank_state *state = tpi_run_job(run)->user;
     if (op->kind == TP_OP_GEMM && state->gemms++ == state->fails_at)
         return tpi_fail(state->ctx, TP_ERR_NUMERIC, "planted failure of rank %d", state->rank);
+    if (is_sliced(state->plan.pattern))
+        return issue_slices(run, stream, op);
     bool weight = op->kind == TP_OP_GEMM && op->reads > 1, first = op->kind == TP_OP_GEMM && op->reads == 2;
     for (int i = 0; i < tpi_run_segments(run, op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
@@ -102,39 +186,6 @@ static tp_status issue_work(const tpi_run *run, tpi_stream *stream, const tp_pla
 
 static const tpi_plan_table table = {.issue = {[TP_OP_GEMM] = issue_work, [TP_OP_COMPUTE] = issue_work}};
 
-/* ---- what patterns have ------------------------------------------------------------------------------------------------------------------- */
-
-static bool has_first_gradient(tp_pattern p)
-{
-    return p == TP_PATTERN_CHAIN_BACKWARD || p == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
-}
-
-static bool input_is_sharded(tp_pattern p)
-{
-    return p == TP_PATTERN_CHAIN_BACKWARD || p == TP_PATTERN_GEMM || p == TP_PATTERN_GATHER_GEMM || p == TP_PATTERN_CHAIN || p == TP_PATTERN_CHAIN_CORE;
-}
-
-static bool second_is_sharded(tp_pattern p)
-{
-    return p == TP_PATTERN_GATHER_WEIGHT || p == TP_PATTERN_BACKWARD || p == TP_PATTERN_CHAIN_BACKWARD;
-}
-
-static bool has_gradient(tp_pattern p)
-{
-    return second_is_sharded(p) || p == TP_PATTERN_BACKWARD_REDUCE || p == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
-}
-
-static bool is_chain(tp_pattern p)
-{
-    return p >= TP_PATTERN_CHAIN;
-}
-
-static bool output_is_sharded(tp_pattern p)
-{
-    return p == TP_PATTERN_GEMM || p == TP_PATTERN_GEMM_SCATTER || p == TP_PATTERN_BACKWARD || p == TP_PATTERN_CHAIN || p == TP_PATTERN_CHAIN_CORE ||
-           p == TP_PATTERN_CHAIN_BACKWARD;
-}
-
 /* ---- the reference -------------------------------------------------------------------------------------------------------------------------- */
 
 /* The value that `rank` finds in its input for a global row: sharded inputs are one tensor, others are each rank's own. */
@@ -151,6 +202,12 @@ static float summand(const rank_state *s, int rank, int64_t row, int col)
 
 static float expected(const rank_state *s, int64_t row, int col)
 {
+    if (is_sliced(s->plan.pattern)) { /* in the first column */
+        float state = 0;
+        for (int c = 0; c < COLS; c++)
+            state = chained(state, factor_of(s->rank, 0), input_at(s, s->rank, row, c));
+        return col == 0 ? state : NAN;
+    }
     if (s->plan.pattern == TP_PATTERN_GEMM || s->plan.pattern == TP_PATTERN_GATHER_GEMM)
         return summand(s, s->rank, row, col);
     float sum = 0;
@@ -165,7 +222,7 @@ static float expected_gradient(const rank_state *s, bool first, int col)
     for (int64_t row = 0; row < s->tokens; row++) {
         float dy = input_at(s, s->rank, row, col), x = value_of(second_is_sharded(s->plan.pattern) ? 200 : s->rank + 50, row, col);
         float core = is_chain(s->plan.pattern) ? core_of(factor_of(s->rank, 0) * dy) : dy;
-        state = first ? chained(state, dy, dy) : chained(state, core, x);
+        state = first || is_sliced(s->plan.pattern) ? chained(state, dy, dy) : chained(state, core, x);
     }
     return state;
 }
@@ -209,7 +266,7 @@ static bool right(const rank_state *s, const tpi_job *job)
     tp_range own = tp_shard_range(s->tokens, s->ranks, s->rank), all = {0, s->tokens}, out = output_is_sharded(p) ? own : all;
     for (int col = 0; col < COLS; col++) {
         for (int64_t row = out.begin; p != TP_PATTERN_GATHER_WEIGHT && row < out.end; row++)
-            if (*at(&job->view[TP_BUFFER_OUTPUT], row - out.begin, col) != expected(s, row, col))
+            if ((!is_sliced(p) || col == 0) && *at(&job->view[TP_BUFFER_OUTPUT], row - out.begin, col) != expected(s, row, col))
                 return false;
         if (has_gradient(p) && s->gradient[col] != expected_gradient(s, false, col))
             return false;

@@ -116,7 +116,7 @@ static bool is_none(tp_overlap algorithm, tp_pattern pattern)
     return algorithm != TP_OVERLAP_NONE &&
            (pattern == TP_PATTERN_GEMM ||
             (algorithm == TP_OVERLAP_BULK && pattern != TP_PATTERN_BACKWARD && pattern != TP_PATTERN_BACKWARD_REDUCE &&
-             pattern != TP_PATTERN_CHAIN_BACKWARD && pattern != TP_PATTERN_CHAIN_BACKWARD_REDUCE));
+             pattern != TP_PATTERN_ROW_BACKWARD && pattern < TP_PATTERN_CHAIN_BACKWARD));
 }
 
 static bool is_small(int ranks, int chunks)

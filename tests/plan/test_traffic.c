@@ -21,6 +21,8 @@ static int parts_of(tp_overlap algorithm, tp_pattern pattern)
     case TP_PATTERN_GATHER_GEMM:
     case TP_PATTERN_GEMM_SCATTER:
     case TP_PATTERN_GATHER_WEIGHT: return 1;
+    case TP_PATTERN_ROW_BACKWARD: return algorithm == TP_OVERLAP_DIRECT ? 2 : 1; /* read twice */
+    case TP_PATTERN_CHAIN_CORE_BACKWARD:
     case TP_PATTERN_CHAIN_BACKWARD: return algorithm == TP_OVERLAP_DIRECT ? 4 : 3; /* two gathers and a scatter; the first is read twice */
     default: return 2; /* an all-reduce, or a gather and a scatter */
     }

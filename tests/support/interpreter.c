@@ -4,42 +4,11 @@
 #include <string.h>
 
 #include "data.h"
-#include "interpreter_numbers.h"
-
-#define MAX_LANES (TP_PLAN_MAX_RANKS * TP_LANES)
-
-typedef struct lane_state {
-    int *op; /* indices in the rank's list */
-    int count, at;
-    bool running;
-    uint64_t begun;    /* when */
-    uint32_t priority; /* of this run */
-    uint64_t *seen;    /* what the running op has read */
-} lane_state;
-
-typedef struct machine {
-    const tp_plan *plan;
-    int pieces, planes;
-    uint64_t random, now;
-    bool inline_compute, trespass;
-    bool open[TP_PLAN_MAX_RANKS];
-    uint64_t *memory; /* [rank][plane][piece] */
-    bool *finished[TP_PLAN_MAX_RANKS];
-    int computing[TP_PLAN_MAX_RANKS]; /* the first op on the compute lane that is not finished */
-    lane_state lane[MAX_LANES];
-} machine;
+#include "interpreter_machine.h"
 
 static uint64_t draw(machine *m)
 {
     return tpt_draw(&m->random);
-}
-
-static uint64_t *cell(machine *m, const tp_region *region, int i)
-{
-    int plane =
-        region->buffer == TP_BUFFER_INBOX && region->slot > 0 ? TP_BUFFERS - 1 + region->slot : (int)region->buffer;
-    return &m->memory[((size_t)region->rank * (size_t)m->planes + (size_t)plane) * (size_t)m->pieces +
-                      (size_t)(region->piece + i * region->step)];
 }
 
 static const tp_plan_op *op_of(const machine *m, int lane)
@@ -113,24 +82,6 @@ static void finish(machine *m, int lane)
         m->computing[rank]++;
 }
 
-static bool is_backward_chain(const machine *m)
-{
-    return m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD || m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
-}
-
-/* Whether a rank's input, or second input, is its part of what all ranks share; else each has its own of all pieces. */
-static bool shares_input(const machine *m)
-{
-    return m->plan->pattern == TP_PATTERN_GEMM || m->plan->pattern == TP_PATTERN_GATHER_GEMM ||
-           m->plan->pattern == TP_PATTERN_CHAIN || m->plan->pattern == TP_PATTERN_CHAIN_CORE ||
-           m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD;
-}
-
-static bool shares_second(const machine *m)
-{
-    return m->plan->pattern != TP_PATTERN_BACKWARD_REDUCE && m->plan->pattern != TP_PATTERN_CHAIN_BACKWARD_REDUCE;
-}
-
 static void enter(machine *m, int rank, const tp_plan_op *op)
 {
     bool own = shares_input(m), own_second = shares_second(m);
@@ -162,9 +113,30 @@ static void end_gradient(machine *m, const tp_plan_op *op, const uint64_t *in)
     *cell(m, op->write, 0) = gradient;
 }
 
-static bool mixes(const machine *m)
+static void end_sliced_gradient(machine *m, const tp_plan_op *op, const uint64_t *in)
 {
-    return m->plan->pattern == TP_PATTERN_CHAIN_CORE || m->plan->pattern == TP_PATTERN_CHAIN_CORE_REDUCE;
+    uint64_t sum[TP_PLAN_MAX_CHUNKS] = {0};
+    const uint64_t *dy = in + op->read[0].pieces;
+    for (int i = 0; i < op->read[0].pieces; i++)
+        sum[op->read[0].piece + i * op->read[0].step] = in[i];
+    for (int i = 0; i < op->pieces; i++) {
+        uint64_t *slice = &sum[(op->piece + i * op->step) % m->plan->chunks];
+        *slice = accumulate_gradient(op->part, *slice, dy[i], LOCAL_OPERAND);
+    }
+    for (int i = 0; i < op->write[0].pieces; i++)
+        *cell(m, op->write, i) = sum[op->write[0].piece + i * op->write[0].step];
+}
+
+/* Slice after slice, each owner's from nothing on. */
+static void end_sum(machine *m, int rank, const tp_plan_op *op, const uint64_t *in)
+{
+    uint64_t sum = op->reads > 1 ? in[op->pieces] : 0;
+    for (int i = 0; i < op->pieces; i++) {
+        if ((op->piece + i * op->step) % m->plan->chunks == 0)
+            sum = 0;
+        sum = accumulate(sum, gemm(rank, op->part, in[i]));
+        *cell(m, op->write, i) = sum;
+    }
 }
 
 /* An op that works alone ends: from `in`, what it read, to what it writes. */
@@ -178,7 +150,11 @@ static void end_op(machine *m, int lane, uint64_t *in)
         return;
     }
     if (in_place(op)) {
-        end_gradient(m, op, in);
+        (is_sliced(m) ? end_sliced_gradient : end_gradient)(m, op, in);
+        return;
+    }
+    if (is_sliced(m) && op->kind == TP_OP_GEMM) {
+        end_sum(m, rank, op, in);
         return;
     }
     for (int i = 0; i < op->pieces; i++) {
@@ -205,7 +181,7 @@ static void end_alone(machine *m, int lane)
     uint64_t *seen = m->lane[lane].seen, *again = seen + (4 + m->plan->ranks) * m->pieces;
     if (op->kind != TP_OP_LEAVE) {
         int count = read_all(m, lane, again);
-        for (int i = in_place(op) ? 1 : 0; i < count; i++)
+        for (int i = in_place(op) ? op->read[0].pieces : 0; i < count; i++)
             if (again[i] != seen[i])
                 seen[i] = draw(m);
         for (int w = 0; w < op->writes; w++)
@@ -343,78 +319,6 @@ static int choose(machine *m)
     return draw(m) % 4 != 0 ? best : able[draw(m) % (uint64_t)count];
 }
 
-/* What the definition in tp/overlap.h gives: INPUT, CORE, PARTIAL. */
-static uint64_t wanted_input(const machine *m, int rank, int piece)
-{
-    return input_number(TP_BUFFER_INPUT, shares_input(m) ? 99 : rank, piece);
-}
-
-static uint64_t wanted_core(const machine *m, int rank, int piece)
-{
-    uint64_t middle[TP_PLAN_MAX_RANKS * TP_PLAN_MAX_CHUNKS];
-    for (int p = 0; p < m->pieces; p++)
-        middle[p] = gemm(rank, 0, wanted_input(m, rank, p));
-    return mixes(m) ? core(rank, middle, m->pieces, piece) : compute(rank, middle[piece]);
-}
-
-static uint64_t wanted_partial(const machine *m, int rank, int piece)
-{
-    if (m->plan->pattern < TP_PATTERN_CHAIN)
-        return gemm(rank, 0, wanted_input(m, rank, piece));
-    return gemm(rank, 1, wanted_core(m, rank, piece));
-}
-
-static bool right_output(machine *m, int rank, int piece)
-{
-    tp_region region = {.buffer = TP_BUFFER_OUTPUT, .rank = rank, .piece = piece, .pieces = 1, .step = 1};
-    uint64_t got = *cell(m, &region, 0), wanted = 0;
-    bool own = piece / m->plan->chunks == rank;
-    switch ((tp_pattern)m->plan->pattern) {
-    case TP_PATTERN_GATHER_WEIGHT: return true;
-    case TP_PATTERN_GEMM: return !own || got == gemm(rank, 0, input_number(TP_BUFFER_INPUT, 99, piece));
-    case TP_PATTERN_GATHER_GEMM: return got == gemm(rank, 0, input_number(TP_BUFFER_INPUT, 99, piece));
-    case TP_PATTERN_GEMM_SCATTER:
-    case TP_PATTERN_BACKWARD:
-    case TP_PATTERN_CHAIN:
-    case TP_PATTERN_CHAIN_CORE:
-    case TP_PATTERN_CHAIN_BACKWARD:
-        if (!own)
-            return true;
-        break;
-    default: break;
-    }
-    for (int s = 0; s < m->plan->ranks; s++)
-        wanted = accumulate(wanted, wanted_partial(m, s, piece));
-    return got == wanted;
-}
-
-static bool right_first_gradient(machine *m, int rank)
-{
-    if (!is_backward_chain(m))
-        return true;
-    uint64_t wanted = input_number(TP_BUFFER_FIRST_GRADIENT, rank, 0);
-    for (int piece = 0; piece < m->pieces; piece++)
-        wanted = accumulate_gradient(2, wanted, wanted_input(m, rank, piece), LOCAL_OPERAND);
-    tp_region region = {.buffer = TP_BUFFER_FIRST_GRADIENT, .rank = rank, .pieces = 1, .step = 1};
-    return *cell(m, &region, 0) == wanted;
-}
-
-static bool right_gradient(machine *m, int rank)
-{
-    tp_pattern pattern = (tp_pattern)m->plan->pattern;
-    bool backward = pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE;
-    if (pattern != TP_PATTERN_GATHER_WEIGHT && !backward && !is_backward_chain(m))
-        return true;
-    uint64_t wanted = input_number(TP_BUFFER_GRADIENT, rank, 0);
-    for (int piece = 0; piece < m->pieces; piece++) {
-        uint64_t dy = is_backward_chain(m) ? wanted_core(m, rank, piece) : wanted_input(m, rank, piece);
-        uint64_t x = input_number(TP_BUFFER_SECOND, shares_second(m) ? 99 : rank, piece);
-        wanted = accumulate_gradient(is_backward_chain(m) ? 3 : backward, wanted, dy, x);
-    }
-    tp_region region = {.buffer = TP_BUFFER_GRADIENT, .rank = rank, .pieces = 1, .step = 1};
-    return *cell(m, &region, 0) == wanted;
-}
-
 static tpt_run judge(machine *m)
 {
     for (int lane = 0; lane < m->plan->ranks * TP_LANES; lane++)
@@ -423,11 +327,8 @@ static tpt_run judge(machine *m)
     if (m->trespass)
         return TPT_RUN_TRESPASS;
     for (int rank = 0; rank < m->plan->ranks; rank++) {
-        if (!right_gradient(m, rank) || !right_first_gradient(m, rank))
+        if (!tpt_results_are_right(m, rank))
             return TPT_RUN_WRONG;
-        for (int piece = 0; piece < m->pieces; piece++)
-            if (!right_output(m, rank, piece))
-                return TPT_RUN_WRONG;
     }
     return TPT_RUN_RIGHT;
 }

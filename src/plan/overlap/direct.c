@@ -56,6 +56,7 @@ void tpi_generate_direct(tpi_builder *builder)
                                          .weight_units = weight_units,
                                          .weight_unit = weight_unit,
                                          .scatter = tpi_no_scatter,
-                                         .finish = finish};
+                                         .finish = finish,
+                                         .slices = tpi_slices_in_place};
     tpi_stages_run(builder, &direct);
 }

@@ -44,8 +44,8 @@ static tp_region weight_unit(const tpi_stages *s, int rank, int k)
 static void gather(const tpi_stages *s, tp_buffer buffer)
 {
     bool second = buffer == TP_BUFFER_SECOND;
-    if (second && weight_is_whole(s)) {
-        tpi_emit_gather(s, TP_LANE_COMM, buffer, tpi_all(s), 0);
+    if (s->sliced || (second && weight_is_whole(s))) { /* a slice of columns is no dense chunk */
+        tpi_whole_gather(s, buffer);
         return;
     }
     for (int chunk = 0; chunk < s->chunks; chunk++)
@@ -57,11 +57,6 @@ static void scatter(const tpi_stages *s, int k)
     tpi_emit_reduction(s, TP_LANE_COMM, unit(s, 0, k));
 }
 
-static void finish(const tpi_stages *s)
-{
-    (void)s;
-}
-
 void tpi_generate_pipeline(tpi_builder *builder)
 {
     static const tpi_algorithm pipeline = {.units = units,
@@ -71,6 +66,8 @@ void tpi_generate_pipeline(tpi_builder *builder)
                                            .weight_units = weight_units,
                                            .weight_unit = weight_unit,
                                            .scatter = scatter,
-                                           .finish = finish};
+                                           .finish = tpi_no_finish,
+                                           .slices = tpi_slices_at_once,
+                                           .lane = TP_LANE_COMM};
     tpi_stages_run(builder, &pipeline);
 }

@@ -10,13 +10,13 @@ static tp_region unit(const tpi_stages *s, int rank, int k)
 
 static void gather(const tpi_stages *s, tp_buffer buffer)
 {
-    for (int step = 1; step < s->ranks; step++)
-        for (int chunk = 0; chunk < s->chunks; chunk++)
-            for (int rank = 0; rank < s->ranks; rank++) {
-                int peer = (rank + step) % s->ranks; /* not all from the same one */
-                tp_region piece = tpi_chunk(s, peer, chunk);
-                tpi_emit_pull(s, rank, peer, tpi_region(buffer, peer, piece), tpi_region(tpi_gathered_buffer(s, buffer), rank, piece));
-            }
+    for (int k = 0; k < tpi_hops(s); k++)
+        for (int rank = 0; rank < s->ranks; rank++) {
+            tpi_hop hop = tpi_hop_at(s, k);
+            int peer = (rank + hop.step) % s->ranks; /* not all from the same one */
+            tp_region piece = tpi_chunk(s, peer, hop.chunk);
+            tpi_emit_pull(s, rank, peer, tpi_region(buffer, peer, piece), tpi_region(tpi_gathered_buffer(s, buffer), rank, piece));
+        }
 }
 
 /* Unit k of each rank was made for a peer, which pulls it. */
@@ -47,6 +47,11 @@ static void finish(const tpi_stages *s)
             }
 }
 
+static void slices(const tpi_stages *s)
+{
+    tpi_slices_as_they_come(s, 1);
+}
+
 void tpi_generate_pull(tpi_builder *builder)
 {
     static const tpi_algorithm pull = {.units = tpi_peer_units,
@@ -56,6 +61,7 @@ void tpi_generate_pull(tpi_builder *builder)
                                        .weight_units = tpi_weight_units,
                                        .weight_unit = tpi_weight_unit,
                                        .scatter = scatter,
-                                       .finish = finish};
+                                       .finish = finish,
+                                       .slices = slices};
     tpi_stages_run(builder, &pull);
 }

@@ -11,13 +11,13 @@ static tp_region unit(const tpi_stages *s, int rank, int k)
 /* Own pieces start in `own`; what travels lands in `to`. */
 static void pass_around(const tpi_stages *s, tp_buffer own, tp_buffer to)
 {
-    for (int step = 1; step < s->ranks; step++)
-        for (int chunk = 0; chunk < s->chunks; chunk++)
-            for (int rank = 0; rank < s->ranks; rank++) {
-                int next = (rank + 1) % s->ranks;
-                tp_region piece = tpi_chunk(s, (rank - step + 1 + s->ranks) % s->ranks, chunk);
-                tpi_emit_message(s, tpi_region(step == 1 ? own : to, rank, piece), tpi_region(to, next, piece));
-            }
+    for (int k = 0; k < tpi_hops(s); k++)
+        for (int rank = 0; rank < s->ranks; rank++) {
+            tpi_hop hop = tpi_hop_at(s, k);
+            int next = (rank + 1) % s->ranks;
+            tp_region piece = tpi_chunk(s, (rank - hop.step + 1 + s->ranks) % s->ranks, hop.chunk);
+            tpi_emit_message(s, tpi_region(hop.step == 1 ? own : to, rank, piece), tpi_region(to, next, piece));
+        }
 }
 
 static void gather(const tpi_stages *s, tp_buffer buffer)
@@ -47,6 +47,11 @@ static void finish(const tpi_stages *s)
         pass_around(s, TP_BUFFER_OUTPUT, TP_BUFFER_OUTPUT);
 }
 
+static void slices(const tpi_stages *s)
+{
+    tpi_slices_as_they_come(s, -1);
+}
+
 void tpi_generate_ring(tpi_builder *builder)
 {
     static const tpi_algorithm ring = {.units = tpi_peer_units,
@@ -56,6 +61,7 @@ void tpi_generate_ring(tpi_builder *builder)
                                        .weight_units = tpi_weight_units,
                                        .weight_unit = tpi_weight_unit,
                                        .scatter = scatter,
-                                       .finish = finish};
+                                       .finish = finish,
+                                       .slices = slices};
     tpi_stages_run(builder, &ring);
 }

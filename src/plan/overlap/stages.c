@@ -23,9 +23,16 @@ tp_region tpi_chunk(const tpi_stages *s, int owner, int chunk)
     return (tp_region){.piece = owner * s->chunks + chunk, .pieces = 1, .step = 1};
 }
 
-static bool is_chain_backward(tp_pattern pattern)
+bool tpi_has_two_gradients(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD ||
+           pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
+}
+
+bool tpi_has_gradient(tp_pattern pattern)
+{
+    return pattern == TP_PATTERN_GATHER_WEIGHT || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ||
+           pattern == TP_PATTERN_ROW_BACKWARD || tpi_has_two_gradients(pattern);
 }
 
 static bool is_chain(tp_pattern pattern)
@@ -35,34 +42,29 @@ static bool is_chain(tp_pattern pattern)
 
 static bool has_core(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_CHAIN_CORE || pattern == TP_PATTERN_CHAIN_CORE_REDUCE;
-}
-
-static bool is_backward(tp_pattern pattern)
-{
-    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE;
-}
-
-static bool gathers_input(tp_pattern pattern)
-{
-    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_CORE ||
-           pattern == TP_PATTERN_CHAIN_BACKWARD;
-}
-
-static bool gathers_second(tp_pattern pattern)
-{
-    return pattern == TP_PATTERN_GATHER_WEIGHT || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD;
-}
-
-static bool has_partial(tp_pattern pattern)
-{
-    return pattern != TP_PATTERN_GEMM && pattern != TP_PATTERN_GATHER_GEMM && pattern != TP_PATTERN_GATHER_WEIGHT;
+    return pattern == TP_PATTERN_CHAIN_CORE || pattern == TP_PATTERN_CHAIN_CORE_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD ||
+           pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
 }
 
 static bool ends_everywhere(tp_pattern pattern)
 {
     return pattern == TP_PATTERN_GEMM_REDUCE || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_REDUCE ||
-           pattern == TP_PATTERN_CHAIN_CORE_REDUCE || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+           pattern == TP_PATTERN_CHAIN_CORE_REDUCE || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
+}
+
+static bool gathers_input(tp_pattern pattern)
+{
+    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_ROW_BACKWARD || (is_chain(pattern) && !ends_everywhere(pattern));
+}
+
+static bool gathers_second(tp_pattern pattern)
+{
+    return tpi_has_gradient(pattern) && pattern != TP_PATTERN_ROW_BACKWARD && !ends_everywhere(pattern);
+}
+
+static bool has_partial(tp_pattern pattern)
+{
+    return pattern != TP_PATTERN_GEMM && pattern != TP_PATTERN_GATHER_GEMM && pattern != TP_PATTERN_GATHER_WEIGHT && pattern != TP_PATTERN_ROW_BACKWARD;
 }
 
 static void add_write(tpi_emit *emit, tp_region region)
@@ -77,18 +79,18 @@ static void add_callers_buffers(const tpi_stages *s, int rank, tpi_emit *emit)
     add_write(emit, tpi_region(TP_BUFFER_INPUT, rank, own_input ? tpi_owned(s, rank) : tpi_all(s)));
     if (gathers_second(s->pattern))
         add_write(emit, tpi_region(TP_BUFFER_SECOND, rank, tpi_owned(s, rank)));
-    if (s->pattern == TP_PATTERN_BACKWARD_REDUCE || s->pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE)
+    if (tpi_operands_are_local(s))
         add_write(emit, tpi_region(TP_BUFFER_SECOND, rank, tpi_all(s)));
-    if (s->pattern == TP_PATTERN_GATHER_WEIGHT || is_backward(s->pattern) || is_chain_backward(s->pattern))
-        add_write(emit, tpi_region(TP_BUFFER_GRADIENT, rank, (tp_region){.pieces = 1, .step = 1}));
-    if (is_chain_backward(s->pattern))
+    if (tpi_has_gradient(s->pattern))
+        add_write(emit, tpi_region(TP_BUFFER_GRADIENT, rank, (tp_region){.pieces = s->sliced ? s->chunks : 1, .step = 1}));
+    if (tpi_has_two_gradients(s->pattern))
         add_write(emit, tpi_region(TP_BUFFER_FIRST_GRADIENT, rank, (tp_region){.pieces = 1, .step = 1}));
 }
 
 /* The output pieces of a rank; none for a weight gradient alone. */
 static tp_region output_of(const tpi_stages *s, int rank)
 {
-    bool all = ends_everywhere(s->pattern) || s->pattern == TP_PATTERN_GATHER_GEMM;
+    bool all = s->reduces || s->sliced || s->pattern == TP_PATTERN_GATHER_GEMM;
     return tpi_region(TP_BUFFER_OUTPUT, rank, all ? tpi_all(s) : tpi_owned(s, rank));
 }
 
@@ -209,7 +211,7 @@ static void weight_gemms(const tpi_stages *s, int part)
             gradient.rank = rank;
             tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = part, .unit = unit, .reads = 3, .writes = 1, .write = {gradient}};
             emit.read[0] = gradient;
-            emit.read[1] = tpi_region(is_chain_backward(s->pattern) ? TP_BUFFER_CORE : TP_BUFFER_INPUT, rank, unit);
+            emit.read[1] = tpi_region(tpi_has_two_gradients(s->pattern) ? TP_BUFFER_CORE : TP_BUFFER_INPUT, rank, unit);
             emit.read[2] = second_source(s, rank, unit);
             tpi_builder_add(s->builder, rank, &emit);
         }
@@ -232,6 +234,8 @@ static void middle_stages(tpi_stages *s)
         first_gemms(s, TP_BUFFER_PARTIAL, true);
     } else if (s->pattern == TP_PATTERN_GATHER_GEMM) {
         first_gemms(s, TP_BUFFER_OUTPUT, false);
+    } else if (s->sliced) {
+        s->algorithm->slices(s);
     } else if (s->pattern == TP_PATTERN_GEMM) {
         local_gemms(s);
     }
@@ -246,6 +250,7 @@ void tpi_stages_run(tpi_builder *builder, const tpi_algorithm *algorithm)
                     .ranks = desc->ranks,
                     .chunks = desc->chunks,
                     .reduces = ends_everywhere(desc->pattern),
+                    .sliced = desc->pattern == TP_PATTERN_ROW_BACKWARD,
                     .order = gathers_input(desc->pattern) ? TPI_OWN_FIRST : TPI_OWN_LAST};
     enter_all(&s);
     if (gathers_input(s.pattern))
@@ -255,15 +260,15 @@ void tpi_stages_run(tpi_builder *builder, const tpi_algorithm *algorithm)
     middle_stages(&s);
     if (s.pattern == TP_PATTERN_GATHER_WEIGHT)
         weight_gemms(&s, 0);
-    if (is_backward(s.pattern))
+    if (s.pattern == TP_PATTERN_BACKWARD || s.pattern == TP_PATTERN_BACKWARD_REDUCE)
         weight_gemms(&s, 1);
-    if (is_chain_backward(s.pattern))
+    if (tpi_has_two_gradients(s.pattern))
         first_weight_gemms(&s);
     /* A sum that goes back to all ranks does so under the last weight gradient. */
-    bool early = s.pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+    bool early = tpi_has_two_gradients(s.pattern) && s.reduces;
     if (early)
         algorithm->finish(&s);
-    if (is_chain_backward(s.pattern))
+    if (tpi_has_two_gradients(s.pattern))
         weight_gemms(&s, 3);
     if (has_partial(s.pattern) && !early)
         algorithm->finish(&s);

@@ -17,6 +17,7 @@ typedef struct tpi_stages {
     tp_pattern pattern;
     int ranks, chunks;
     bool reduces;      /* the reduction ends at all ranks, not at owners */
+    bool sliced;       /* chunks are slices of columns */
     tpi_order order;   /* of the GEMMs being emitted */
 } tpi_stages;
 
@@ -35,9 +36,24 @@ typedef struct tpi_algorithm {
     void (*scatter)(const tpi_stages *s, int k);
     /* Emits what completes the reduction. */
     void (*finish)(const tpi_stages *s);
+    /* Emits the GEMMs on slices of columns, after their gather. */
+    void (*slices)(const tpi_stages *s);
+    tp_lane lane; /* of whole collectives */
 } tpi_algorithm;
 
+/* Everything at once, collectives on one lane. */
+#define TPI_WHOLE_ON(which)                                                                                               \
+    {                                                                                                                     \
+        .units = tpi_one_unit, .unit = tpi_whole_unit, .gather = tpi_whole_gather, .source = tpi_gathered_source,         \
+        .weight_units = tpi_one_unit, .weight_unit = tpi_whole_unit, .scatter = tpi_whole_scatter, .finish = tpi_no_finish, \
+        .slices = tpi_slices_at_once, .lane = which                                                                       \
+    }
+
 void tpi_stages_run(tpi_builder *builder, const tpi_algorithm *algorithm);
+
+/* Whether the pattern has a weight gradient; two. */
+bool tpi_has_gradient(tp_pattern pattern);
+bool tpi_has_two_gradients(tp_pattern pattern);
 
 /* Regions: pieces `unit` of a buffer in rank's memory; all pieces; an owner's; one piece. */
 tp_region tpi_region(tp_buffer buffer, int rank, tp_region unit);
@@ -63,6 +79,21 @@ tp_buffer tpi_gathered_buffer(const tpi_stages *s, tp_buffer buffer);
 tp_region tpi_mixed_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit);
 tp_region tpi_gathered_source(const tpi_stages *s, int rank, tp_buffer buffer, tp_region unit);
 void tpi_no_scatter(const tpi_stages *s, int k);
+void tpi_no_finish(const tpi_stages *s);
+void tpi_whole_gather(const tpi_stages *s, tp_buffer buffer);
+void tpi_whole_scatter(const tpi_stages *s, int k);
+
+/* Transfer k of a gather on every rank: `step` ranks further, chunk `chunk`. Step by step, or, where a slice of all owners is waited for, slice by slice. */
+typedef struct tpi_hop {
+    int step, chunk;
+} tpi_hop;
+int tpi_hops(const tpi_stages *s);
+tpi_hop tpi_hop_at(const tpi_stages *s, int k);
+
+/* Slices of columns, whose GEMMs run as they come (`direction` 1: the next rank's first, -1: those of the one before), all together, or where they are. */
+void tpi_slices_as_they_come(const tpi_stages *s, int direction);
+void tpi_slices_at_once(const tpi_stages *s);
+void tpi_slices_in_place(const tpi_stages *s);
 /* A collective of `unit` on all ranks: gather of `buffer`, or the pattern's reduction. */
 void tpi_emit_gather(const tpi_stages *s, tp_lane lane, tp_buffer buffer, tp_region unit, int part);
 void tpi_emit_reduction(const tpi_stages *s, tp_lane lane, tp_region unit);

@@ -54,14 +54,14 @@ tp_region tpi_global_unit(const tpi_stages *s, int rank, int k)
 
 bool tpi_operands_are_local(const tpi_stages *s)
 {
-    return s->pattern == TP_PATTERN_BACKWARD_REDUCE || s->pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+    return tpi_has_gradient(s->pattern) && s->reduces;
 }
 
 /* Beside an input gradient the operand had all that GEMM's time to come: cutting the weight gradient would only make it load and store its sums
  * more often. */
 static bool operand_is_early(const tpi_stages *s)
 {
-    return s->pattern == TP_PATTERN_BACKWARD || s->pattern == TP_PATTERN_CHAIN_BACKWARD;
+    return s->pattern != TP_PATTERN_GATHER_WEIGHT;
 }
 
 int tpi_weight_units(const tpi_stages *s)
@@ -80,7 +80,7 @@ tp_region tpi_weight_unit(const tpi_stages *s, int rank, int k)
 
 tp_buffer tpi_gathered_buffer(const tpi_stages *s, tp_buffer buffer)
 {
-    return s->pattern == TP_PATTERN_CHAIN_BACKWARD && buffer == TP_BUFFER_SECOND ? TP_BUFFER_GATHERED_SECOND : TP_BUFFER_GATHERED;
+    return tpi_has_two_gradients(s->pattern) && buffer == TP_BUFFER_SECOND ? TP_BUFFER_GATHERED_SECOND : TP_BUFFER_GATHERED;
 }
 
 static int owner_of(const tpi_stages *s, tp_region unit)
@@ -102,6 +102,35 @@ void tpi_no_scatter(const tpi_stages *s, int k)
 {
     (void)s;
     (void)k;
+}
+
+void tpi_no_finish(const tpi_stages *s)
+{
+    (void)s;
+}
+
+void tpi_whole_gather(const tpi_stages *s, tp_buffer buffer)
+{
+    tpi_emit_gather(s, s->algorithm->lane, buffer, tpi_all(s), 0);
+}
+
+void tpi_whole_scatter(const tpi_stages *s, int k)
+{
+    (void)k;
+    tpi_emit_reduction(s, s->algorithm->lane, tpi_all(s));
+}
+
+int tpi_hops(const tpi_stages *s)
+{
+    return (s->ranks - 1) * s->chunks;
+}
+
+tpi_hop tpi_hop_at(const tpi_stages *s, int k)
+{
+    int steps = s->ranks - 1;
+    if (s->sliced)
+        return (tpi_hop){k % steps + 1, k / steps};
+    return (tpi_hop){k / s->chunks + 1, k % s->chunks};
 }
 
 /* The pieces of a unit that an owner has: what it gives to a gather, or gets from a scatter. */
