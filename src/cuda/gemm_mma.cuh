@@ -33,25 +33,6 @@ template <class Shape, bool AInner, bool BInner> constexpr size_t mma_shared_byt
     return stages > sums ? stages : sums;
 }
 
-/* Eight neighbours, of which `exist`. */
-static __device__ __forceinline__ void mma_load_eight(uint16_t *to, const uint16_t *from, const uint16_t *any, int exist,
-                                                      bool vector)
-{
-    exist = exist < 0 ? 0 : exist > 8 ? 8 : exist;
-    if (vector) {
-        copy_async_16(to, exist > 0 ? from : any, exist * 2);
-        return;
-    }
-    uint32_t word[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        uint32_t low = 2 * i < exist ? from[2 * i] : 0, high = 2 * i + 1 < exist ? from[2 * i + 1] : 0;
-
-        word[i] = low | high << 16;
-    }
-    *reinterpret_cast<uint4 *>(to) = make_uint4(word[0], word[1], word[2], word[3]);
-}
-
 /* Rows first..first + Rows of one step. */
 template <int Rows, bool Inner, int Threads>
 __device__ __forceinline__ void mma_load_operand(uint16_t *tile, const tpi_operand &operand, bool vector, int64_t first,
@@ -68,13 +49,13 @@ __device__ __forceinline__ void mma_load_operand(uint16_t *tile, const tpi_opera
         if (Inner) {
             int exist = first + line < rows ? step.count - at : 0;
 
-            mma_load_eight(tile + line * Line + at, data + (first + line) * operand.outer_stride + step.begin + at, data,
-                           exist, vector);
+            load_eight(tile + line * Line + at, data + (first + line) * operand.outer_stride + step.begin + at, data, exist,
+                       vector);
         } else {
             int64_t left = line < step.count ? rows - first - at : 0;
 
-            mma_load_eight(tile + line * Line + at, data + (step.begin + line) * operand.inner_stride + first + at, data,
-                           left < 8 ? static_cast<int>(left) : 8, vector);
+            load_eight(tile + line * Line + at, data + (step.begin + line) * operand.inner_stride + first + at, data,
+                       left < 8 ? static_cast<int>(left) : 8, vector);
         }
     }
 }

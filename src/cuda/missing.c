@@ -44,18 +44,6 @@ __attribute__((weak)) tp_status tpi_cuda_norm_grad(tpi_stream *stream, const tpi
     return missing(stream, "norm_grad");
 }
 
-__attribute__((weak)) tp_status tpi_cuda_attention(tpi_stream *stream, const tpi_attention_args *args)
-{
-    (void)args;
-    return missing(stream, "attention");
-}
-
-__attribute__((weak)) tp_status tpi_cuda_attention_grad(tpi_stream *stream, const tpi_attention_grad_args *args)
-{
-    (void)args;
-    return missing(stream, "attention_grad");
-}
-
 __attribute__((weak)) tp_status tpi_cuda_embedding(tpi_stream *stream, const tpi_embedding_args *args)
 {
     (void)args;

@@ -46,6 +46,25 @@ template <int N> __device__ __forceinline__ void copies_wait()
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
+/* Eight neighbouring 16-bit elements, of which `exist`; the others are 0. vector: `from` is a multiple of 16 bytes, and the copy is asynchronous.
+ * any: an address to give where nothing is read. */
+static __device__ __forceinline__ void load_eight(uint16_t *to, const uint16_t *from, const uint16_t *any, int exist, bool vector)
+{
+    exist = exist < 0 ? 0 : exist > 8 ? 8 : exist;
+    if (vector) {
+        copy_async_16(to, exist > 0 ? from : any, exist * 2);
+        return;
+    }
+    uint32_t word[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        uint32_t low = 2 * i < exist ? from[2 * i] : 0, high = 2 * i + 1 < exist ? from[2 * i + 1] : 0;
+
+        word[i] = low | high << 16;
+    }
+    *reinterpret_cast<uint4 *>(to) = make_uint4(word[0], word[1], word[2], word[3]);
+}
+
 /* ---- fragments ---- */
 
 /* Four 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i. Lane l gets elements 2 (l mod 4) and the next of
