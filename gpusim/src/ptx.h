@@ -22,6 +22,7 @@ void *module_variable(Module *module, const char *name, int device, size_t *byte
 
 // Bytes of each parameter, in order: cudaLaunchKernel's args are pointers to them and are copied when enqueued.
 const std::vector<size_t> &kernel_parameters(const Kernel *kernel);
+const std::vector<size_t> &kernel_parameter_offsets(const Kernel *kernel); // where each goes in Launch::parameters
 size_t kernel_static_shared(const Kernel *kernel);
 int kernel_max_threads(const Kernel *kernel); // .maxntid, 1024 without
 

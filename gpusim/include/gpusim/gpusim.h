@@ -56,6 +56,9 @@ const char *gpusim_report_text(int index);
 void gpusim_quiet(bool quiet);
 void gpusim_clear_reports(void);
 
+/* Reports what is still allocated or queued; the number of these. Called by itself when the process ends. */
+int gpusim_report_leaks(void);
+
 /* What a step did, since gpusim_configure or gpusim_clear_counts. */
 typedef struct gpusim_counts {
     int64_t kernels, copies, allocations, host_synchronisations, event_waits, library_calls, collectives;

@@ -1,0 +1,29 @@
+// The rules: what an access of a cell may follow.
+#pragma once
+#include "block_order.h"
+#include "operation.h"
+#include "shadow.h"
+
+#include "api.h"
+
+namespace gpusim {
+
+// One access of one thread, or of a whole operation (place NULL): what the rules need to know of it.
+struct Accessor {
+    const Operation *operation;
+    const Place *place;
+    unsigned flags;
+    uint32_t site;
+    const char *memory; // "device", "shared", ...: for reports
+    bool shared;
+    bool unwritten_allowed;
+};
+
+uint32_t site_number(const Site &site);
+std::string site_text(uint32_t site);
+BlockOrder &block_order(); // of the kernel that runs
+
+// Checks and updates the cell.
+void cell_access(Cell &cell, const Accessor &now);
+
+} // namespace gpusim

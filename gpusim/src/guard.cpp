@@ -1,0 +1,93 @@
+#include "guard.h"
+
+#include "memory.h"
+#include "options.h"
+#include "report.h"
+
+#include <csignal>
+#include <cstdlib>
+#include <sys/mman.h>
+
+namespace gpusim {
+namespace {
+
+struct Guard {
+    bool installed = false;
+    bool off = false;
+    int depth = 0;
+    struct sigaction before = {};
+};
+
+Guard &guard()
+{
+    static auto &one = *new Guard;
+    return one;
+}
+
+void protect(int protection)
+{
+    memory_each_device_range([&](uintptr_t base, size_t bytes) { mprotect(reinterpret_cast<void *>(base), bytes, protection); });
+}
+
+void pass_on(int signal, siginfo_t *info, void *context)
+{
+    const struct sigaction &before = guard().before;
+    if (before.sa_flags & SA_SIGINFO)
+        before.sa_sigaction(signal, info, context);
+    else if (before.sa_handler != SIG_DFL && before.sa_handler != SIG_IGN)
+        before.sa_handler(signal);
+    else
+        sigaction(signal, &before, nullptr); // the access is repeated, and ends the process as it would have
+}
+
+void on_fault(int signal, siginfo_t *info, void *context)
+{
+    Locked lock(machine_lock());
+    const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
+    const Allocation *found = memory_find(address);
+    if (!found || found->space != Space::device || !found->live || guard().off || guard().depth)
+        return pass_on(signal, info, context);
+    report(GPUSIM_HOST_ACCESS, "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d", address - found->base,
+           found->bytes, found->device);
+    guard().off = true;
+    protect(PROT_READ | PROT_WRITE);
+}
+
+void install()
+{
+    Guard &one = guard();
+    one.installed = true;
+    const char *wanted = getenv("GPUSIM_GUARD");
+    one.off = wanted && *wanted == '0';
+    if (one.off)
+        return;
+    struct sigaction action = {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    sigemptyset(&action.sa_mask);
+    sigaction(SIGSEGV, &action, &one.before);
+}
+
+} // namespace
+
+GuardOpen::GuardOpen()
+{
+    if (!guard().installed)
+        install();
+    if (guard().depth++ == 0 && !guard().off)
+        protect(PROT_READ | PROT_WRITE);
+}
+
+GuardOpen::~GuardOpen()
+{
+    if (--guard().depth == 0 && !guard().off)
+        protect(PROT_NONE);
+}
+
+void guard_reset()
+{
+    guard().off = false;
+    guard().installed = false;
+}
+
+} // namespace gpusim

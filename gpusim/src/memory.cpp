@@ -1,0 +1,234 @@
+#include "memory.h"
+
+#include "guard.h"
+#include "monitor.h"
+#include "options.h"
+#include "report.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace gpusim {
+namespace {
+
+constexpr size_t page = 4096;
+constexpr size_t region_bytes = size_t(256) << 30; // of addresses, not of memory: given out once each
+constexpr size_t pattern_bytes = size_t(16) << 20;
+constexpr int regions = 17; // 16 devices and pinned memory
+
+struct Region {
+    uintptr_t base = 0, next = 0;
+    size_t used = 0;
+};
+
+struct Arena {
+    Region region[regions];
+    std::map<uintptr_t, std::unique_ptr<Allocation>> allocations;
+    Allocation *recent[2] = {};                                  // found last: kernels ask for every access
+    int pattern_file = -1; // 16 MiB of 0xFF, mapped copy-on-write under large allocations so that they cost nothing untouched
+};
+
+Arena &arena()
+{
+    static Arena *one = [] {
+        atexit([] { gpusim_report_leaks(); });
+        return new Arena;
+    }();
+    return *one;
+}
+
+int pattern_file()
+{
+    Arena &all = arena();
+    if (all.pattern_file >= 0)
+        return all.pattern_file;
+    int file = memfd_create("gpusim poison", MFD_CLOEXEC);
+    if (file < 0 || ftruncate(file, off_t(pattern_bytes)) != 0)
+        return -1;
+    void *view = mmap(nullptr, pattern_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    if (view == MAP_FAILED) {
+        close(file);
+        return -1;
+    }
+    memset(view, 0xFF, pattern_bytes);
+    munmap(view, pattern_bytes);
+    return all.pattern_file = file;
+}
+
+bool map_poisoned(uintptr_t base, size_t bytes)
+{
+    constexpr int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
+    const int file = bytes >= pattern_bytes / 8 ? pattern_file() : -1;
+    if (file < 0) {
+        void *memory = mmap(reinterpret_cast<void *>(base), bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+        if (memory == MAP_FAILED)
+            return false;
+        memset(memory, 0xFF, bytes);
+        return true;
+    }
+    for (size_t done = 0; done < bytes; done += pattern_bytes) {
+        const size_t piece = bytes - done < pattern_bytes ? bytes - done : pattern_bytes;
+        if (mmap(reinterpret_cast<void *>(base + done), piece, PROT_READ | PROT_WRITE, flags, file, 0) == MAP_FAILED)
+            return false;
+    }
+    return true;
+}
+
+Region *region_of(int device, Space space)
+{
+    Region &region = arena().region[space == Space::device ? device : regions - 1];
+    if (region.base == 0) {
+        void *space_of_addresses =
+            mmap(nullptr, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (space_of_addresses == MAP_FAILED)
+            return nullptr;
+        region.base = reinterpret_cast<uintptr_t>(space_of_addresses);
+        region.next = region.base + page;
+    }
+    return &region;
+}
+
+// Pages around it stay without access; the bytes between its end and the next page are outside, by the map of allocations.
+size_t pages_of(size_t bytes)
+{
+    return (bytes + page - 1) / page * page;
+}
+
+} // namespace
+
+Allocation *memory_allocate(size_t bytes, int device, Space space)
+{
+    Region *region = region_of(device, space);
+    const size_t limit = space == Space::device ? options().device_bytes : region_bytes;
+    if (!region || bytes > limit || region->used > limit - bytes)
+        return nullptr;
+    if (region->next + pages_of(bytes) + page > region->base + region_bytes) {
+        report(GPUSIM_UNSUPPORTED, "the addresses of device %d are used up: more than 256 GiB were allocated in one process", device);
+        return nullptr;
+    }
+    if (!map_poisoned(region->next, pages_of(bytes)))
+        return nullptr;
+    auto made = std::make_unique<Allocation>();
+    made->base = region->next;
+    made->bytes = bytes;
+    made->device = device;
+    made->space = space;
+    made->written_unseen = space != Space::device;
+    region->next += pages_of(bytes) + page;
+    region->used += bytes;
+    Allocation *result = made.get();
+    arena().allocations[result->base] = std::move(made);
+    const GuardOpen open_and_closed; // the new pages too
+    return result;
+}
+
+Allocation *memory_register(void *memory, size_t bytes)
+{
+    const uintptr_t base = reinterpret_cast<uintptr_t>(memory);
+    auto next = arena().allocations.lower_bound(base);
+    if ((next != arena().allocations.end() && next->first < base + bytes) || memory_find(base))
+        return nullptr;
+    auto made = std::make_unique<Allocation>();
+    made->base = base;
+    made->bytes = bytes;
+    made->space = Space::registered;
+    made->written_unseen = true;
+    Allocation *result = made.get();
+    arena().allocations[base] = std::move(made);
+    return result;
+}
+
+void memory_free(Allocation *allocation, const char *freed_by)
+{
+    allocation->shadow.clear();
+    if (allocation->space == Space::registered) {
+        arena().recent[0] = arena().recent[1] = nullptr;
+        arena().allocations.erase(allocation->base);
+        return;
+    }
+    allocation->live = false;
+    allocation->freed_by = freed_by;
+    region_of(allocation->device, allocation->space)->used -= allocation->bytes;
+    mmap(reinterpret_cast<void *>(allocation->base), pages_of(allocation->bytes), PROT_NONE,
+         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+Allocation *memory_find(uintptr_t address)
+{
+    Allocation **recent = arena().recent;
+    if (recent[0] && recent[0]->contains(address))
+        return recent[0];
+    if (recent[1] && recent[1]->contains(address)) {
+        std::swap(recent[0], recent[1]);
+        return recent[0];
+    }
+    auto next = arena().allocations.upper_bound(address);
+    if (next == arena().allocations.begin())
+        return nullptr;
+    Allocation *below = std::prev(next)->second.get();
+    if (!below->contains(address))
+        return nullptr;
+    recent[1] = recent[0];
+    return recent[0] = below;
+}
+
+std::string memory_near(uintptr_t address)
+{
+    auto next = arena().allocations.upper_bound(address);
+    if (next == arena().allocations.begin())
+        return "in no memory of any device";
+    const Allocation &below = *std::prev(next)->second;
+    const size_t beyond = address - (below.base + below.bytes);
+    if (beyond > region_bytes)
+        return "in no memory of any device";
+    static const char *const names[] = {"device memory", "pinned memory", "registered host memory"};
+    return format_text("%zu bytes past the end of an allocation of %zu bytes of %s%s", beyond, below.bytes,
+                       names[int(below.space)], below.live ? "" : ", which was freed");
+}
+
+size_t memory_used(int device)
+{
+    return arena().region[device].used;
+}
+
+void memory_each_live(const std::function<void(Allocation &)> &visit)
+{
+    for (auto &entry : arena().allocations)
+        if (entry.second->live)
+            visit(*entry.second);
+}
+
+void memory_each_device_range(const std::function<void(uintptr_t, size_t)> &visit)
+{
+    for (int device = 0; device < regions - 1; device++) {
+        const Region &region = arena().region[device];
+        if (region.base)
+            visit(region.base, region.next - region.base);
+    }
+}
+
+MemoryPool *memory_default_pool(int device)
+{
+    static auto *pools = new MemoryPool[regions];
+    pools[device].device = device;
+    return &pools[device];
+}
+
+void *monitor_variable(int device, size_t bytes, const void *image)
+{
+    Locked lock(machine_lock());
+    Allocation *made = memory_allocate(bytes ? bytes : 1, device, Space::device);
+    if (!made)
+        return nullptr;
+    made->written_unseen = true; // by the module's loading
+    made->permanent = true;
+    const GuardOpen open;
+    void *memory = reinterpret_cast<void *>(made->base);
+    image ? memcpy(memory, image, bytes) : memset(memory, 0, bytes);
+    return memory;
+}
+
+} // namespace gpusim

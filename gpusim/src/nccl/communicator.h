@@ -1,0 +1,85 @@
+// Communicators. A team is what the ranks of one communicator share; each rank has its own ncclComm.
+#pragma once
+#include "../access.h"
+#include "../runtime/runtime.h"
+
+#include <deque>
+#include <map>
+
+namespace gpusim {
+
+enum class Collective { all_reduce, reduce_scatter, all_gather, all_to_all, broadcast, reduce, gather, scatter };
+
+// What one rank passed to one call.
+struct CollectiveArguments {
+    Collective kind;
+    const void *send;
+    void *receive;
+    size_t count;
+    ncclDataType_t type;
+    ncclRedOp_t op;
+    int root;
+};
+
+// One collective of a team: the ranks' arguments as they come.
+struct CollectiveCall {
+    std::shared_ptr<Rendezvous> rendezvous;
+    std::vector<CollectiveArguments> arguments; // by rank
+    int first_rank = -1;                        // whose arguments the others' are compared with
+    bool mismatch = false;                      // reported; no data moves
+};
+
+struct Message {
+    std::shared_ptr<Rendezvous> rendezvous;
+    const void *send = nullptr;
+    void *receive = nullptr;
+    size_t send_bytes = 0, receive_bytes = 0;
+};
+
+struct Split {
+    struct Wish {
+        ncclComm_t parent;
+        ncclComm_t *made;
+        int color, key;
+    };
+    std::vector<Wish> wishes;
+    bool done = false;
+};
+
+struct Team {
+    std::string name;
+    std::vector<ncclComm_t> ranks; // NULL: not there yet
+    int joined = 0;
+    bool complete = false;
+    ncclResult_t result = ncclSuccess; // of the initialisation
+    std::map<uint64_t, std::shared_ptr<CollectiveCall>> calls;
+    std::map<uint64_t, std::shared_ptr<Split>> splits;
+    // By (sender, receiver): halves whose other half has not come.
+    std::map<std::pair<int, int>, std::deque<std::shared_ptr<Message>>> sends, receives;
+};
+
+// A user's reduction: multiply by a scalar, then sum.
+struct ScaledSum {
+    ncclDataType_t type;
+    ncclScalarResidence_t residence;
+    const void *pointer; // device memory, read when it runs
+    unsigned char value[8];
+};
+
+// Waits until all ranks of the team are there; its result.
+ncclResult_t team_wait(Team &team);
+ncclResult_t nccl_fail(ncclResult_t result, const std::string &why); // keeps the words for ncclGetLastError
+
+} // namespace gpusim
+
+struct ncclComm {
+    std::shared_ptr<gpusim::Team> team;
+    int rank = 0;
+    int device = 0;
+    bool blocking = true;
+    bool dead = false;
+    uint64_t collectives = 0, splits = 0;
+    std::vector<std::shared_ptr<gpusim::Rendezvous>> pending; // of which this rank is a member
+    std::map<gpusim::Stream *, uint64_t> used;                // last task on each stream
+    std::map<int, gpusim::ScaledSum> reductions;              // by ncclRedOp_t
+};

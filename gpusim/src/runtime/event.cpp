@@ -1,0 +1,167 @@
+// Events.
+#include "capture.h"
+#include "runtime.h"
+
+namespace gpusim {
+namespace {
+
+int &wait_calls()
+{
+    static int number;
+    return number;
+}
+
+bool usable(cudaEvent_t event, const char *call)
+{
+    if (!event)
+        return false;
+    if (event->destroyed)
+        report(GPUSIM_API, "%s on an event that was destroyed", call);
+    return !event->destroyed;
+}
+
+bool skip_this_wait()
+{
+    return ++wait_calls() == options().skip_wait;
+}
+
+} // namespace
+
+void event_reset()
+{
+    wait_calls() = 0;
+}
+
+} // namespace gpusim
+
+using namespace gpusim;
+
+extern "C" {
+
+cudaError_t cudaEventCreate(cudaEvent_t *made)
+{
+    return cudaEventCreateWithFlags(made, cudaEventDefault);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *made, unsigned flags)
+{
+    Locked lock(machine_lock());
+    if (const cudaError_t error = enter())
+        return error;
+    if (!made || (flags & ~unsigned(cudaEventBlockingSync | cudaEventDisableTiming | cudaEventInterprocess)))
+        return fail(cudaErrorInvalidValue);
+    auto *event = new CUevent_st;
+    event->device = current_device();
+    event->flags = flags;
+    *made = event;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    Locked lock(machine_lock());
+    if (!usable(event, "cudaEventDestroy"))
+        return fail(cudaErrorInvalidResourceHandle);
+    event->destroyed = true; // kept, so that later use is known as such
+    event->state = nullptr;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, unsigned)
+{
+    Locked lock(machine_lock());
+    if (const cudaError_t error = enter())
+        return error;
+    Stream *stream = stream_of(handle, "cudaEventRecord");
+    if (!usable(event, "cudaEventRecord"))
+        return fail(cudaErrorInvalidResourceHandle);
+    if (event->device != stream->device) {
+        report(GPUSIM_WRONG_DEVICE, "cudaEventRecord: the event is of device %d, the stream of device %d", event->device, stream->device);
+        return fail(cudaErrorInvalidResourceHandle);
+    }
+    event->state = std::make_shared<EventState>();
+    event->state->capture = stream->capture;
+    Task task;
+    task.kind = TaskKind::record;
+    task.name = "cudaEventRecord";
+    task.event = event->state;
+    push(*stream, std::move(task));
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    return cudaEventRecordWithFlags(event, stream, cudaEventRecordDefault);
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned)
+{
+    Locked lock(machine_lock());
+    if (const cudaError_t error = enter())
+        return error;
+    Stream *stream = stream_of(handle, "cudaStreamWaitEvent");
+    if (!usable(event, "cudaStreamWaitEvent"))
+        return fail(cudaErrorInvalidResourceHandle);
+    counts().event_waits++;
+    if (!event->state || skip_this_wait())
+        return cudaSuccess; // never recorded: no effect, as in CUDA
+    const cudaError_t error = capture_wait(*stream, *event->state);
+    if (error != cudaSuccess)
+        return fail(error);
+    Task task;
+    task.kind = TaskKind::wait;
+    task.name = "cudaStreamWaitEvent";
+    task.event = event->state;
+    push(*stream, std::move(task));
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventSynchronize(cudaEvent_t event)
+{
+    Locked lock(machine_lock());
+    if (const cudaError_t error = enter())
+        return error;
+    if (!usable(event, "cudaEventSynchronize"))
+        return fail(cudaErrorInvalidResourceHandle);
+    if (!event->state)
+        return cudaSuccess;
+    const std::shared_ptr<EventState> state = event->state;
+    if (state->capture)
+        return fail(cudaErrorCapturedEvent);
+    return fail(wait_for_event(state));
+}
+
+cudaError_t cudaEventQuery(cudaEvent_t event)
+{
+    Locked lock(machine_lock());
+    if (const cudaError_t error = enter())
+        return error;
+    if (!usable(event, "cudaEventQuery"))
+        return fail(cudaErrorInvalidResourceHandle);
+    const std::shared_ptr<EventState> state = event->state;
+    if (!state)
+        return cudaSuccess;
+    if (state->capture)
+        return fail(cudaErrorCapturedEvent);
+    if (!state->done)
+        poll(*state->stream, state->sequence);
+    if (!state->done)
+        return fail(cudaErrorNotReady);
+    host_clock().join(state->clock);
+    return fail(device_fault(event->device));
+}
+
+// A microsecond for each step of the machine: the same in every run of a schedule, and no measure of anything.
+cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end)
+{
+    Locked lock(machine_lock());
+    if (!usable(start, "cudaEventElapsedTime") || !usable(end, "cudaEventElapsedTime"))
+        return fail(cudaErrorInvalidResourceHandle);
+    if ((start->flags | end->flags) & cudaEventDisableTiming || !start->state || !end->state)
+        return fail(cudaErrorInvalidResourceHandle);
+    if (!start->state->done || !end->state->done)
+        return fail(cudaErrorNotReady);
+    *milliseconds = 0.001f * float(double(end->state->step) - double(start->state->step));
+    return cudaSuccess;
+}
+}

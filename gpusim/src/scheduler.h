@@ -1,0 +1,104 @@
+// Streams, what is queued on them, and the order it runs in. Everything here under machine_lock(); work runs one operation
+// at a time on whichever host thread gave it or waits for it.
+#pragma once
+#include "api.h"
+#include "operation.h"
+#include "options.h"
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gpusim {
+
+struct Stream;
+struct Capture;
+
+// One cudaEventRecord: what it stands for once the stream has got there.
+struct EventState {
+    bool done = false;
+    VectorClock clock;
+    Stream *stream = nullptr;
+    uint64_t sequence = 0; // of the record in its stream
+    uint64_t step = 0;     // of the machine, when done: stands for the time
+    Capture *capture = nullptr;
+};
+
+// Work of several streams that happens when all of them have come to it: a collective, or one send and its receive.
+struct Rendezvous {
+    struct Member {
+        Stream *stream;
+        uint64_t sequence;
+        int rank;
+        std::shared_ptr<Operation> operation; // once its stream has come to it
+    };
+    std::string name;
+    size_t needed = 0;
+    std::vector<Member> members;
+    bool done = false;
+    std::vector<const Stream *> left; // members that gave up: it can't happen any more, and the others wait on
+    std::function<cudaError_t(Rendezvous &)> run; // sets the members' clocks and does the work
+};
+
+enum class TaskKind { work, record, wait, host_function, rendezvous };
+
+struct Task {
+    TaskKind kind = TaskKind::work;
+    std::string name;
+    std::function<cudaError_t()> run; // work, host_function
+    std::shared_ptr<EventState> event;
+    std::vector<std::shared_ptr<Rendezvous>> parts; // all must be done for the task to be
+    std::function<void(Stream &, Task &)> issue; // a captured rendezvous: finds its partners anew at each launch
+    VectorClock issued;                          // what the issuing host thread knew
+    uint64_t sequence = 0;
+    std::shared_ptr<Operation> operation; // a rendezvous that its stream has come to
+};
+
+struct Stream {
+    int device = 0;
+    int number = 0;
+    int priority = 0;
+    unsigned flags = 0;
+    bool legacy = false;
+    bool destroyed = false;
+    bool busy = false; // a host function runs, with the lock released
+    uint32_t component = 0;
+    VectorClock clock;
+    std::deque<Task> queue;
+    uint64_t issued = 0, done = 0; // sequence numbers
+    Capture *capture = nullptr;
+};
+
+} // namespace gpusim
+
+struct CUstream_st : gpusim::Stream {};
+
+namespace gpusim {
+
+CUstream_st *stream_new(int device);
+const std::vector<Stream *> &streams();
+
+// Queues the task (or adds it to the capture that the stream is in) and runs what the schedule says. Returns its number.
+uint64_t push(Stream &stream, Task task);
+uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run);
+
+// Waits of host threads. The host thread comes after the stream (or the event) then.
+cudaError_t wait_for_stream(Stream &stream, uint64_t sequence);
+cudaError_t wait_for_event(const std::shared_ptr<EventState> &event);
+void poll(Stream &stream, uint64_t sequence); // one step towards it: for queries
+bool wait_for_condition(double seconds, const std::function<bool()> &met); // of other host threads; machine_lock() held once
+
+VectorClock &host_clock();             // of the calling thread
+const Operation &host_operation();     // of the calling thread, as of now
+void machine_changed();                // wakes waiting host threads
+
+// A fault of a device stays: its work is dropped and every call returns the error.
+cudaError_t device_fault(int device);
+void set_device_fault(int device, cudaError_t error);
+
+void scheduler_reset();              // drops everything queued and all faults
+uint64_t machine_step();
+
+} // namespace gpusim

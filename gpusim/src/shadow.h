@@ -1,0 +1,61 @@
+// Shadow cells: what is remembered of every two bytes (single bytes where anything smaller was touched): the last write and
+// the reads since then that are not ordered before each other.
+#pragma once
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace gpusim {
+
+struct Access {
+    uint32_t operation; // 0: none
+    uint32_t epoch;     // of the block; 0: not a kernel
+    uint32_t site;      // site_number(); 0: not a kernel
+    uint16_t clock;     // of the lane
+    uint16_t thread;    // low ten bits; flags above
+};
+
+constexpr uint16_t kThreadMask = 0x3FF, kAccessAtomic = 0x400, kAccessPending = 0x800;
+
+struct Cell {
+    Access writer;
+    Access reader;       // the first of the latest reading operation
+    Access other_reader; // the latest of that operation, another thread
+    uint32_t readers;    // earlier operations whose reads are unordered with it: a ReaderSets number; 0: none
+};
+
+class ShadowMap {
+public:
+    static constexpr size_t page_bytes = 4096;
+
+    // Calls visit(cell, address offset) for each cell of the range; it returns false to stop.
+    template <class Visit> void each(size_t offset, size_t bytes, Visit visit)
+    {
+        const size_t end = offset + bytes;
+        while (offset < end) {
+            Page &page = page_at(offset / page_bytes);
+            const size_t stop = std::min(end, (offset / page_bytes + 1) * page_bytes);
+            if (!page.single_bytes && (offset % 2 || stop % 2))
+                split(page);
+            const size_t width = page.single_bytes ? 1 : 2;
+            for (; offset < stop; offset += width)
+                if (!visit(page.cells[offset % page_bytes / width], offset))
+                    return;
+        }
+    }
+    void clear() { pages_.clear(); }
+
+private:
+    struct Page {
+        bool single_bytes = false;
+        std::unique_ptr<Cell[]> cells;
+    };
+    Page &page_at(size_t number);
+    static void split(Page &page);
+
+    std::vector<Page> pages_;
+};
+
+} // namespace gpusim
