@@ -6,7 +6,7 @@
 
 namespace gpusim {
 
-// Where in the source an access comes from: strings live as long as the module.
+// Where in the source an access comes from: strings, and best the Site too, live as long as the module.
 struct Site {
     const char *kernel;
     const char *file; // the caller's line where code was inlined
@@ -35,6 +35,15 @@ struct Place {
 // Global, pinned or peer memory. False: the access is outside any live allocation (reported): the kernel must stop with
 // cudaErrorIllegalAddress and nothing may be read or written.
 bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigned flags, const Site &site);
+
+// A fence of device or system scope (membar.gl/sys, fence.*.gpu/sys; fence.cta and membar.cta are not told). What a thread wrote before its fence is
+// ordered before what a block reads after an atomic, volatile or relaxed access of a location that the thread wrote, in that
+// way too, after the fence. Without this call such blocks are unordered. Atomics with release semantics call it themselves
+// just before their access.
+void monitor_fence(const Place &place);
+
+// Storage of a module's variable on one device: `image` (NULL: zeros) is copied to it. Never freed.
+void *monitor_variable(int device, size_t bytes, const void *image);
 
 // A block's shared memory: `offset` within it. Cells are the monitor's, one set for each resident block slot.
 struct SharedShadow;

@@ -1,0 +1,133 @@
+#include "options.h"
+
+#include "report.h"
+#include "runtime/runtime.h"
+
+#include <cstdlib>
+#include <cstring>
+
+namespace gpusim {
+namespace {
+
+uint64_t &random_state()
+{
+    static uint64_t state = 1;
+    return state;
+}
+
+void seed_random(uint64_t seed)
+{
+    random_state() = seed * 0x9E3779B97F4A7C15u + 0x2545F4914F6CDD1Du;
+    if (random_state() == 0)
+        random_state() = 1;
+}
+
+long number_from(const char *name, long missing)
+{
+    const char *text = getenv(name);
+    return text && *text ? strtol(text, nullptr, 0) : missing;
+}
+
+int choice_from(const char *name, const char *const words[3], int missing)
+{
+    const char *text = getenv(name);
+    for (int i = 0; text && i < 3; i++)
+        if (strcmp(text, words[i]) == 0)
+            return i;
+    return missing;
+}
+
+int clamp(long value, long low, long high)
+{
+    return int(value < low ? low : value > high ? high : value);
+}
+
+Options options_from_environment()
+{
+    static const char *const schedules[3] = {"eager", "lazy", "random"};
+    static const char *const orders[3] = {"up", "down", "random"};
+    Options chosen;
+    chosen.devices = clamp(number_from("GPUSIM_DEVICES", chosen.devices), 0, 16);
+    chosen.compute_capability = int(number_from("GPUSIM_CC", chosen.compute_capability));
+    chosen.schedule = gpusim_schedule(choice_from("GPUSIM_SCHEDULE", schedules, GPUSIM_EAGER));
+    chosen.order = gpusim_order(choice_from("GPUSIM_ORDER", orders, GPUSIM_UP));
+    chosen.seed = uint64_t(number_from("GPUSIM_SEED", 0));
+    chosen.check = number_from("GPUSIM_CHECKS", 1) != 0;
+    return chosen;
+}
+
+Options &current()
+{
+    static Options chosen = [] {
+        Options environment = options_from_environment();
+        seed_random(environment.seed);
+        return environment;
+    }();
+    return chosen;
+}
+
+} // namespace
+
+const Options &options()
+{
+    return current();
+}
+
+uint32_t random_number()
+{
+    uint64_t &state = random_state();
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return uint32_t(state >> 16);
+}
+
+std::recursive_mutex &machine_lock()
+{
+    static auto &lock = *new std::recursive_mutex; // never destroyed: kernels are registered and freed around main()
+    return lock;
+}
+
+gpusim_counts &counts()
+{
+    static gpusim_counts total;
+    return total;
+}
+
+} // namespace gpusim
+
+using namespace gpusim;
+
+extern "C" void gpusim_configure(const gpusim_options *given)
+{
+    Locked lock(machine_lock());
+    Options chosen = options_from_environment();
+    if (given) {
+        chosen.devices = given->devices ? clamp(given->devices, 1, 16) : chosen.devices;
+        chosen.compute_capability = given->compute_capability ? given->compute_capability : chosen.compute_capability;
+        chosen.schedule = given->schedule;
+        chosen.order = given->order;
+        chosen.seed = given->seed;
+        chosen.check = !given->no_checks;
+        chosen.skip_barrier = given->skip_barrier;
+        chosen.skip_wait = given->skip_wait;
+        chosen.device_bytes = given->device_bytes ? given->device_bytes : chosen.device_bytes;
+    }
+    current() = chosen;
+    seed_random(chosen.seed);
+    runtime_reset();
+    reports_clear();
+    counts() = gpusim_counts{};
+}
+
+extern "C" gpusim_counts gpusim_count(void)
+{
+    Locked lock(machine_lock());
+    return counts();
+}
+
+extern "C" void gpusim_clear_counts(void)
+{
+    Locked lock(machine_lock());
+    counts() = gpusim_counts{};
+}

@@ -1,0 +1,30 @@
+// What gpusim_configure or the environment chose, and the seeded random numbers behind every choice of the simulator.
+#pragma once
+#include "api.h"
+
+#include <mutex>
+
+namespace gpusim {
+
+struct Options {
+    int devices = 4;
+    int compute_capability = 80;
+    gpusim_schedule schedule = GPUSIM_EAGER;
+    gpusim_order order = GPUSIM_UP;
+    uint64_t seed = 0;
+    bool check = true;
+    int skip_barrier = 0; // 1 + number; 0: none
+    int skip_wait = 0;
+    size_t device_bytes = size_t(4) << 30;
+};
+
+const Options &options();
+uint32_t random_number(); // under machine_lock()
+
+// One lock for the whole machine: work runs one operation at a time, so that a schedule is a matter of the seed.
+std::recursive_mutex &machine_lock();
+using Locked = std::lock_guard<std::recursive_mutex>;
+
+gpusim_counts &counts(); // under machine_lock()
+
+} // namespace gpusim
