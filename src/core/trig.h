@@ -69,24 +69,28 @@ TPI_PORTABLE tpi_direction tpi_direction_of_turns(uint32_t word)
     return tpi_direction_of(quadrant, (double)rest * 0x1.921fb54442d18p-30); /* 2 pi / 2^32 */
 }
 
+/* ln of 2^power * m, m in [sqrt(1/2), sqrt(2)), by 2 atanh(s) = 2 s (1 + z/3 + z^2/5 + ...), |s| at most 0.172. */
+TPI_PORTABLE double tpi_log_of(double power, double m)
+{
+    double s = (m - 1.0) / (m + 1.0), z = s * s, sum = 1.0 / 23.0;
+
+    for (int k = 10; k > 0; k--)
+        sum = sum * z + 1.0 / (double)(2 * k + 1);
+    return power * 0x1.62e42fefa39efp-1 + (2.0 * s + 2.0 * s * (z * sum));
+}
+
 /* ln x for normal positive x. */
 TPI_PORTABLE double tpi_log(double x)
 {
     uint64_t bits, mantissa;
     int64_t power;
-    double m, s, z, sum;
+    double m;
 
     memcpy(&bits, &x, sizeof bits);
     power = (int64_t)(bits - 0x3fe6a09e667f3bcdu) >> 52; /* x = 2^power * m, m in [sqrt(1/2), sqrt(2)) */
     mantissa = bits - ((uint64_t)power << 52);
     memcpy(&m, &mantissa, sizeof m);
-    s = (m - 1.0) / (m + 1.0);
-    z = s * s;
-    /* 2 atanh(s) = 2 s (1 + z/3 + z^2/5 + ...), |s| at most 0.172 */
-    sum = 1.0 / 23.0;
-    for (int k = 10; k > 0; k--)
-        sum = sum * z + 1.0 / (double)(2 * k + 1);
-    return (double)power * 0x1.62e42fefa39efp-1 + (2.0 * s + 2.0 * s * (z * sum));
+    return tpi_log_of((double)power, m);
 }
 
 /* Two normal numbers of two random words, by Box-Muller; the first is that of the even element. */

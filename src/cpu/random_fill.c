@@ -9,19 +9,55 @@ typedef struct random_fill_work {
     tpi_tiles tiles;
 } random_fill_work;
 
+enum { PAIRS = 8 };
+
+/* The radius of tpi_normal_pair, with its exponent taken apart by operations that every vector set has. */
+static inline double radius_of(uint32_t word)
+{
+    static const uint64_t root_half = 0x3fe6a09e667f3bcdu, two_to_52 = 0x4330000000000000u;
+    double count = (double)word + 1.0, m, power; /* 2^-32 of it */
+    uint64_t bits;
+
+    memcpy(&bits, &count, sizeof bits);
+    uint64_t exponent = (bits - root_half) >> 52, mantissa = bits - (exponent << 52), sum = exponent | two_to_52;
+    memcpy(&m, &mantissa, sizeof m);
+    memcpy(&power, &sum, sizeof power);
+    return sqrt(-2.0 * tpi_log_of(power - (0x1p52 + 32.0), m));
+}
+
+/* Sixteen values from sixteen words: the numbers of tpi_normal_pair, in a form that the compiler vectorises. */
+static void normal_pairs(const uint32_t word[2 * PAIRS], float value[2 * PAIRS])
+{
+    float even[PAIRS], odd[PAIRS];
+
+    for (int i = 0; i < PAIRS; i++) {
+        double radius = radius_of(word[2 * i]);
+        tpi_direction direction = tpi_direction_of_turns(word[2 * i + 1]);
+
+        even[i] = (float)(radius * direction.cosine);
+        odd[i] = (float)(radius * direction.sine);
+    }
+    for (int i = 0; i < PAIRS; i++) {
+        value[2 * i] = even[i];
+        value[2 * i + 1] = odd[i];
+    }
+}
+
 /* n values of elements index.., n <= 16. */
 static vf normals(tpi_random_source *source, uint64_t index, int n)
 {
-    uint32_t word[32];
-    float value[TPI_LANES + 2] = {0};
+    uint32_t word[4 * PAIRS];
+    float value[2 * PAIRS + 2];
     uint64_t even = index & ~(uint64_t)1;
     int odd = (int)(index - even);
 
     vi_store(word, tpi_random_words16(source, even));
-    if (odd + n > TPI_LANES)
-        vi_store(word + 16, tpi_random_words16(source, even + TPI_LANES));
-    for (int i = 0; i < odd + n; i += 2)
-        tpi_normal_pair(word[i], word[i + 1], value + i);
+    normal_pairs(word, value);
+    value[2 * PAIRS] = 0;
+    if (odd + n > TPI_LANES) {
+        vi_store(word + 2 * PAIRS, tpi_random_words16(source, even + TPI_LANES));
+        tpi_normal_pair(word[2 * PAIRS], word[2 * PAIRS + 1], value + 2 * PAIRS);
+    }
     return vf_load(value + odd);
 }
 

@@ -57,6 +57,14 @@ Test(random_fill, values_are_the_public_ones)
                                             .std = 1,
                                             .key = {9, 9},
                                             .total_cols = 20001});
+    /* A row of an odd length, long enough for every exponent. */
+    check_fill(&all, (tpi_random_fill_args){.rows = 3,
+                                            .cols = 300001,
+                                            .dtype = TP_DTYPE_F32,
+                                            .stride = 300001,
+                                            .std = 1,
+                                            .key = {77, 5},
+                                            .total_cols = 300001});
     machines_close(&all);
 }
 
