@@ -1,0 +1,224 @@
+// Memory: bounds, lifetime, devices, and what a fault does afterwards.
+#include "devices.h"
+
+#include <cstdlib>
+
+GPUSIM_TEST(new_memory_is_poison)
+{
+    for (size_t bytes : {size_t(1), size_t(4097), size_t(5) << 20}) {
+        unsigned char *pinned = pinned_array<unsigned char>(bytes);
+        CHECK(pinned[0] == 0xFF && pinned[bytes / 2] == 0xFF && pinned[bytes - 1] == 0xFF);
+        CHECK(cudaFreeHost(pinned) == cudaSuccess);
+    }
+}
+
+GPUSIM_TEST(copy_out_of_bounds)
+{
+    check::in_every_schedule([] {
+        cudaStream_t stream = new_stream();
+        char *memory = device_array<char>(100);
+        cudaMemsetAsync(memory, 0, 101, stream);
+        CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
+        CHECK(check::only_reports(GPUSIM_OUT_OF_BOUNDS));
+        CHECK(cudaGetLastError() == cudaErrorIllegalAddress && cudaGetLastError() == cudaErrorIllegalAddress); // it stays
+        void *more;
+        CHECK(cudaMalloc(&more, 10) == cudaErrorIllegalAddress);
+        CHECK(cudaSetDevice(1) == cudaSuccess && cudaMalloc(&more, 10) == cudaSuccess); // the other device is well
+    });
+}
+
+GPUSIM_TEST(use_after_free)
+{
+    check::in_every_schedule([] {
+        cudaStream_t stream = new_stream();
+        char *memory = device_array<char>(100);
+        cudaMemsetAsync(memory, 0, 100, stream);
+        cudaFree(memory);
+        cudaMemsetAsync(memory, 0, 100, stream);
+        CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
+        CHECK(check::only_reports(GPUSIM_USE_AFTER_FREE));
+    });
+}
+
+GPUSIM_TEST(double_free)
+{
+    char *memory = device_array<char>(100);
+    CHECK(cudaFree(memory) == cudaSuccess && cudaFree(memory) == cudaErrorInvalidValue);
+    CHECK(check::only_reports(GPUSIM_API));
+}
+
+GPUSIM_TEST(uninitialised_read)
+{
+    check::in_every_schedule([] {
+        cudaStream_t stream = new_stream();
+        int *memory = device_array<int>(100);
+        cudaMemsetAsync(memory, 0, 396, stream);
+        download(memory, 100, stream);
+        CHECK(check::only_reports(GPUSIM_UNINITIALISED));
+    });
+}
+
+// Bytes next to each other, written by unordered streams, are no race.
+GPUSIM_TEST(neighbouring_bytes)
+{
+    check::in_every_schedule([] {
+        cudaStream_t one = new_stream(), two = new_stream();
+        char *memory = device_array<char>(64);
+        for (int i = 0; i < 64; i++)
+            cudaMemsetAsync(memory + i, i, 1, i % 2 ? one : two);
+        CHECK(cudaDeviceSynchronize() == cudaSuccess && gpusim_reports(-1) == 0);
+        CHECK(download(memory, 64, one)[33] == 33);
+        cudaMemsetAsync(memory + 3, 0, 1, one);
+        cudaMemsetAsync(memory + 3, 0, 1, two);
+        cudaDeviceSynchronize();
+        CHECK(check::only_reports(GPUSIM_RACE_STREAM));
+    });
+}
+
+GPUSIM_TEST(asynchronous_allocation_is_ordered)
+{
+    check::in_every_schedule([] {
+        cudaStream_t one = new_stream(), two = new_stream();
+        void *memory = nullptr;
+        CHECK(cudaMallocAsync(&memory, 256, one) == cudaSuccess);
+        order(one, two);
+        cudaMemsetAsync(memory, 1, 256, two);
+        order(two, one);
+        CHECK(cudaFreeAsync(memory, one) == cudaSuccess);
+        CHECK(cudaDeviceSynchronize() == cudaSuccess && gpusim_reports(-1) == 0);
+        CHECK(cudaMallocAsync(&memory, 256, one) == cudaSuccess);
+        cudaMemsetAsync(memory, 1, 256, two);
+        cudaDeviceSynchronize();
+        CHECK(check::only_reports(GPUSIM_RACE_STREAM));
+    });
+}
+
+GPUSIM_TEST(free_on_the_wrong_stream)
+{
+    check::in_every_schedule([] {
+        cudaStream_t one = new_stream(), two = new_stream();
+        void *memory = nullptr;
+        cudaMallocAsync(&memory, 256, one);
+        cudaMemsetAsync(memory, 1, 256, one);
+        cudaFreeAsync(memory, two);
+        cudaDeviceSynchronize();
+        CHECK(gpusim_reports(GPUSIM_RACE_STREAM) + gpusim_reports(GPUSIM_USE_AFTER_FREE) > 0);
+    });
+}
+
+GPUSIM_TEST(out_of_memory)
+{
+    gpusim_options options = {};
+    options.device_bytes = 1 << 20;
+    gpusim_configure(&options);
+    void *first = nullptr, *second = nullptr;
+    size_t free_bytes, total_bytes;
+    CHECK(cudaMalloc(&first, 700 << 10) == cudaSuccess);
+    CHECK(cudaMalloc(&second, 700 << 10) == cudaErrorMemoryAllocation);
+    CHECK(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
+    CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && total_bytes == 1 << 20 && free_bytes == 324 << 10);
+    CHECK(cudaFree(first) == cudaSuccess && cudaMalloc(&second, 700 << 10) == cudaSuccess);
+    cudaSetDevice(1);
+    CHECK(cudaMalloc(&first, 700 << 10) == cudaSuccess); // each device has its own
+}
+
+GPUSIM_TEST(copy_kinds)
+{
+    cudaStream_t stream = new_stream();
+    char host[16] = {}, *device = device_array<char>(16), *pinned = pinned_array<char>(16);
+    CHECK(cudaMemcpyAsync(device, host, 16, cudaMemcpyDeviceToHost, stream) == cudaErrorInvalidValue);
+    CHECK(cudaMemcpyAsync(host, device, 16, cudaMemcpyHostToDevice, stream) == cudaErrorInvalidValue);
+    CHECK(gpusim_reports(GPUSIM_API) > 0);
+    gpusim_clear_reports();
+    CHECK(cudaMemcpyAsync(device, host, 16, cudaMemcpyDefault, stream) == cudaSuccess);
+    CHECK(cudaMemcpyAsync(pinned, device, 16, cudaMemcpyDeviceToHost, stream) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess && pinned[15] == 0);
+    cudaPointerAttributes attributes;
+    CHECK(cudaPointerGetAttributes(&attributes, device + 3) == cudaSuccess && attributes.type == cudaMemoryTypeDevice);
+    CHECK(cudaPointerGetAttributes(&attributes, pinned) == cudaSuccess && attributes.type == cudaMemoryTypeHost);
+    CHECK(cudaPointerGetAttributes(&attributes, host) == cudaSuccess && attributes.type == cudaMemoryTypeUnregistered);
+    CHECK(gpusim_reports(-1) == 0);
+}
+
+GPUSIM_TEST(two_dimensional_copies)
+{
+    cudaStream_t stream = new_stream();
+    std::vector<int> values(5 * 7);
+    for (size_t i = 0; i < values.size(); i++)
+        values[i] = int(i);
+    int *device = device_array<int>(5 * 8);
+    CHECK(cudaMemcpy2DAsync(device, 32, values.data(), 28, 28, 5, cudaMemcpyHostToDevice, stream) == cudaSuccess);
+    std::vector<int> back(5 * 3);
+    CHECK(cudaMemcpy2DAsync(back.data(), 12, device + 2, 32, 12, 5, cudaMemcpyDeviceToHost, stream) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess && back[14] == 32 && back[3] == 9);
+    CHECK(gpusim_reports(-1) == 0);
+}
+
+GPUSIM_TEST(registered_memory)
+{
+    std::vector<int> host(1000, 3);
+    CHECK(cudaHostRegister(host.data(), 4000, cudaHostRegisterDefault) == cudaSuccess);
+    CHECK(cudaHostRegister(host.data() + 10, 40, cudaHostRegisterDefault) == cudaErrorHostMemoryAlreadyRegistered);
+    cudaStream_t stream = new_stream();
+    int *device = device_array<int>(1000);
+    CHECK(cudaMemcpyAsync(device, host.data(), 4000, cudaMemcpyHostToDevice, stream) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess && gpusim_reports(-1) == 0);
+    CHECK(cudaHostUnregister(host.data()) == cudaSuccess);
+    CHECK(cudaHostUnregister(host.data()) == cudaErrorHostMemoryNotRegistered);
+}
+
+GPUSIM_TEST(host_code_touches_device_memory)
+{
+    volatile char *memory = device_array<char>(100);
+    memory[5] = 1;
+    CHECK(check::only_reports(GPUSIM_HOST_ACCESS));
+}
+
+GPUSIM_TEST(leaks)
+{
+    char *kept = device_array<char>(100), *freed = device_array<char>(100);
+    cudaFree(freed);
+    CHECK(gpusim_report_leaks() == 1 && gpusim_reports(GPUSIM_LEAK) == 1);
+    gpusim_clear_reports();
+    cudaFree(kept);
+    CHECK(gpusim_report_leaks() == 0);
+}
+
+GPUSIM_TEST(no_device)
+{
+    setenv("GPUSIM_DEVICES", "0", 1);
+    gpusim_configure(nullptr);
+    int count = 77;
+    CHECK(cudaGetDeviceCount(&count) == cudaErrorNoDevice && count == 77); // left unwritten, as the real one does
+    void *memory;
+    CHECK(cudaMalloc(&memory, 1) == cudaErrorNoDevice);
+}
+
+GPUSIM_TEST(properties)
+{
+    gpusim_options options = {};
+    options.compute_capability = 90;
+    options.devices = 3;
+    gpusim_configure(&options);
+    int count = 0, value = 0;
+    CHECK(cudaGetDeviceCount(&count) == cudaSuccess && count == 3);
+    CHECK(cudaSetDevice(3) == cudaErrorInvalidDevice);
+    cudaDeviceProp properties;
+    CHECK(cudaGetDeviceProperties(&properties, 2) == cudaSuccess && properties.major == 9 && properties.minor == 0);
+    CHECK(std::string(properties.name) == "gpusim 2");
+    CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess && value == 227 << 10);
+    CHECK(std::string(cudaGetErrorName(cudaErrorIllegalAddress)) == "cudaErrorIllegalAddress");
+}
+
+GPUSIM_TEST(peer_access_is_asked_for)
+{
+    int can = 0;
+    CHECK(cudaDeviceCanAccessPeer(&can, 0, 1) == cudaSuccess && can == 1);
+    cudaSetDevice(0);
+    CHECK(cudaDeviceEnablePeerAccess(1, 0) == cudaSuccess);
+    CHECK(cudaDeviceEnablePeerAccess(1, 0) == cudaErrorPeerAccessAlreadyEnabled);
+    CHECK(cudaGetLastError() == cudaErrorPeerAccessAlreadyEnabled);
+    CHECK(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorInvalidDevice);
+    CHECK(cudaDeviceDisablePeerAccess(1) == cudaSuccess);
+    CHECK(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);
+}
