@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "core/context.h"
+#include "cuda/gemm.h"
 #include "cuda/state.h"
 
 #define ALIGNMENT ((size_t)64)
@@ -90,6 +91,7 @@ void tpi_cuda_close(tp_ctx *ctx)
         return;
     if (!ctx->desc.dry_run)
         cudaSetDevice(ctx->desc.device_index);
+    tpi_cuda_gemm_cache_free(ctx, state->gemm_cache);
     if (state->device.blaslt)
         cublasLtDestroy(state->device.blaslt);
     if (state->fault)

@@ -1,5 +1,6 @@
 /* GEMM: which kernel, with what. */
 #include "cuda/gemm.cuh"
+#include "cuda/gemm.h"
 
 namespace tpi {
 
@@ -41,14 +42,20 @@ template <typename T> __global__ void __launch_bounds__(128) gemm_row_sums(const
         args.row_sums[row] = sum;
 }
 
-static tp_status sum_rows(tpi_stream *stream, const tpi_gemm_args &args)
-{
-    with_dtype(args.a.dtype, [&](auto zero) {
-        const unsigned blocks = static_cast<unsigned>(divided_up(args.rows, 4 * SUM_ROWS));
+/* ---- epilogue alone ---- */
 
-        gemm_row_sums<decltype(zero)><<<blocks, 128, 0, tpi_cuda_handle(stream)>>>(args);
-    });
-    return tpi_cuda_check(stream, cudaGetLastError(), "row sums of gemm");
+__global__ void __launch_bounds__(256) gemm_finish_sums(const __grid_constant__ Gemm gemm, const float *sums)
+{
+    const int64_t pairs = (gemm.args.cols + 1) / 2;
+
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x; i < gemm.args.rows * pairs; i += static_cast<int64_t>(gridDim.x) * 256) {
+        const int64_t row = i / pairs, col = i % pairs * 2;
+        const int n = col + 1 < gemm.args.cols ? 2 : 1;
+        const float *sum = sums + row * gemm.args.cols + col;
+        float x[2] = {sum[0], n == 2 ? sum[1] : 0.0f};
+
+        gemm_finish(gemm, x, row, col, n);
+    }
 }
 
 /* ---- products ---- */
@@ -158,12 +165,39 @@ tp_status tpi_cuda_gemm_pack(tpi_stream *, const tpi_operand *, int64_t, int64_t
     return TP_OK;
 }
 
+tp_status tpi_cuda_gemm_row_sums(tpi_stream *stream, const tpi_gemm_args *args)
+{
+    if (args->rows == 0 || args->inner == 0)
+        return TP_OK;
+    tpi::with_dtype(args->a.dtype, [&](auto zero) {
+        const unsigned blocks = static_cast<unsigned>(tpi::divided_up(args->rows, 4 * tpi::SUM_ROWS));
+
+        tpi::gemm_row_sums<decltype(zero)><<<blocks, 128, 0, tpi_cuda_handle(stream)>>>(*args);
+    });
+    return tpi_cuda_check(stream, cudaGetLastError(), "row sums of gemm");
+}
+
+tp_status tpi_cuda_gemm_finish(tpi_stream *stream, const tpi_gemm_args *args, const float *sums)
+{
+    const tpi::Gemm gemm = tpi::describe(*args);
+    const unsigned grid = tpi::grid_of(args->rows * ((args->cols + 1) / 2), 256);
+
+    tpi::gemm_finish_sums<<<grid, 256, 0, tpi_cuda_handle(stream)>>>(gemm, sums);
+    return tpi_cuda_check(stream, cudaGetLastError(), "epilogue of gemm");
+}
+
 tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args)
 {
+    const tpi_cuda_device *device = tpi_cuda_device_of(stream);
     const bool empty = args->rows == 0 || args->cols == 0 || (args->accumulate && args->inner == 0);
     tp_status status = TP_OK;
+    bool done = false;
 
-    if (args->row_sums != nullptr && args->rows > 0 && args->inner > 0)
-        status = tpi::sum_rows(stream, *args);
+    if (device->fast_sums && device->blaslt != nullptr)
+        status = tpi_cuda_gemm_library(stream, args, &done);
+    if (status != TP_OK || done)
+        return status;
+    if (args->row_sums != nullptr)
+        status = tpi_cuda_gemm_row_sums(stream, args);
     return status == TP_OK && !empty ? tpi::multiply(stream, *args) : status;
 }

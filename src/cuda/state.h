@@ -16,6 +16,7 @@
 typedef struct tpi_cuda_state {
     tpi_cuda_device device;
     tpi_cuda_fault *fault; /* as the host addresses it */
+    struct tpi_cuda_gemm_cache *gemm_cache; /* NULL until the library is asked */
 } tpi_cuda_state;
 
 /* A host task's place, from its issue until it has run. */
