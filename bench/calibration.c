@@ -37,7 +37,8 @@ typedef struct worker {
     tp_symmetric inputs;
     int reads; /* whose input the product reads */
     int chunks;
-    tpi_prepared *pull[2]; /* of one chunk, and of many */
+    tpi_prepared *plan; /* that is run: */
+    tpi_prepared *pull, *direct;
 } worker;
 
 static tp_status measure(worker *w, tp_status (*fn)(void *arg), double *seconds)
@@ -193,7 +194,7 @@ static tp_status issue_gemm(const tpi_run *run, tpi_stream *stream, const tp_pla
 }
 
 /* A plan whose chunks cross the link while products run, one a chunk. */
-static tp_status run_pull(void *arg)
+static tp_status run_plan(void *arg)
 {
     static const tpi_plan_table table = {.issue = {[TP_OP_GEMM] = issue_gemm}};
     worker *w = arg;
@@ -201,30 +202,35 @@ static tp_status run_pull(void *arg)
     tpi_job job = {.table = &table, .user = w, .tokens = own * w->ranks};
     job.view[TP_BUFFER_INPUT] = (tpi_view){w->in, TP_DTYPE_F32, LINK_COLS, LINK_COLS, own * w->rank};
     job.view[TP_BUFFER_GATHERED] = job.view[TP_BUFFER_OUTPUT] = (tpi_view){w->out, TP_DTYPE_F32, LINK_COLS, LINK_COLS, 0};
-    return tpi_plan_run(w->pull[w->chunks > 1], &job);
+    return tpi_plan_run(w->plan, &job);
 }
 
-/* The same products without it. */
-static tp_status run_products(void *arg)
+static tp_status run_pull(void *arg)
 {
     worker *w = arg;
-    for (int i = 0; i < 1 + (w->ranks - 1) * w->chunks; i++) {
-        tp_status status = run_gemm(w);
-        if (status != TP_OK)
-            return status;
-    }
-    return TP_OK;
+    w->plan = w->pull;
+    return run_plan(w);
 }
 
-/* What the plan takes longer than its products. */
+static tp_status run_direct(void *arg)
+{
+    worker *w = arg;
+    w->plan = w->direct;
+    return run_plan(w);
+}
+
+/* What pulling chunks takes longer than reading them in place: the same products and waits for peers, without lanes. */
 static tp_status time_pull(worker *w, int chunks, double *more)
 {
-    const tp_plan_desc desc = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
+    tp_plan_desc desc = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
     bench_team_figure with, without;
-    const bench_team_part parts[] = {{run_pull, w, &with, true}, {run_products, w, &without, true}};
+    const bench_team_part parts[] = {{run_pull, w, &with, true}, {run_direct, w, &without, true}};
     const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.2};
     w->chunks = chunks;
-    tp_status status = tpi_plan_get(w->ctx, tp_ctx_world(w->ctx), &desc, &w->pull[chunks > 1]);
+    tp_status status = tpi_plan_get(w->ctx, tp_ctx_world(w->ctx), &desc, &w->pull);
+    desc.algorithm = TP_OVERLAP_DIRECT;
+    if (status == TP_OK)
+        status = tpi_plan_get(w->ctx, tp_ctx_world(w->ctx), &desc, &w->direct);
     if (status == TP_OK)
         status = bench_team_compare(&w->all->team, w->ctx, &plan, parts, 2);
     *more = with.figure.seconds - without.figure.seconds;

@@ -37,12 +37,12 @@ function limit(what, most, reached) {
 }
 
 # Sorts list[1..count].
-function sort(list, count,    i, j, value) {
+function sort(list, count,    i, j, one) {
     for (i = 2; i <= count; i++) {
-        value = list[i]
-        for (j = i - 1; j > 0 && list[j] > value; j--)
+        one = list[i]
+        for (j = i - 1; j > 0 && list[j] > one; j--)
             list[j + 1] = list[j]
-        list[j + 1] = value
+        list[j + 1] = one
     }
 }
 

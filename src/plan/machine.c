@@ -52,9 +52,9 @@ void tp_machine_default(tp_machine *out)
                         .call_seconds = 1e-6,
                         .transfer_seconds = 2e-6,
                         .wait_seconds = 5e-6,
-                        .lane_seconds = 15e-6,
-                        .start_seconds = 30e-6,
-                        .wake_seconds = 10e-6,
+                        .lane_seconds = 30e-6,
+                        .start_seconds = 60e-6,
+                        .wake_seconds = 20e-6,
                         .copy_bytes_per_second = 8e9,
                         .reduce_bytes_per_second = 12e9,
                         .lanes_share_cores = true};
