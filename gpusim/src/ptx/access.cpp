@@ -1,0 +1,48 @@
+#include "access.h"
+
+namespace gpusim::ptx {
+
+unsigned char *refuse_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes)
+{
+    fault(warp, in, lane, cudaErrorIllegalAddress, GPUSIM_OUT_OF_BOUNDS,
+          "an access of %zu bytes at offset %llu of shared memory, of which the block has %zu bytes", bytes,
+          static_cast<unsigned long long>(offset), warp.block->shared_bytes);
+    return nullptr;
+}
+
+unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes)
+{
+    fault(warp, in, lane, cudaErrorMisalignedAddress, GPUSIM_OUT_OF_BOUNDS, "a misaligned access of %zu bytes at %#llx", bytes,
+          static_cast<unsigned long long>(address));
+    return nullptr;
+}
+
+bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags)
+{
+    Place place = place_of(warp, lane);
+    if (monitor_shared_access(warp.block->shadow, place, offset, bytes, flags, *in.site)) {
+        return true;
+    }
+    warp.block->grid->fault = cudaErrorIllegalAddress;
+    return false;
+}
+
+// Local memory, parameters and the machine's own workspace are not the monitor's.
+bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags)
+{
+    const Block &block = *warp.block;
+    const Grid &grid = *block.grid;
+    if (address - reinterpret_cast<uint64_t>(block.local) < block.local_bytes ||
+        address - reinterpret_cast<uint64_t>(grid.parameters) < grid.parameter_bytes ||
+        address - reinterpret_cast<uint64_t>(grid.workspace) < sizeof grid.workspace) {
+        return true;
+    }
+    Place place = place_of(warp, lane);
+    if (monitor_access(place, address, bytes, flags, *in.site)) {
+        return true;
+    }
+    warp.block->grid->fault = cudaErrorIllegalAddress;
+    return false;
+}
+
+} // namespace gpusim::ptx

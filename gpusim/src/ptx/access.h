@@ -1,0 +1,77 @@
+// Finding and checking the memory that a lane's access means.
+#pragma once
+#include "gpusim/gpusim.h"
+#include "lanes.h"
+#include "program.h"
+
+namespace gpusim::ptx {
+
+inline uint64_t lane_address(Warp &warp, const Instruction &in, uint32_t base, bool wide, int lane)
+{
+    uint64_t address = wide ? words<uint64_t>(warp, base)[lane] : words<uint32_t>(warp, base)[lane];
+    return address + static_cast<uint64_t>(in.immediate);
+}
+
+// Outside of shared memory, or misaligned: the grid stops.
+unsigned char *refuse_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes);
+unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes);
+bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags);
+bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags);
+
+inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags)
+{
+    Block &block = *warp.block;
+    if (offset > block.shared_bytes || bytes > block.shared_bytes - offset) {
+        return refuse_shared(warp, in, lane, offset, bytes);
+    }
+    if (offset & (bytes - 1)) {
+        return refuse_misaligned(warp, in, lane, offset, bytes);
+    }
+    if (block.shadow && !tell_shared(warp, in, lane, offset, bytes, flags)) {
+        return nullptr;
+    }
+    return block.shared + offset;
+}
+
+// A generic address: any space. `bytes` is a power of two.
+inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags)
+{
+    Block &block = *warp.block;
+    uint64_t in_shared = address - reinterpret_cast<uint64_t>(block.shared);
+    if (in_shared < block.shared_bytes) {
+        return shared_memory(warp, in, lane, in_shared, bytes, flags);
+    }
+    if (address & (bytes - 1)) {
+        return refuse_misaligned(warp, in, lane, address, bytes);
+    }
+    if (block.grid->check && !tell_global(warp, in, lane, address, bytes, flags)) {
+        return nullptr;
+    }
+    return reinterpret_cast<unsigned char *>(address);
+}
+
+// Release semantics beyond the block: a fence before the access.
+inline bool releases(const Statement &statement)
+{
+    return (statement.has("release") || statement.has("acq_rel")) && !statement.has("cta");
+}
+inline void release(Warp &warp, const Instruction &in, int lane)
+{
+    if (in.releases && warp.block->grid->check) {
+        monitor_fence(place_of(warp, lane));
+    }
+}
+
+// Where an access of a lane goes, or NULL after a fault.
+inline unsigned char *locate(Warp &warp, const Instruction &in, int lane, size_t bytes, unsigned flags)
+{
+    uint64_t address = lane_address(warp, in, in.a, in.wide_address, lane);
+    switch (in.space) {
+    case Space::shared: return shared_memory(warp, in, lane, address, bytes, flags);
+    case Space::local:
+        return address & (bytes - 1) ? refuse_misaligned(warp, in, lane, address, bytes) : reinterpret_cast<unsigned char *>(address);
+    default: return any_memory(warp, in, lane, address, bytes, flags);
+    }
+}
+
+} // namespace gpusim::ptx
