@@ -39,6 +39,27 @@ __device__ __forceinline__ float add_token(const EmbeddingGradView &view, float 
     return vf_add(sum, to_float(static_cast<const T *>(view.dy)[token * view.cols + col]));
 }
 
+/* One past the last place of the id that begins at `first`: looked for in growing steps, then between the last two. */
+static __device__ __forceinline__ int64_t run_end(const uint32_t *keys, int64_t first, int64_t count)
+{
+    uint32_t id = keys[first];
+    int64_t step = 1, low, high;
+
+    while (first + step < count && keys[first + step] == id)
+        step *= 2;
+    low = first + step / 2;
+    high = first + step < count ? first + step : count;
+    while (high - low > 1) { /* keys[low] is the id, high is beyond it */
+        int64_t middle = low + (high - low) / 2;
+
+        if (keys[middle] == id)
+            low = middle;
+        else
+            high = middle;
+    }
+    return high;
+}
+
 /* The block at the first place of an id adds all its tokens; the others have nothing to do. */
 template <typename T>
 __global__ void __launch_bounds__(GRAD_THREADS)
@@ -51,10 +72,13 @@ __global__ void __launch_bounds__(GRAD_THREADS)
 
         if (id >= view.table_rows || (first > 0 && keys[first - 1] == id))
             continue;
+
+        int64_t end = run_end(keys, first, view.rows);
         for (int64_t c = col; c < view.cols; c += static_cast<int64_t>(gridDim.y) * GRAD_THREADS) {
             float *grad = view.grad + static_cast<int64_t>(id) * view.cols + c, sum = *grad;
 
-            for (int64_t place = first; place < view.rows && keys[place] == id; place++)
+#pragma unroll 8
+            for (int64_t place = first; place < end; place++)
                 sum = add_token<T>(view, sum, tokens[place], c);
             *grad = sum;
         }

@@ -97,7 +97,7 @@ static tp_status frequencies_of(tpi_stream *stream, const tpi_rope_args *args, R
     return status;
 }
 
-template <typename T> static void launch_rope(cudaStream_t stream, const RopeView &view, const Sequences &sequences)
+template <typename T> static void launch_rope(tpi_stream *stream, const RopeView &view, const Sequences &sequences)
 {
     bool aligned = is_aligned(view.x, sizeof(T), view.rows > 1 ? view.stride : 0) &&
                    is_aligned(nullptr, sizeof(T), view.half) && is_aligned(nullptr, sizeof(T), view.head_dim);
@@ -107,7 +107,9 @@ template <typename T> static void launch_rope(cudaStream_t stream, const RopeVie
         Tiles tiles = tiles_of(1, view.half < ROPE_PAIRS ? view.half : ROPE_PAIRS, thread_width<ALIGNED, T>);
         unsigned across = tiles.block.x < ROPE_THREADS ? tiles.block.x : ROPE_THREADS;
 
-        rope<ALIGNED, T><<<grid_of(view.rows, 1), dim3(across, ROPE_THREADS / across), 0, stream>>>(view, sequences);
+        rope<ALIGNED, T>
+            <<<grid_of_rows(stream, view.rows), dim3(across, ROPE_THREADS / across), 0, tpi_cuda_handle(stream)>>>(
+                view, sequences);
     });
 }
 
@@ -128,7 +130,6 @@ tp_status tpi_cuda_rope(tpi_stream *stream, const tpi_rope_args *args)
         status = tpi::frequencies_of(stream, args, &view);
     if (status != TP_OK)
         return status;
-    tpi::with_dtype(args->dtype,
-                    [&](auto zero) { tpi::launch_rope<decltype(zero)>(tpi_cuda_handle(stream), view, sequences); });
+    tpi::with_dtype(args->dtype, [&](auto zero) { tpi::launch_rope<decltype(zero)>(stream, view, sequences); });
     return tpi_cuda_check(stream, cudaGetLastError(), "rope");
 }

@@ -274,14 +274,15 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS) xent_grad(
     }
 }
 
-template <typename T> static void launch_xent(cudaStream_t stream, const XentView &view)
+template <typename T> static void launch_xent(tpi_stream *stream, const XentView &view)
 {
-    unsigned grid = grid_of(view.args.rows, 1);
+    cudaStream_t handle = tpi_cuda_handle(stream);
+    unsigned grid = grid_of_rows(stream, view.args.rows);
 
     switch (view.args.phase) {
-    case TPI_XENT_MAX: xent_max<T><<<grid, XENT_THREADS, 0, stream>>>(view); return;
-    case TPI_XENT_SUMS: xent_sums<T><<<grid, 32 * static_cast<unsigned>(view.order.blocks), 0, stream>>>(view); return;
-    default: xent_grad<T><<<grid, XENT_THREADS, 0, stream>>>(view);
+    case TPI_XENT_MAX: xent_max<T><<<grid, XENT_THREADS, 0, handle>>>(view); return;
+    case TPI_XENT_SUMS: xent_sums<T><<<grid, 32 * static_cast<unsigned>(view.order.blocks), 0, handle>>>(view); return;
+    default: xent_grad<T><<<grid, XENT_THREADS, 0, handle>>>(view);
     }
 }
 
@@ -290,7 +291,6 @@ template <typename T> static void launch_xent(cudaStream_t stream, const XentVie
 tp_status tpi_cuda_xent(tpi_stream *stream, const tpi_xent_args *args)
 {
     tpi::XentView view = {*args, {}, tpi_cuda_device_of(stream)->fault};
-    cudaStream_t handle = tpi_cuda_handle(stream);
 
     if (args->rows <= 0)
         return TP_OK;
@@ -300,8 +300,8 @@ tp_status tpi_cuda_xent(tpi_stream *stream, const tpi_xent_args *args)
     if (args->order)
         view.order = *args->order;
     if (args->phase == TPI_XENT_LOSS)
-        tpi::xent_loss<<<1, tpi::XENT_THREADS, 0, handle>>>(view);
+        tpi::xent_loss<<<1, tpi::XENT_THREADS, 0, tpi_cuda_handle(stream)>>>(view);
     else
-        tpi::with_dtype(args->dtype, [&](auto zero) { tpi::launch_xent<decltype(zero)>(handle, view); });
+        tpi::with_dtype(args->dtype, [&](auto zero) { tpi::launch_xent<decltype(zero)>(stream, view); });
     return tpi_cuda_check(stream, cudaGetLastError(), "xent");
 }
