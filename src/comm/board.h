@@ -32,6 +32,8 @@ typedef struct tpi_board_table {
     void (*raise)(tpi_board *board, int flag, unsigned epoch, int64_t stamp, const int *peer, int peers);
     /* Returns the stamp of raising in *stamp unless that is NULL. TP_ERR_PEER once the world has failed, TP_ERR_TIMEOUT. */
     tp_status (*wait)(tpi_board *board, const tpi_board_wait *wait, int64_t *stamp);
+    /* Whether a wait would return at once because the flag has reached its epoch. */
+    bool (*reached)(const tpi_board *board, int rank, int flag, unsigned epoch);
     /* A stretch that touches peers' memory, which never waits inside: TP_ERR_PEER, and no stretch, once the world has failed. */
     tp_status (*touch)(tpi_board *board);
     void (*untouch)(tpi_board *board);

@@ -65,9 +65,14 @@ void tpi_touch_end(const tpi_call *call)
     atomic_store_explicit(&call->seat->touching, 0, memory_order_release);
 }
 
-/* Peers that are inside a touching stretch finish it without waiting for anyone, so this ends soon. */
+/* Peers that are inside a touching stretch finish it without waiting for anyone, so this ends soon. In device order this rank may be in one itself:
+ * it ends when what was issued is done. */
 static void wait_until_untouched(const tpi_call *call)
 {
+    if (call->stream) {
+        call->ctx->backend->stream_synchronize(call->stream);
+        tpi_touch_end(call);
+    }
     for (int rank = 0; rank < call->size; rank++)
         while (atomic_load(&call->group->seats[rank].touching))
             sched_yield();

@@ -47,24 +47,61 @@ void *tpi_comm_at_out(void *base, int64_t element, tp_dtype dtype)
     return base ? (char *)base + tpi_comm_bytes(element, dtype) : NULL;
 }
 
-/* Whole rows, or a part of one row, of a span: `first` is the element number of its start. */
-static tp_status reduce_block(tp_ctx *ctx, const tpi_span *span, int64_t first, int64_t rows, int64_t cols)
+/* Addresses of a span's inputs and outputs at an element. */
+static void fill_addresses(const tpi_span *span, int64_t first, const void **in, void **out)
 {
-    const void *in[TPI_MAX_RANKS];
-    void *out[TPI_MAX_RANKS];
     for (int i = 0; i < span->inputs; i++)
         in[i] = tpi_comm_at(span->in[i], first - span->begin, span->in_dtype);
     for (int i = 0; i < span->outputs; i++)
         out[i] = tpi_comm_at_out(span->out[i], first - span->begin, span->out_dtype);
+}
+
+/* An array for an op issued on `stream`. A backend whose streams run behind has read it when the op was issued. */
+static tp_status take_array(tp_ctx *ctx, tpi_pointer_ring *ring, tpi_stream *stream, void ***out)
+{
+    unsigned place = ring->taken++ % TPI_POINTER_ARRAYS;
+    if (ring->stream[place] && !ctx->backend->behind)
+        TPI_TRY(ctx->backend->stream_synchronize(ring->stream[place]));
+    ring->stream[place] = stream;
+    *out = ring->array[place];
+    return TP_OK;
+}
+
+static tp_status issue_block(tp_ctx *ctx, const tpi_span *span, int64_t first, tpi_reduce_args *args)
+{
+    if (span->inputs <= TP_VIRTUAL_RANKS + 1 && span->outputs == 1) {
+        fill_addresses(span, first, args->leaf, &args->single);
+        return ctx->backend->reduce(span->stream, args);
+    }
+    void **array;
+    TPI_TRY(take_array(ctx, span->arrays, span->stream, &array));
+    const void **in = (const void **)(void *)array;
+    fill_addresses(span, first, in, array + TPI_MAX_RANKS);
+    args->in = in;
+    args->out = array + TPI_MAX_RANKS;
+    return ctx->backend->reduce(span->stream, args);
+}
+
+static tp_status do_block(tp_ctx *ctx, const tpi_span *span, int64_t first, tpi_reduce_args *args)
+{
+    const void *in[TPI_MAX_RANKS];
+    void *out[TPI_MAX_RANKS];
+    fill_addresses(span, first, in, out);
+    args->in = in;
+    args->out = out;
+    return tpi_comm_local_reduce(ctx, args);
+}
+
+/* Whole rows, or a part of one row, of a span: `first` is the element number of its start. */
+static tp_status reduce_block(tp_ctx *ctx, const tpi_span *span, int64_t first, int64_t rows, int64_t cols)
+{
     const tp_reduce_desc *desc = span->reduce;
     int64_t column = first % span->cols;
     tpi_reduce_args args = {
         .op = desc->op,
         .inputs = span->inputs,
-        .in = in,
         .in_dtype = span->in_dtype,
         .outputs = span->outputs,
-        .out = out,
         .out_dtype = span->out_dtype,
         .rows = rows,
         .cols = cols,
@@ -77,7 +114,7 @@ static tp_status reduce_block(tp_ctx *ctx, const tpi_span *span, int64_t first, 
         .first_col = column,
         .total_cols = span->cols,
     };
-    return tpi_comm_local_reduce(ctx, &args);
+    return span->stream ? issue_block(ctx, span, first, &args) : do_block(ctx, span, first, &args);
 }
 
 tp_status tpi_comm_reduce_span(tp_ctx *ctx, const tpi_span *span)

@@ -11,6 +11,8 @@
 /* Rows [begin, end) of a rank under counts, or balanced where counts is NULL. */
 tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank);
 
+typedef struct tpi_pointer_ring tpi_pointer_ring;
+
 /* Elements [begin, end) of a [.., cols] result, begin and end counted from its first element. in[] and out[] already
  * point to element `begin`; bias, residual and dropout of `reduce` are found from the element numbers. */
 typedef struct tpi_span {
@@ -22,7 +24,17 @@ typedef struct tpi_span {
     tp_dtype out_dtype;
     int64_t begin, end, cols;
     const tp_reduce_desc *reduce;
+    tpi_stream *stream;       /* the sums are issued there; NULL: done at once, on the executing thread */
+    tpi_pointer_ring *arrays; /* for issued sums of more than TP_VIRTUAL_RANKS + 1 inputs, or several outputs */
 } tpi_span;
+
+/* Arrays of addresses that issued ops may still read: taken in turn. */
+#define TPI_POINTER_ARRAYS 16
+struct tpi_pointer_ring {
+    unsigned taken;
+    tpi_stream *stream[TPI_POINTER_ARRAYS]; /* that the last op with this array was issued on */
+    void *array[TPI_POINTER_ARRAYS][2 * TPI_MAX_RANKS];
+};
 
 tp_status tpi_comm_reduce_span(tp_ctx *ctx, const tpi_span *span);
 

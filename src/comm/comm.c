@@ -14,10 +14,10 @@ tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm)
 }
 
 /* The caller's arrays are free again when a public function returns; on the inline stream the work is done by then
- * anyway. */
+ * anyway, and in device order the arrays are read when the operation is issued. */
 static tp_status settle(tp_ctx *ctx, bool borrows)
 {
-    return borrows ? ctx->backend->stream_synchronize(ctx->compute) : TP_OK;
+    return borrows && !ctx->behind ? ctx->backend->stream_synchronize(ctx->compute) : TP_OK;
 }
 
 int tp_comm_rank(const tp_comm *comm)

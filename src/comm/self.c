@@ -27,9 +27,9 @@ static tp_status issue(tpi_stream *stream, self_body body, const tpi_collective_
     return ctx->backend->run(stream, run_task, &task, sizeof task);
 }
 
-static tp_status finish(tp_ctx *ctx, const tpi_collective_args *args)
+static tpi_span span_of(const tpi_collective_args *args)
 {
-    tpi_span span = {
+    return (tpi_span){
         .in = &args->in,
         .inputs = 1,
         .in_dtype = args->in_dtype,
@@ -40,6 +40,11 @@ static tp_status finish(tp_ctx *ctx, const tpi_collective_args *args)
         .cols = args->cols,
         .reduce = &args->reduce,
     };
+}
+
+static tp_status finish(tp_ctx *ctx, const tpi_collective_args *args)
+{
+    const tpi_span span = span_of(args);
     return tpi_comm_reduce_span(ctx, &span);
 }
 
@@ -52,12 +57,21 @@ static tp_status copy(tp_ctx *ctx, const tpi_collective_args *args)
 
 static tp_status self_reduce(tpi_stream *stream, const tpi_collective_args *args)
 {
-    return issue(stream, finish, args);
+    tp_ctx *ctx = args->comm->ctx;
+    if (!ctx->behind)
+        return issue(stream, finish, args);
+    tpi_span span = span_of(args);
+    span.stream = stream;
+    return tpi_comm_reduce_span(ctx, &span);
 }
 
 static tp_status self_copy(tpi_stream *stream, const tpi_collective_args *args)
 {
-    return issue(stream, copy, args);
+    tp_ctx *ctx = args->comm->ctx;
+    if (!ctx->behind)
+        return issue(stream, copy, args);
+    size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
+    return bytes > 0 ? ctx->backend->copy(stream, args->out, args->in, bytes, TPI_COPY_WITHIN) : TP_OK;
 }
 
 static tp_status self_broadcast(tpi_stream *stream, const tpi_collective_args *args)
@@ -67,27 +81,37 @@ static tp_status self_broadcast(tpi_stream *stream, const tpi_collective_args *a
     return TP_OK;
 }
 
-/* The checks made sure that sends and receives pair up. */
+/* The receive that a send meets: the checks made sure that they pair up. */
+static const tp_tensor *receive_of(const tpi_p2p_args *args, int *receive)
+{
+    while (args->ops[*receive].send)
+        ++*receive;
+    return &args->ops[(*receive)++].tensor;
+}
+
 static tp_status run_p2p(tp_ctx *ctx, const void *pointer)
 {
     (void)ctx;
     const tpi_p2p_args *args = pointer;
     int receive = 0;
-    for (int send = 0; send < args->count; send++) {
-        if (!args->ops[send].send)
-            continue;
-        while (args->ops[receive].send)
-            receive++;
-        tpi_comm_copy(args->ops[receive].tensor.data, args->ops[send].tensor.data,
-                      tp_tensor_bytes(args->ops[send].tensor));
-        receive++;
-    }
+    for (int send = 0; send < args->count; send++)
+        if (args->ops[send].send)
+            tpi_comm_copy(receive_of(args, &receive)->data, args->ops[send].tensor.data, tp_tensor_bytes(args->ops[send].tensor));
     return TP_OK;
 }
 
 static tp_status self_p2p(tpi_stream *stream, const tpi_p2p_args *args)
 {
-    return args->comm->ctx->backend->run(stream, run_p2p, args, sizeof *args);
+    tp_ctx *ctx = args->comm->ctx;
+    if (!ctx->behind)
+        return ctx->backend->run(stream, run_p2p, args, sizeof *args);
+    int receive = 0;
+    for (int send = 0; send < args->count; send++) {
+        const tp_p2p *op = &args->ops[send];
+        if (op->send)
+            TPI_TRY(ctx->backend->copy(stream, receive_of(args, &receive)->data, op->tensor.data, tp_tensor_bytes(op->tensor), TPI_COPY_WITHIN));
+    }
+    return TP_OK;
 }
 
 static tp_status self_barrier(tpi_stream *stream, tp_comm *comm)

@@ -72,6 +72,8 @@ tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out);
  * this rank). Only the first abort of a world counts. */
 int tpi_world_ranks(const tp_world *world);
 tp_link tpi_world_link(const tp_world *world);
+/* Makes the memory of all the world's ranks, which have their contexts, reachable from this one's device. */
+tp_status tpi_world_reach(tp_ctx *ctx, const tp_world *world);
 void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
 
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */

@@ -1,16 +1,21 @@
 /* The thread transport's table: handles, and issuing operations on a stream. */
 #include <stdio.h>
+#include <tp/device.h>
 
 #include "comm/threads.h"
 
 #define LONGEST_LEAVE_MS 10000
 
-typedef tp_status (*thread_body)(tpi_call *call, const tpi_collective_args *args);
+/* An operation: its name, and how it is done in a stream and in device order. */
+typedef struct thread_op {
+    const char *name;
+    tp_status (*body)(tpi_call *call, const tpi_collective_args *args);
+    tpi_device_body device;
+} thread_op;
 
 /* What a stream gets. */
 typedef struct thread_task {
-    const char *name;
-    thread_body body;
+    const thread_op *op;
     tpi_collective_args args;
     int64_t stamp;
     bool timed; /* on the compute stream: its time counts */
@@ -33,44 +38,50 @@ static tp_status run_task(tp_ctx *ctx, const void *pointer)
 {
     const thread_task *task = pointer;
     double begin = task->timed ? tpi_seconds() : 0;
-    tpi_call call = tpi_call_begin(task->args.comm, task->name, task->stamp);
-    tp_status status = task->body(&call, &task->args);
+    tpi_call call = tpi_call_begin(task->args.comm, task->op->name, task->stamp);
+    tp_status status = task->op->body(&call, &task->args);
     if (task->timed)
         tpi_add_seconds(ctx, 0, tpi_seconds() - begin);
     return status;
 }
 
-static tp_status issue(tpi_stream *stream, const char *name, thread_body body, const tpi_collective_args *args)
+static tp_status issue(tpi_stream *stream, const thread_op *op, const tpi_collective_args *args)
 {
     tp_ctx *ctx = args->comm->ctx;
-    thread_task task = {
-        .name = name, .body = body, .args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
+    if (ctx->behind)
+        return tpi_device_collective(stream, op->name, op->device, args);
+    thread_task task = {.op = op, .args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
     return ctx->backend->run(stream, run_task, &task, sizeof task);
 }
 
 static tp_status all_reduce(tpi_stream *stream, const tpi_collective_args *args)
 {
-    return issue(stream, "all_reduce", tpi_threads_all_reduce, args);
+    static const thread_op op = {"all_reduce", tpi_threads_all_reduce, TPI_DEVICE_ALL_REDUCE};
+    return issue(stream, &op, args);
 }
 
 static tp_status reduce_scatter(tpi_stream *stream, const tpi_collective_args *args)
 {
-    return issue(stream, "reduce_scatter", tpi_threads_reduce_scatter, args);
+    static const thread_op op = {"reduce_scatter", tpi_threads_reduce_scatter, TPI_DEVICE_REDUCE_SCATTER};
+    return issue(stream, &op, args);
 }
 
 static tp_status all_gather(tpi_stream *stream, const tpi_collective_args *args)
 {
-    return issue(stream, "all_gather", tpi_threads_all_gather, args);
+    static const thread_op op = {"all_gather", tpi_threads_all_gather, TPI_DEVICE_ALL_GATHER};
+    return issue(stream, &op, args);
 }
 
 static tp_status broadcast(tpi_stream *stream, const tpi_collective_args *args)
 {
-    return issue(stream, "broadcast", tpi_threads_broadcast, args);
+    static const thread_op op = {"broadcast", tpi_threads_broadcast, TPI_DEVICE_BROADCAST};
+    return issue(stream, &op, args);
 }
 
 static tp_status all_to_all(tpi_stream *stream, const tpi_collective_args *args)
 {
-    return issue(stream, "all_to_all", tpi_threads_all_to_all, args);
+    static const thread_op op = {"all_to_all", tpi_threads_all_to_all, TPI_DEVICE_ALL_TO_ALL};
+    return issue(stream, &op, args);
 }
 
 static tp_status run_barrier(tpi_call *call, const tpi_collective_args *args)
@@ -85,8 +96,9 @@ static tp_status run_barrier(tpi_call *call, const tpi_collective_args *args)
 
 static tp_status barrier(tpi_stream *stream, tp_comm *comm)
 {
+    static const thread_op op = {"barrier", run_barrier, TPI_DEVICE_BARRIER};
     const tpi_collective_args args = {.comm = comm};
-    return issue(stream, "barrier", run_barrier, &args);
+    return issue(stream, &op, &args);
 }
 
 static tp_status run_p2p(tp_ctx *ctx, const void *pointer)
@@ -103,6 +115,8 @@ static tp_status run_p2p(tp_ctx *ctx, const void *pointer)
 static tp_status p2p(tpi_stream *stream, const tpi_p2p_args *args)
 {
     tp_ctx *ctx = args->comm->ctx;
+    if (ctx->behind)
+        return tpi_device_p2p(stream, args);
     thread_p2p_task task = {.args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
     return ctx->backend->run(stream, run_p2p, &task, sizeof task);
 }
@@ -150,6 +164,7 @@ static void destroy(tp_ctx *ctx, tp_comm *comm)
     atomic_store(&group->seats[comm->rank].left, 1);
     if (!own->owns_rank || group->world->single_use)
         go_for_good(group, comm->rank);
+    tpi_device_comm_free(ctx, own);
     if (own->owns_rank) {
         tp_world *world = group->world;
         pthread_mutex_lock(&world->lock);
@@ -185,6 +200,22 @@ static void leave(tp_comm *comm)
         tpi_sleep_until(tpi_nanoseconds() + 200000);
 }
 
+/* A rank whose context is on another kind of device, or -1: all of a world's are of one. */
+static int other_device(const tp_world *world, const tp_ctx *ctx)
+{
+    for (int rank = 0; rank < world->desc.ranks; rank++)
+        if (world->taken[rank] && world->device[rank].kind != ctx->desc.device)
+            return rank;
+    return -1;
+}
+
+tp_status tpi_world_reach(tp_ctx *ctx, const tp_world *world)
+{
+    for (int rank = 0; rank < world->desc.ranks; rank++)
+        TPI_TRY(ctx->backend->reach(ctx, world->device[rank].index));
+    return TP_OK;
+}
+
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out)
 {
     *out = NULL;
@@ -193,8 +224,13 @@ tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_com
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "rank is %d, must be 0 to %d in a world of %d", rank, ranks - 1, ranks);
     pthread_mutex_lock(&world->lock);
     bool taken = world->taken[rank];
-    world->taken[rank] = true;
+    int other = other_device(world, ctx);
+    world->taken[rank] = world->taken[rank] || other < 0;
+    world->device[rank] = (tpi_rank_device){ctx->desc.device, ctx->desc.device_index};
     pthread_mutex_unlock(&world->lock);
+    if (other >= 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_desc.device of rank %d is %s, rank %d of the world has another", rank,
+                          tp_device_name(ctx->desc.device), other);
     if (taken)
         return tpi_refuse(ctx, TP_ERR_STATE, "rank %d of the world of %d has a context already", rank, ranks);
     tpi_thread_comm *own = tpi_threads_handle(ctx, rank, ranks);

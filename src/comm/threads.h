@@ -48,6 +48,9 @@ typedef struct tpi_post {
     bool exchange; /* all_to_all: rows are each rank's own */
     const int64_t *counts, *recv_counts;
     int64_t stamp; /* when it was issued, nanoseconds; only with a modelled link */
+    /* Device order: where a stretch of `in` was copied; `in` is ready; this rank is done with its peers' buffers. */
+    const void *staging;
+    tpi_event *ready, *done;
 } tpi_post;
 
 /* One rank's part of a group. */
@@ -58,6 +61,9 @@ typedef struct tpi_seat {
     atomic_uint arrived;                          /* gates reached, for the message of a time-out */
     alignas(TPI_CACHE_LINE) tpi_word bell;        /* rung when a channel of this rank changed */
     int world_rank;
+    /* Device order: operations that this rank has issued all of, and so needs no peer's events for; peers that look at this rank's events. */
+    atomic_uint passed, users;
+    _Atomic(tpi_event *) done; /* behind the last of those operations */
     atomic_int
         left; /* after a failure, or with the communicator destroyed: touches no peer's symmetric memory any more */
 } tpi_seat;
@@ -66,12 +72,14 @@ typedef struct tpi_parcel {
     const void *data;
     size_t bytes;
     int64_t stamp;
+    tpi_event *ready, *taken; /* device order: the sender's; the receiver's, once it has taken it */
 } tpi_parcel;
 
 /* Messages from one rank to another: [taken, posted) are under way. */
 typedef struct tpi_channel {
     alignas(TPI_CACHE_LINE) atomic_uint posted;
     atomic_uint taken;
+    atomic_uint settled; /* device order: parcels whose `taken` events the sender needs no more */
     tpi_parcel parcel[TPI_CHANNEL_DEPTH];
 } tpi_channel;
 
@@ -97,6 +105,11 @@ typedef struct tpi_link_state {
     int64_t out_free, in_free;
 } tpi_link_state;
 
+typedef struct tpi_rank_device {
+    tp_device kind;
+    int index;
+} tpi_rank_device;
+
 struct tp_world {
     tp_world_desc desc;
     bool single_use; /* a rank has one context only: who destroys it won't come back */
@@ -108,12 +121,15 @@ struct tp_world {
     tpi_shared_board *boards;
     tpi_group *all;
     bool *taken;       /* [ranks]: a context has this rank */
+    tpi_rank_device *device; /* [ranks], of those taken */
     atomic_int failed; /* tp_status of the first failure */
     int failed_rank;
     char message[TPI_MESSAGE_BYTES];
     pthread_mutex_t link_lock;
     tpi_link_state *links; /* [ranks] */
 };
+
+typedef struct tpi_device_comm tpi_device_comm;
 
 /* A rank's handle. */
 typedef struct tpi_thread_comm {
@@ -122,6 +138,7 @@ typedef struct tpi_thread_comm {
     bool owns_rank; /* of the world's own communicator: gives the rank back */
     tpi_spin spin;
     int64_t link_done; /* when the link model completes this communicator's last operation */
+    tpi_device_comm *device; /* in device order, from the first operation on */
 } tpi_thread_comm;
 
 /* The scope of a task on a communicator: handle, own seat, and names for messages. */
@@ -133,6 +150,7 @@ typedef struct tpi_call {
     const char *name;
     int rank, size;
     int64_t stamp, latest; /* own, and the latest of all ranks' */
+    tpi_stream *stream;    /* device order: what was issued there touches peers' memory until this rank is told to let go; else NULL */
 } tpi_call;
 
 /* wait.c */
@@ -209,6 +227,32 @@ tp_status tpi_threads_p2p(tpi_call *call, const tp_p2p *ops, int count);
 /* threads_split.c */
 tp_status tpi_threads_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out);
 tp_status tpi_threads_exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes);
+
+/* threads_device.c, threads_device_p2p.c: the same operations in device order (docs/cuda.md, section 3): ranks wait for each other when they issue, and streams for events. */
+typedef enum tpi_device_body {
+    TPI_DEVICE_ALL_REDUCE = 0,
+    TPI_DEVICE_REDUCE_SCATTER,
+    TPI_DEVICE_ALL_GATHER,
+    TPI_DEVICE_BROADCAST,
+    TPI_DEVICE_ALL_TO_ALL,
+    TPI_DEVICE_BARRIER
+} tpi_device_body;
+tp_status tpi_device_collective(tpi_stream *stream, const char *name, tpi_device_body body, const tpi_collective_args *args);
+tp_status tpi_device_p2p(tpi_stream *stream, const tpi_p2p_args *args);
+
+/* threads_device_state.c: what device order needs besides. */
+#define TPI_DEVICE_STAGING_BYTES ((size_t)262144)
+struct tpi_device_comm {
+    tpi_event *ready[2]; /* used in turn, like a seat's posts */
+    tpi_event *done;     /* behind the last operation's reads and writes of peers' buffers */
+    tpi_event *taken[TPI_MAX_RANKS]; /* p2p: by sender; NULL until used */
+    char *staging;       /* [2][TPI_DEVICE_STAGING_BYTES] of device memory, in turn too; NULL until used */
+    unsigned ops, shared; /* begun; the last one that all ranks came to */
+    tpi_pointer_ring arrays;
+};
+tp_status tpi_device_comm_get(const tpi_call *call, tpi_device_comm **out);
+/* Waits until no peer needs what is freed. */
+void tpi_device_comm_free(tp_ctx *ctx, tpi_thread_comm *own);
 
 /* threads.c: a handle without a group yet; NULL if there is no memory. */
 tpi_thread_comm *tpi_threads_handle(tp_ctx *ctx, int rank, int size);

@@ -268,6 +268,11 @@ static tp_status wait_flag(tpi_board *base, const tpi_board_wait *wait, int64_t 
     return TP_OK;
 }
 
+static bool flag_reached(const tpi_board *base, int rank, int flag, unsigned epoch)
+{
+    return reached(flag_of(shared_of(base), rank, flag), epoch);
+}
+
 static tp_status touch(tpi_board *base)
 {
     tpi_shared_board *shared = shared_of(base);
@@ -306,6 +311,7 @@ const tpi_board_table tpi_board_threads = {
     .page = page,
     .raise = raise_flag,
     .wait = wait_flag,
+    .reached = flag_reached,
     .touch = touch,
     .untouch = untouch,
     .settle = settle,

@@ -48,8 +48,9 @@ tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **out)
     pthread_mutex_init(&world->lock, NULL);
     pthread_mutex_init(&world->link_lock, NULL);
     world->taken = calloc((size_t)desc->ranks, sizeof *world->taken);
+    world->device = calloc((size_t)desc->ranks, sizeof *world->device);
     world->links = calloc((size_t)desc->ranks, sizeof *world->links);
-    world->all = world->taken && world->links ? tpi_group_create(world, NULL, desc->ranks) : NULL;
+    world->all = world->taken && world->device && world->links ? tpi_group_create(world, NULL, desc->ranks) : NULL;
     if (!world->all) {
         tp_world_destroy(world);
         return tpi_message(TP_ERR_MEMORY, "no memory for a world of %d ranks", desc->ranks);
@@ -72,6 +73,7 @@ void tp_world_destroy(tp_world *world)
     }
     tpi_shared_boards_free(world->boards);
     free(world->links);
+    free(world->device);
     free(world->taken);
     pthread_mutex_destroy(&world->link_lock);
     pthread_mutex_destroy(&world->lock);

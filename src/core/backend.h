@@ -32,11 +32,12 @@ typedef struct tpi_backend {
     void (*stream_destroy)(tpi_stream *stream);
     tp_status (*stream_synchronize)(tpi_stream *stream);
     tp_status (*event_create)(tp_ctx *ctx, tpi_event **out);
-    void (*event_destroy)(tpi_event *event);
+    void (*event_destroy)(tpi_event *event); /* waits that were issued go on */
     tp_status (*event_record)(tpi_event *event, tpi_stream *stream);
-    /* The stream waits; the caller does not. The event may be another context's, recorded by another thread; it lives until the last wait for it is over. */
+    /* The stream waits; the caller does not. The event may be another context's, recorded by another thread. */
     tp_status (*event_wait)(tpi_event *event, tpi_stream *stream);
-    tp_status (*event_synchronize)(tpi_event *event); /* the caller waits, within the context's bound */
+    tp_status (*event_synchronize)(tp_ctx *ctx, tpi_event *event); /* the caller, of `ctx`, waits within its bound */
+    void (*event_share)(tpi_event *event);                         /* one more event_destroy until it goes; by any context */
     tp_status (*copy)(tpi_stream *stream, void *to, const void *from, size_t bytes, tpi_copy_kind kind);
     /* Runs a host task in stream order; args (at most TPI_TASK_BYTES) are copied. */
     tp_status (*run)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);

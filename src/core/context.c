@@ -143,7 +143,8 @@ static tp_status prepare(tp_ctx *ctx)
         TPI_TRY(tpi_comm_create_self(ctx, &ctx->world));
     for (int axis = 0; axis < TP_AXIS_COUNT; axis++)
         TPI_TRY(create_group(ctx, (tp_axis)axis));
-    return TP_OK;
+    /* A group of several ranks was split off, so all of them are there. */
+    return ctx->desc.world ? tpi_world_reach(ctx, ctx->desc.world) : TP_OK;
 }
 
 static void unmake(tp_ctx *ctx)

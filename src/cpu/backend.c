@@ -184,6 +184,7 @@ const tpi_backend tpi_backend_cpu = {
     .event_record = tpi_cpu_event_record,
     .event_wait = tpi_cpu_event_wait,
     .event_synchronize = tpi_cpu_event_synchronize,
+    .event_share = tpi_cpu_event_share,
     .copy = tpi_cpu_copy,
     .run = tpi_cpu_run,
     .run_anyway = tpi_cpu_run_anyway,

@@ -42,7 +42,6 @@ typedef struct cpu_stream {
 
 /* Other contexts' lanes may wait for it, so it doesn't lie in its context's memory and lives until the last of them is through. */
 struct tpi_event {
-    tp_ctx *ctx;
     atomic_uint_fast64_t recorded; /* tickets given out */
     atomic_int holders;            /* the owner, and lane entries that name it */
     tpi_counter done;
@@ -303,7 +302,6 @@ tp_status tpi_cpu_event_create(tp_ctx *ctx, tpi_event **out)
     *out = event;
     if (!event)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "out of host memory: %zu bytes asked for", sizeof *event);
-    event->ctx = ctx;
     atomic_init(&event->recorded, 0);
     atomic_init(&event->holders, 1);
     tpi_counter_init(&event->done);
@@ -327,7 +325,7 @@ static tp_status issue_event(tpi_stream *stream, const lane_entry *entry)
 
 tp_status tpi_cpu_event_record(tpi_event *event, tpi_stream *stream)
 {
-    TPI_TRY(tpi_ctx_usable(event->ctx));
+    TPI_TRY(tpi_ctx_usable(stream->ctx));
     return issue_event(stream, &(lane_entry){.kind = ENTRY_RECORD, .event = event, .ticket = atomic_fetch_add(&event->recorded, 1) + 1});
 }
 
@@ -340,10 +338,15 @@ tp_status tpi_cpu_event_wait(tpi_event *event, tpi_stream *stream)
     return issue_event(stream, &(lane_entry){.kind = ENTRY_WAIT, .event = event, .ticket = recorded});
 }
 
-tp_status tpi_cpu_event_synchronize(tpi_event *event)
+tp_status tpi_cpu_event_synchronize(tp_ctx *ctx, tpi_event *event)
 {
-    TPI_TRY(wait_for(event->ctx, event, atomic_load(&event->recorded), "of the host"));
-    return tpi_ctx_usable(event->ctx);
+    TPI_TRY(wait_for(ctx, event, atomic_load(&event->recorded), "of the host"));
+    return tpi_ctx_usable(ctx);
+}
+
+void tpi_cpu_event_share(tpi_event *event)
+{
+    hold(event);
 }
 
 typedef struct copy_task {

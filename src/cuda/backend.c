@@ -18,6 +18,7 @@ const tpi_backend tpi_backend_cuda = {
     .event_record = tpi_cuda_event_record,
     .event_wait = tpi_cuda_event_wait,
     .event_synchronize = tpi_cuda_event_synchronize,
+    .event_share = tpi_cuda_event_share,
     .copy = tpi_cuda_copy,
     .run = tpi_cuda_run,
     .run_anyway = tpi_cuda_run_anyway,

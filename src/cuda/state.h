@@ -78,7 +78,8 @@ tp_status tpi_cuda_event_create(tp_ctx *ctx, tpi_event **out);
 void tpi_cuda_event_destroy(tpi_event *event);
 tp_status tpi_cuda_event_record(tpi_event *event, tpi_stream *stream);
 tp_status tpi_cuda_event_wait(tpi_event *event, tpi_stream *stream);
-tp_status tpi_cuda_event_synchronize(tpi_event *event);
+tp_status tpi_cuda_event_synchronize(tp_ctx *ctx, tpi_event *event);
+void tpi_cuda_event_share(tpi_event *event);
 
 /* task.c */
 tp_status tpi_cuda_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);

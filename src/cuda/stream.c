@@ -1,5 +1,6 @@
 /* Streams and events. Nothing here waits for a GPU without the context's bound. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <time.h>
 
 #include "core/context.h"
@@ -9,9 +10,10 @@
 #define QUICK_POLLS 2000
 #define NAP_NS 20000
 
+/* Other contexts may hold it longer than its own lives, so it doesn't lie in that one's memory. */
 struct tpi_event {
-    tp_ctx *ctx;
     cudaEvent_t handle; /* NULL in a dry run */
+    atomic_int holders;
     atomic_bool recorded;
 };
 
@@ -148,36 +150,41 @@ tp_status tpi_cuda_workspace(tpi_stream *base, size_t bytes, void **out)
 
 tp_status tpi_cuda_event_create(tp_ctx *ctx, tpi_event **out)
 {
+    tpi_event *event = calloc(1, sizeof *event);
     *out = NULL;
-    tpi_event *event = tpi_host_allocate(ctx, sizeof *event);
     if (!event)
-        return TP_ERR_MEMORY;
-    event->ctx = ctx;
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "out of host memory: %zu bytes asked for", sizeof *event);
+    atomic_init(&event->holders, 1);
+    tp_status status = TP_OK;
     if (!ctx->desc.dry_run) {
-        tp_status status = tpi_cuda_enter(ctx);
+        status = tpi_cuda_enter(ctx);
         if (status == TP_OK)
             status = tpi_cuda_call(ctx, cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming), "cudaEventCreateWithFlags");
-        if (status != TP_OK) {
-            tpi_host_release(ctx, event, sizeof *event);
-            return status;
-        }
     }
-    *out = event;
-    return TP_OK;
+    if (status == TP_OK)
+        *out = event;
+    else
+        free(event);
+    return status;
+}
+
+void tpi_cuda_event_share(tpi_event *event)
+{
+    atomic_fetch_add(&event->holders, 1);
 }
 
 void tpi_cuda_event_destroy(tpi_event *event)
 {
-    if (!event)
+    if (!event || atomic_fetch_sub(&event->holders, 1) != 1)
         return;
     if (event->handle)
-        cudaEventDestroy(event->handle); /* waits that were issued go on */
-    tpi_host_release(event->ctx, event, sizeof *event);
+        cudaEventDestroy(event->handle);
+    free(event);
 }
 
 tp_status tpi_cuda_event_record(tpi_event *event, tpi_stream *stream)
 {
-    TPI_TRY(tpi_ctx_usable(event->ctx));
+    TPI_TRY(tpi_ctx_usable(stream->ctx));
     if (!event->handle)
         return TP_OK;
     TPI_TRY(tpi_cuda_call(stream->ctx, cudaEventRecord(event->handle, tpi_cuda_handle(stream)), "cudaEventRecord"));
@@ -198,12 +205,12 @@ static cudaError_t query_event(void *object)
     return cudaEventQuery(((tpi_event *)object)->handle);
 }
 
-tp_status tpi_cuda_event_synchronize(tpi_event *event)
+tp_status tpi_cuda_event_synchronize(tp_ctx *ctx, tpi_event *event)
 {
-    if (event->handle) {
-        TPI_TRY(tpi_cuda_enter(event->ctx));
-        TPI_TRY(tpi_cuda_poll(event->ctx, query_event, event, "event"));
-        TPI_TRY(tpi_cuda_see_fault(event->ctx));
+    if (event->handle && atomic_load(&event->recorded)) {
+        TPI_TRY(tpi_cuda_enter(ctx));
+        TPI_TRY(tpi_cuda_poll(ctx, query_event, event, "event"));
+        TPI_TRY(tpi_cuda_see_fault(ctx));
     }
-    return tpi_ctx_usable(event->ctx);
+    return tpi_ctx_usable(ctx);
 }

@@ -57,7 +57,7 @@ static tp_status check_page(const tpi_run *run, int rank)
                     tp_pattern_name((tp_pattern)p->plan->pattern), p->rank, (long long)run->job.tokens, rank, (long long)theirs);
 }
 
-static tp_status check_pages(const tpi_run *run, const tp_plan_op *op)
+tp_status tpi_check_pages(const tpi_run *run, const tp_plan_op *op)
 {
     for (int i = 0; i < op->reads + op->writes; i++)
         TPI_TRY(check_page(run, i < op->reads ? op->read[i].rank : op->write[i - op->reads].rank));
@@ -82,7 +82,7 @@ static tp_status before_op(tp_ctx *ctx, const void *pointer)
         tpi_add_seconds(ctx, 0, tpi_seconds() - begin);
     TPI_TRY(status);
     if (p->note[step->op].touches && p->board != NULL) {
-        TPI_TRY(check_pages(run, &p->list->op[step->op]));
+        TPI_TRY(tpi_check_pages(run, &p->list->op[step->op]));
         TPI_TRY(p->board->table->touch(p->board));
         run->lane_touching[lane] = true;
         /* A transfer's time runs from when it could begin, however late its lane woke up; what computes on peers' memory moves it as it goes. */
@@ -177,14 +177,14 @@ static const tpi_plan_issue general[TP_OP_KINDS] = {
     [TP_OP_COLLECTIVE] = tpi_issue_collective,
 };
 
-static tp_status call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+tp_status tpi_call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
     tpi_plan_issue issue = run->job.table->issue[op->kind] ? run->job.table->issue[op->kind] : general[op->kind];
     return issue ? issue(run, stream, op) : TP_OK;
 }
 
 /* Peers' addresses are needed to issue an op that touches their memory. Where ops are issued ahead of time, the issuing thread waits for them. */
-static tp_status see_pages(const tpi_run *run, const tp_plan_op *op)
+tp_status tpi_see_pages(const tpi_run *run, const tp_plan_op *op)
 {
     const tpi_prepared *p = run->prepared;
     for (int i = 0; i < op->reads + op->writes; i++) {
@@ -202,9 +202,9 @@ static tp_status issue_between(tpi_run *run, tpi_stream *stream, int index)
     const tp_plan_op *op = &p->list->op[index];
     const op_step step = {run, index};
     if (p->ahead && p->note[index].touches && p->board != NULL)
-        TPI_TRY(see_pages(run, op)); /* before the stretch that touches: those never wait */
+        TPI_TRY(tpi_see_pages(run, op)); /* before the stretch that touches: those never wait */
     TPI_TRY(p->ctx->backend->run(stream, before_op, &step, sizeof step));
-    return call_issue(run, stream, op);
+    return tpi_call_issue(run, stream, op);
 }
 
 static tp_status issue_op(tpi_run *run, int index)
@@ -222,6 +222,13 @@ static tp_status issue_op(tpi_run *run, int index)
     TPI_TRY(status);
     TPI_TRY(after);
     return p->note[index].event != NULL ? backend->event_record(p->note[index].event, stream) : TP_OK;
+}
+
+static tp_status issue_ops(tpi_run *run)
+{
+    for (int i = 0; i < run->prepared->list->count; i++)
+        TPI_TRY(issue_op(run, i));
+    return TP_OK;
 }
 
 static tp_status fork_lanes(tpi_prepared *p)
@@ -258,6 +265,16 @@ static tp_status end_run(tp_ctx *ctx, const void *pointer)
     return TP_OK;
 }
 
+/* Ops of a backend whose streams run behind were given everything when they were issued. */
+static tp_status end_when_done(tpi_run *run)
+{
+    tp_ctx *ctx = run->prepared->ctx;
+    if (!ctx->backend->behind)
+        return ctx->backend->run_anyway(ctx->compute, end_run, &run, sizeof run);
+    atomic_store(&run->busy, 0);
+    return TP_OK;
+}
+
 static tp_status begin_run(tpi_prepared *p, const tpi_job *job, tpi_run **out)
 {
     unsigned epoch = ++p->runs;
@@ -277,7 +294,7 @@ static tp_status begin_run(tpi_prepared *p, const tpi_job *job, tpi_run **out)
     page->tokens = job->tokens;
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
         page->view[buffer] = job->view[buffer];
-    if (p->ahead) {
+    if (p->ahead || p->behind) {
         int peer[TP_PLAN_MAX_RANKS], peers = 0;
         for (int rank = 0; rank < p->plan->ranks; rank++)
             if (rank != p->rank)
@@ -297,13 +314,14 @@ static tp_status issue_plain(const tpi_run *run)
 {
     const tpi_prepared *p = run->prepared;
     for (int i = 0; i < p->list->count; i++)
-        TPI_TRY(call_issue(run, p->ctx->compute, &p->list->op[i]));
+        TPI_TRY(tpi_call_issue(run, p->ctx->compute, &p->list->op[i]));
     return TP_OK;
 }
 
 /* No lane may run on in memory that the caller is about to free, and no peer may touch it. */
-static tp_status break_off(tpi_prepared *p, tp_status status)
+static tp_status break_off(const tpi_run *run, tp_status status)
 {
+    tpi_prepared *p = run->prepared;
     tp_ctx *ctx = p->ctx;
     if (tp_ctx_failure(ctx) == TP_OK)
         tpi_fail(ctx, status, "%s", tp_ctx_message(ctx)[0] ? tp_ctx_message(ctx) : tp_status_text(status));
@@ -312,6 +330,8 @@ static tp_status break_off(tpi_prepared *p, tp_status status)
             ctx->backend->stream_synchronize(ctx->executor->lane[lane]);
     if (p->board != NULL)
         p->board->table->settle(p->board);
+    if (p->board != NULL && p->behind)
+        tpi_behind_settle(run);
     return tpi_ctx_usable(ctx);
 }
 
@@ -344,23 +364,23 @@ tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
     note_run(p, job);
     bool plain = is_plain(p);
     tp_status status = TP_OK;
-    if (plain && !run->traced) {
+    if (plain && (!run->traced || p->behind)) {
         status = issue_plain(run);
     } else {
         status = fork_lanes(p);
-        for (int i = 0; i < p->list->count && status == TP_OK; i++)
-            status = issue_op(run, i);
+        if (status == TP_OK)
+            status = p->behind ? tpi_behind_issue(run) : issue_ops(run);
         tp_status joined = join_lanes(p); /* also after a failure */
         status = status != TP_OK ? status : joined;
     }
-    tp_status ended = p->ctx->backend->run_anyway(p->ctx->compute, end_run, &run, sizeof run);
+    tp_status ended = end_when_done(run);
     status = status != TP_OK ? status : ended;
     if (status == TP_OK)
         status = tp_ctx_failure(p->ctx);
     if (status == TP_OK)
         return TP_OK;
     if (!plain)
-        return break_off(p, status);
+        return break_off(run, status);
     p->ctx->backend->stream_synchronize(p->ctx->compute); /* what was issued may still run, in memory that the caller is about to free */
     return status;
 }

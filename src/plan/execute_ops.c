@@ -1,6 +1,7 @@
 /* Kinds of ops that move or add rows, whatever they mean: done on the run's views. */
 #include <string.h>
 
+#include "core/stream.h"
 #include "plan/execute_state.h"
 #include "plan/patterns.h"
 
@@ -41,6 +42,13 @@ static int index_of(const tpi_run *run, const tp_plan_op *op)
     return (int)(op - run->prepared->list->op);
 }
 
+static const tp_region *source_of(const tpi_run *run, const tp_plan_op *op)
+{
+    if (op->kind == TP_OP_RECV)
+        return run->prepared->plan->rank[op->peer].op[run->prepared->note[index_of(run, op)].partner].read;
+    return op->read;
+}
+
 /* Shows that the data is there, and stays until the receiver has it. */
 static tp_status send(const tpi_run *run, const tp_plan_op *op)
 {
@@ -59,15 +67,46 @@ static tp_status transfer(tp_ctx *ctx, const void *pointer)
     (void)ctx;
     if (op->kind == TP_OP_SEND)
         return send(run, op);
-    const tp_region *from = op->read;
-    if (op->kind == TP_OP_RECV)
-        from = run->prepared->plan->rank[op->peer].op[run->prepared->note[index_of(run, op)].partner].read;
-    copy_region(run, op->write, from);
+    copy_region(run, op->write, source_of(run, op));
+    return TP_OK;
+}
+
+static tp_status issue_rows(tpi_stream *stream, const tpi_view *to, const tpi_view *from, int64_t rows)
+{
+    const tpi_backend *backend = stream->ctx->backend;
+    size_t row = (size_t)from->cols * tp_dtype_size(from->dtype);
+    if (rows == 0 || row == 0 || to->data == from->data)
+        return TP_OK;
+    if (to->stride == to->cols && from->stride == from->cols)
+        return backend->copy(stream, to->data, from->data, (size_t)rows * row, TPI_COPY_WITHIN);
+    return backend->map(stream, &(tpi_map_args){.rows = rows,
+                                                .cols = from->cols,
+                                                .in = from->data,
+                                                .in_dtype = from->dtype,
+                                                .in_stride = from->stride,
+                                                .out = to->data,
+                                                .out_dtype = to->dtype,
+                                                .out_stride = to->stride});
+}
+
+/* As copy_region, by the backend's ops. */
+static tp_status issue_region(const tpi_run *run, tpi_stream *stream, const tp_region *to, const tp_region *from)
+{
+    if (run->prepared->ctx->desc.dry_run)
+        return TP_OK;
+    for (int i = 0; i < to->pieces; i++) {
+        int piece = to->piece + i * to->step;
+        tpi_segment segment = {piece, tpi_run_rows(run, piece, 1)};
+        tpi_view target = tpi_run_at(run, to, segment), source = tpi_run_at(run, from, segment);
+        TPI_TRY(issue_rows(stream, &target, &source, segment.rows.end - segment.rows.begin));
+    }
     return TP_OK;
 }
 
 tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
+    if (run->prepared->behind)
+        return issue_region(run, stream, op->write, source_of(run, op));
     const op_task task = {run, op};
     return run->prepared->ctx->backend->run(stream, transfer, &task, sizeof task);
 }

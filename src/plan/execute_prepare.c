@@ -189,6 +189,7 @@ static tp_status make_notes(tpi_prepared *p)
 static void prepared_free(tpi_prepared *p)
 {
     tp_ctx *ctx = p->ctx;
+    tpi_behind_free(p);
     for (int i = 0; p->note != NULL && i < p->list->count; i++)
         if (p->note[i].event != NULL)
             ctx->backend->event_destroy(p->note[i].event);
@@ -300,7 +301,8 @@ static tp_status fill(tpi_prepared *p, struct tpi_executor *executor)
     TPI_TRY(make_notes(p));
     TPI_TRY(make_lanes(p, executor));
     TPI_TRY(make_lane_comm(p, executor));
-    return make_board(p);
+    TPI_TRY(make_board(p));
+    return p->behind && p->board != NULL ? tpi_behind_prepare(p) : TP_OK;
 }
 
 tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_prepared **out)
@@ -319,6 +321,7 @@ tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_
     p->rank = plan->ranks == 1 ? 0 : comm->rank;
     p->list = &plan->rank[p->rank];
     p->ahead = ctx->desc.lane_delay_seed != 0;
+    p->behind = ctx->behind;
     tp_status status = fill(p, executor);
     if (status != TP_OK) {
         prepared_free(p);

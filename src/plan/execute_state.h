@@ -14,7 +14,8 @@ typedef struct tpi_op_note {
     bool touches;     /* reads or writes peers' memory */
     bool looks;       /* waits for another rank */
     bool recorded;    /* another lane waits for it */
-    tpi_event *event; /* then; else NULL */
+    tpi_event *event; /* then; else NULL. Where streams run behind: also if other ranks wait for it, or it touches their memory */
+    tpi_event *posted; /* SEND, where streams run behind: its data is there */
     uint64_t waiters; /* ranks that wait for it, as bits */
     int peers, *peer; /* and as a list */
     int partner;      /* SEND, RECV: the op it meets */
@@ -33,6 +34,7 @@ struct tpi_run {
     int64_t *stamp;                /* [ops]: when each was done, for the modelled link */
     int64_t lane_ready[TP_LANES];  /* when everything that the lane has waited for was there */
     bool lane_touching[TP_LANES];
+    int sending[TP_LANES];         /* where streams run behind: 1 + the lane's send whose end is not awaited yet; 0: none */
     double lane_begin[TP_LANES];   /* of the op under way, for the trace */
 };
 
@@ -47,6 +49,10 @@ struct tpi_prepared {
     int rank;
     bool uses[TP_LANES];
     bool ahead; /* the compute stream is a lane: ops are issued before what they wait for is there */
+    bool behind; /* ranks wait for each other when they issue: execute_behind.c */
+    bool held;          /* then: peers' events are shared */
+    tpi_event **event;  /* then: [ranks][flags], and one row more */
+    size_t event_bytes;
     bool striped[TP_BUFFERS]; /* pieces lie in order of chunks, then owners, so that a chunk's collective is dense */
     int flags;  /* a rank */
     tpi_board *board; /* NULL: no op looks at another rank */
@@ -106,6 +112,18 @@ typedef struct tpi_page {
 tpi_page *tpi_run_page(const tpi_run *run, int rank);
 
 tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
+
+/* execute.c: issues an op by its kind; waits until the addresses that it needs are shown; checks that those ranks run it for as many tokens. */
+tp_status tpi_call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+tp_status tpi_see_pages(const tpi_run *run, const tp_plan_op *op);
+tp_status tpi_check_pages(const tpi_run *run, const tp_plan_op *op);
+
+/* execute_behind.c: preparing, issuing all ops, and, after a failure and own lanes' end, waiting for what peers do in this rank's memory. The board must be
+ * there; issuing works without one. */
+tp_status tpi_behind_prepare(tpi_prepared *p);
+void tpi_behind_free(tpi_prepared *p);
+tp_status tpi_behind_issue(tpi_run *run);
+void tpi_behind_settle(const tpi_run *run);
 
 /* execute_ops.c: kinds that need no callback. */
 tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);

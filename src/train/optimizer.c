@@ -248,7 +248,7 @@ static tp_status settle(tp_optimizer *optimizer)
 {
     if (!optimizer->pending)
         return TP_OK;
-    TPI_TRY(optimizer->ctx->backend->event_synchronize(optimizer->settled));
+    TPI_TRY(optimizer->ctx->backend->event_synchronize(optimizer->ctx, optimizer->settled));
     optimizer->pending = false;
     optimizer->steps += optimizer->verdict->scale != 0.0f;
     return TP_OK;

@@ -29,9 +29,30 @@ static inline void tpt_run_with(tp_run_options options, tpt_rank_fn fn, void *ar
     cr_assert_eq(status, TP_OK, "%d ranks: %s: %s", options.ranks, tp_status_name(status), tp_last_message());
 }
 
+/* In device order too: ranks wait for each other when they issue. */
+typedef struct tpt_ahead {
+    tpt_rank_fn fn;
+    void *arg;
+} tpt_ahead;
+
+static inline tp_status tpt_run_ahead(tp_ctx *ctx, void *arg)
+{
+    const tpt_ahead *ahead = arg;
+    tpi_ctx_issue_ahead(ctx);
+    return ahead->fn(ctx, ahead->arg);
+}
+
+/* Both orders. */
+static inline void tpt_run_both(tp_run_options options, tpt_rank_fn fn, void *arg)
+{
+    tpt_run_with(options, fn, arg);
+    tpt_ahead ahead = {fn, arg};
+    tpt_run_with(options, tpt_run_ahead, &ahead);
+}
+
 static inline void tpt_run(int ranks, tpt_rank_fn fn, void *arg)
 {
-    tpt_run_with((tp_run_options){.ranks = ranks}, fn, arg);
+    tpt_run_both((tp_run_options){.ranks = ranks}, fn, arg);
 }
 
 #endif

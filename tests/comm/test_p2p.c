@@ -65,6 +65,7 @@ static tp_status all_pairs(tp_ctx *ctx, void *arg)
         batch b;
         plan(&b, rank, size, messages, order);
         TPI_TRY(tp_p2p_batch(ctx, comm, b.ops, b.count));
+        TPI_TRY(tp_ctx_synchronize(ctx));
         TPI_TRY(check_and_free(&b, rank));
     }
     return tp_p2p_batch(ctx, comm, NULL, 0);
@@ -83,7 +84,7 @@ Test(p2p, any_order_completes)
 Test(p2p, on_a_delayed_lane)
 {
     int messages = 3;
-    tpt_run_with((tp_run_options){.ranks = 4, .ctx.lane_delay_seed = 11}, all_pairs, &messages);
+    tpt_run_both((tp_run_options){.ranks = 4, .ctx.lane_delay_seed = 11}, all_pairs, &messages);
 }
 
 /* All messages one way, then the other: more than a channel holds. */
@@ -97,6 +98,7 @@ static tp_status one_way(tp_ctx *ctx, void *arg)
         for (int message = 0; message < 30; message++)
             add(&b, (rank + round) % 2, rank, 1 - rank, message, size_of(message) % 1000);
         TPI_TRY(tp_p2p_batch(ctx, comm, b.ops, b.count));
+        TPI_TRY(tp_ctx_synchronize(ctx));
         TPI_TRY(check_and_free(&b, rank));
     }
     return TP_OK;

@@ -47,6 +47,8 @@ static void same_with_every_algorithm(const tpt_case *c)
         {.tp = 4, .chunks = 5, .lane_delay_seed = 11},
         {.tp = 8, .sequence_parallel = true, .chunks = 3, .lane_delay_seed = 5},
         {.tp = 8, .chunks = 2},
+        {.tp = 4, .sequence_parallel = true, .chunks = 2, .lane_delay_seed = 3, .issue_ahead = true},
+        {.tp = 8, .chunks = 1, .lane_delay_seed = 17, .issue_ahead = true},
     };
     tpt_result one;
     tpt_case_run(c, &(tpt_layout){.tp = 1, .threads = 1}, &one);

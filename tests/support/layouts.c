@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "data.h"
 #include "tolerance.h"
 
@@ -147,6 +148,8 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     run_state *s = arg;
     const tpt_case *c = s->c;
     void *layer = NULL;
+    if (s->layout->issue_ahead)
+        tpi_ctx_issue_ahead(ctx);
     tp_status status = c->table->create(ctx, c->desc, s->layout, &layer);
     if (status != TP_OK)
         return status;
@@ -303,6 +306,7 @@ void tpt_same_on_all_layouts(const tpt_case *c)
         {.tp = 2, .threads = 2, .sequence_parallel = true},
         {.tp = 4, .threads = 1, .sequence_parallel = true},
         {.tp = 4, .threads = 1, .lane_delay_seed = 7},
+        {.tp = 4, .threads = 1, .lane_delay_seed = 13, .issue_ahead = true},
         {.tp = 8, .threads = 1},
         {.tp = 8, .threads = 1, .sequence_parallel = true, .split_backward = true},
         {.tp = 2, .threads = 1, .isa = TP_ISA_PORTABLE, .sequence_parallel = true},

@@ -13,6 +13,7 @@ typedef struct tpt_layout {
     int threads;
     tp_isa isa;
     uint64_t lane_delay_seed;
+    bool issue_ahead; /* ranks wait for each other when they issue, as on devices */
     bool split_backward; /* backward_input, then backward_weight, instead of backward */
     tp_overlap overlap;
     int chunks;

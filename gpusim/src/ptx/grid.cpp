@@ -3,7 +3,6 @@
 #include "lanes.h"
 #include "module.h"
 #include "program.h"
-#include "report.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -291,7 +290,8 @@ cudaError_t check_launch(const Launch &launch, const Program &program)
     size_t threads = static_cast<size_t>(launch.block.x) * launch.block.y * launch.block.z;
     size_t blocks = static_cast<size_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
     if (!program.error.empty()) {
-        report(GPUSIM_UNSUPPORTED, "%s: %s", program.name.c_str(), program.error.c_str());
+        std::string text = program.name + ": " + program.error;
+        monitor_report(GPUSIM_UNSUPPORTED, text.c_str());
         return cudaErrorLaunchFailure;
     }
     if (threads == 0 || threads > 1024 || blocks == 0 || blocks > UINT32_MAX) {
