@@ -47,6 +47,10 @@ static tp_overlap_shape shape_of(const bench_overlap_job *job, const tpi_run_not
         shape.cols[1] = cols[TP_BUFFER_SECOND];
         shape.inner[1] = cols[TP_BUFFER_INPUT];
     }
+    if (pattern == TP_PATTERN_ROW_BACKWARD) {
+        shape.cols[1] = cols[TP_BUFFER_OUTPUT];
+        shape.inner[1] = cols[TP_BUFFER_INPUT];
+    }
     if (pattern >= TP_PATTERN_CHAIN) {
         shape.cols[0] = cols[TP_BUFFER_MIDDLE];
         shape.inner[1] = cols[TP_BUFFER_CORE];

@@ -14,10 +14,20 @@ double bench_hidden(double compute, double comm, double fused)
     return shorter > 0 ? (compute + comm - fused) / shorter : NAN;
 }
 
-double bench_hidden_bound(tp_overlap overlap, int chunks)
+double bench_hidden_bound(tp_overlap overlap, tp_pattern pattern, int chunks)
 {
-    bool chunked = overlap == TP_OVERLAP_RING || overlap == TP_OVERLAP_PIPELINE || overlap == TP_OVERLAP_PULL;
-    return chunked && chunks > 0 ? 1 - 0.5 / chunks : NAN;
+    bool pipeline = overlap == TP_OVERLAP_PIPELINE, chunked = overlap == TP_OVERLAP_RING || overlap == TP_OVERLAP_PULL || pipeline;
+    if (!chunked || chunks < 1)
+        return NAN;
+    switch (pattern) {
+    case TP_PATTERN_GATHER_GEMM:
+    case TP_PATTERN_GEMM_SCATTER: return pipeline ? 1 - 1.0 / chunks : 1 - 0.5 / chunks;
+    case TP_PATTERN_ROW_BACKWARD: return pipeline ? 0.5 - 0.5 / chunks : 1 - 0.75 / chunks; /* the former: one GEMM of two */
+    case TP_PATTERN_CHAIN: return pipeline ? 1 - 1.0 / chunks : chunks > 1 ? 1 : 0.5;
+    case TP_PATTERN_BACKWARD:
+    case TP_PATTERN_CHAIN_BACKWARD: return 1;
+    default: return NAN;
+    }
 }
 
 int bench_chunks_of(tp_overlap overlap, int ranks, int chunks)
@@ -94,8 +104,8 @@ static tp_status simulate(bench_overlap_job *job, tp_ctx *ctx, tp_status (*pass)
 {
     struct tpi_executor *executor = ctx->executor;
     bool root = tp_ctx_rank(ctx) == 0 && executor != NULL;
-    job->figures->simulated = NAN;
     if (root) {
+        job->figures->simulated = NAN;
         executor->notes = job->notes;
         executor->note_capacity = BENCH_OVERLAP_NOTES;
     }

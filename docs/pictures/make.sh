@@ -16,3 +16,4 @@ draw direct direct gather-gemm 2 1
 draw row-backward pull row-backward 2 4
 draw chain pull chain 2 4
 draw chain-core pull chain-core 2 4
+draw chain-core-backward pull chain-core-backward 2 4

@@ -51,12 +51,4 @@ SharedShadow *shared_shadow_begin(size_t bytes, uint32_t block);
 void shared_shadow_end(SharedShadow *shadow);
 bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offset, size_t bytes, unsigned flags, const Site &site);
 
-// Something that the machine itself found out: `kind` is a gpusim_report_kind (UNSUPPORTED, DEADLOCK, OUT_OF_BOUNDS for misaligned
-// accesses and traps). The text names kernel and source line.
-void monitor_report(int kind, const char *text);
-
-// Storage of a __device__ or __constant__ variable on a device, live until the process ends; the machine writes its initial value and
-// the monitor counts it as written.
-void *monitor_allocate_variable(int device, size_t bytes, size_t alignment, const char *name);
-
 } // namespace gpusim

@@ -163,6 +163,8 @@ TP_API tp_status tp_plan_parse(const char *text, tp_plan **out);
  *     end one together, as SEND and RECV do;
  *   - what an op touches has the pieces it works on (piece i of what it reads becomes piece i of what it writes); only GEMM, PULL and REDUCE read peers'
  *     memory, only PUSH and REDUCE write there, between that rank's ENTER and LEAVE;
+ *   - in a pattern whose pieces are slices of columns, OUTPUT is a sum over an owner's slices: an op that begins inside it reads the piece before, too; and a weight
+ *     gradient's pieces are the slices of what the op works on;
  *   - what is written to any buffer is what the pattern says that buffer holds, not only OUTPUT and GRADIENT.
  * Returns TP_OK with proof->proven false when the plan is wrong; errors only for bad arguments and memory. */
 TP_API tp_status tp_plan_verify(const tp_plan *plan, tp_proof *proof);

@@ -65,6 +65,15 @@ inline unsigned grid_of(int64_t items, int64_t items_of_block)
     return static_cast<unsigned>(blocks < MAX_GRID ? blocks : MAX_GRID);
 }
 
+/* Blocks for work on `rows` rows of which each block loops over some: enough to fill the device, with some to balance
+ * it. */
+inline unsigned grid_of_rows(const tpi_stream *stream, int64_t rows)
+{
+    int64_t most = static_cast<int64_t>(tpi_cuda_device_of(stream)->multiprocessors) * 16;
+
+    return static_cast<unsigned>(rows < most ? rows : most);
+}
+
 /* A [rows, groups] index space on blocks of 256 threads, each block a tile of it. A group is the columns of one thread.
  */
 struct Tiles {

@@ -34,6 +34,10 @@ cudaStream_t tpi_cuda_handle(const tpi_stream *stream);
 /* TP_OK, or breaks the context with the op's name and CUDA's words: after each launch, with cudaGetLastError(). */
 tp_status tpi_cuda_check(tpi_stream *stream, cudaError_t error, const char *what);
 
+/* Refuses an op before anything was issued: tpi_refuse of the stream's context. */
+tp_status tpi_cuda_refuse(tpi_stream *stream, tp_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
 /* Device memory for one op: valid until the next op on this stream asks. Grows during warm-up only. */
 tp_status tpi_cuda_workspace(tpi_stream *stream, size_t bytes, void **out);
 

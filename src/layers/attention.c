@@ -67,7 +67,8 @@ static tp_status create_linears(tp_ctx *ctx, tp_attention *layer)
     linear.dropout = desc->output_dropout;
     linear.site = desc->layer << 8 | TPI_SITE_ATTENTION_OUTPUT;
     TPI_TRY(tp_linear_create(ctx, &linear, &layer->proj));
-    return tpi_chain_prepare(layer->qkv, layer->proj, true, &layer->chain);
+    TPI_TRY(tpi_chain_prepare(layer->qkv, layer->proj, true, &layer->chain));
+    return tpi_chain_prepare_backward(layer->proj, layer->qkv, true, &layer->backward);
 }
 
 static tp_status fill(tp_ctx *ctx, const tp_attention_desc *desc, tp_attention *layer)
@@ -291,6 +292,40 @@ tp_status tp_attention_backward_weight(tp_ctx *ctx, const tp_attention *layer, c
     return tp_linear_backward_weight(ctx, layer->qkv, pass, &saved->qkv_input, &delayed->qkv);
 }
 
+/* Attention and rotary embedding backwards between the chain's GEMMs, over all tokens. */
+static tp_status core_gradient(const tpi_chain_backward *call, tpi_stream *stream, tp_range rows)
+{
+    const tp_attention *layer = call->layer;
+    (void)stream; /* the compute stream */
+    (void)rows;
+    return tpi_attention_core_backward(layer->ctx, layer, &call->first.pass, &call->middle, call->saved, &call->core);
+}
+
+/* Both gradients of both layers in one plan. */
+static tp_status backward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tp_attention_saved *saved)
+{
+    tpi_chain_backward call;
+    TPI_TRY(tpi_chain_begin_backward(ctx, layer->proj, layer->qkv, pass, &call));
+    TPI_TRY(tpi_scratch_tensor(ctx, layer->desc.dtype, pass->tokens, layer->q_width, &call.middle));
+    TPI_TRY(tpi_scratch_tensor(ctx, layer->desc.dtype, pass->tokens, layer->q_width + 2 * layer->kv_width, &call.core));
+    call.compute = core_gradient;
+    call.row_input = saved->core;
+    call.column_input = saved->qkv_input.x;
+    call.layer = layer;
+    call.saved = saved;
+    return tpi_chain_run_backward(&call, &layer->backward, io);
+}
+
+static tp_status backward_in_turn(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tp_attention_saved *saved)
+{
+    tp_attention_delayed delayed = {.bytes = tp_attention_delayed_bytes(layer, pass)};
+    TPI_TRY(tpi_scratch(ctx, delayed.bytes, &delayed.memory));
+    TPI_TRY(backward_to_qkv(ctx, layer, pass, io->in, saved, &delayed));
+    tp_io qkv = {.in = delayed.dqkv, .out = io->out, .residual = io->residual};
+    TPI_TRY(tp_linear_backward(ctx, layer->qkv, pass, &qkv, &saved->qkv_input));
+    return tp_linear_backward_weight(ctx, layer->proj, pass, &saved->proj_input, &delayed.proj);
+}
+
 tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tp_attention_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
@@ -298,16 +333,9 @@ tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_backward: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    bool chain = tpi_chain_runs_backward(layer->proj, layer->qkv, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_attention_delayed delayed = {.bytes = tp_attention_delayed_bytes(layer, &resolved)};
-    tp_status status = tpi_scratch(ctx, delayed.bytes, &delayed.memory);
-    if (status == TP_OK)
-        status = backward_to_qkv(ctx, layer, &resolved, io->in, saved, &delayed);
-    tp_io qkv = {.in = delayed.dqkv, .out = io->out, .residual = io->residual};
-    if (status == TP_OK)
-        status = tp_linear_backward(ctx, layer->qkv, &resolved, &qkv, &saved->qkv_input);
-    if (status == TP_OK)
-        status = tp_linear_backward_weight(ctx, layer->proj, &resolved, &saved->proj_input, &delayed.proj);
+    tp_status status = chain ? backward_chain(ctx, layer, &resolved, io, saved) : backward_in_turn(ctx, layer, &resolved, io, saved);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

@@ -26,7 +26,7 @@ struct tp_attention {
     tp_attention_desc desc;
     char name[TP_PARAM_NAME];
     tp_linear *qkv, *proj;
-    tpi_site chain; /* forward; empty: one after the other */
+    tpi_site chain, backward; /* both layers in one plan; empty: one after the other */
     tpi_head_map map;
     int64_t q_width, kv_width; /* features of this rank: q, and k or v */
 };

@@ -36,9 +36,9 @@ typedef struct tpi_chain_backward {
 } tpi_chain_backward;
 
 /* None where there is nothing to overlap. */
-tp_status tpi_chain_prepare_backward(const tp_linear *row, const tp_linear *column, tpi_site *out);
-/* Whether both layers' weights have gradients. */
-bool tpi_chain_has_gradients(const tp_linear *row, const tp_linear *column);
+tp_status tpi_chain_prepare_backward(const tp_linear *row, const tp_linear *column, bool whole_core, tpi_site *out);
+/* Whether a backward call for everything runs the plan: there is one, both layers' weights have gradients, and dx is wanted. */
+bool tpi_chain_runs_backward(const tp_linear *row, const tp_linear *column, const tpi_site *site, const tp_pass *pass, const tp_io *io);
 tp_status tpi_chain_begin_backward(tp_ctx *ctx, const tp_linear *row, const tp_linear *column, const tp_pass *pass, tpi_chain_backward *call);
 tp_status tpi_chain_run_backward(tpi_chain_backward *call, const tpi_site *site, const tp_io *io);
 

@@ -1,18 +1,22 @@
 #include "layers/chain.h"
 
-bool tpi_chain_has_gradients(const tp_linear *row, const tp_linear *column)
+bool tpi_chain_runs_backward(const tp_linear *row, const tp_linear *column, const tpi_site *site, const tp_pass *pass, const tp_io *io)
 {
-    return row->weight->grad.data != NULL && column->weight->grad.data != NULL;
+    bool gradients = row->weight->grad.data != NULL && column->weight->grad.data != NULL;
+    return tpi_site_at(site, pass->tokens) != NULL && gradients && !tp_tensor_is_none(io->out);
 }
 
-tp_status tpi_chain_prepare_backward(const tp_linear *row, const tp_linear *column, tpi_site *out)
+tp_status tpi_chain_prepare_backward(const tp_linear *row, const tp_linear *column, bool whole_core, tpi_site *out)
 {
     *out = (tpi_site){NULL, NULL};
     int64_t ranks = row->ranks;
     if (ranks == 1 || row->desc.overlap == TP_OVERLAP_NONE)
         return TP_OK;
+    bool split = row->gather_gradient;
+    tp_pattern piecewise = split ? TP_PATTERN_CHAIN_BACKWARD : TP_PATTERN_CHAIN_BACKWARD_REDUCE;
+    tp_pattern whole = split ? TP_PATTERN_CHAIN_CORE_BACKWARD : TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
     const tp_plan_desc plan = {.algorithm = row->desc.overlap,
-                               .pattern = row->gather_gradient ? TP_PATTERN_CHAIN_BACKWARD : TP_PATTERN_CHAIN_BACKWARD_REDUCE,
+                               .pattern = whole_core ? whole : piecewise,
                                .ranks = row->ranks,
                                .chunks = row->desc.chunks};
     const tp_overlap_shape shape = {.dtype = row->desc.dtype,

@@ -70,7 +70,7 @@ static tp_status create_linears(tp_ctx *ctx, tp_mlp *layer)
     TPI_TRY(tp_linear_create(ctx, &linear, &layer->down));
     layer->ffn_local = tp_linear_local_features(layer->down);
     TPI_TRY(tpi_chain_prepare(layer->up, layer->down, false, &layer->chain));
-    return tpi_chain_prepare_backward(layer->down, layer->up, &layer->backward);
+    return tpi_chain_prepare_backward(layer->down, layer->up, false, &layer->backward);
 }
 
 tp_status tp_mlp_create(tp_ctx *ctx, const tp_mlp_desc *desc, tp_mlp **out)
@@ -364,8 +364,7 @@ tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     tp_pass resolved;
     tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
-    bool planned = tpi_site_at(&layer->backward, resolved.tokens) != NULL && tpi_chain_has_gradients(layer->down, layer->up);
-    bool chain = planned && !tp_tensor_is_none(io->out);
+    bool chain = tpi_chain_runs_backward(layer->down, layer->up, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = chain ? backward_chain(ctx, layer, &resolved, io, saved) : backward_in_turn(ctx, layer, &resolved, io, saved);
     tpi_arena_release(&ctx->scratch, mark);

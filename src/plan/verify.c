@@ -56,18 +56,22 @@ static bool check_header(tpi_verifier *v)
 static tp_status allocate_ops(tpi_verifier *v)
 {
     size_t ops = (size_t)v->ops;
-    v->rank = calloc(7 * ops + 1, sizeof *v->rank);
-    if (v->rank == NULL)
+    v->op = malloc(ops * (sizeof *v->op + 8 * sizeof *v->rank) + 1);
+    if (v->op == NULL)
         return tpi_message(TP_ERR_MEMORY, "plan verify: out of memory for %d ops", v->ops);
-    v->place = v->rank + ops;
+    v->rank = (int *)(v->op + ops);
+    v->lane = v->rank + ops;
+    v->place = v->lane + ops;
     v->before = v->place + ops;
     v->meets = v->before + ops;
     v->node = v->meets + ops;
     v->head = v->node + ops;
     v->order = v->head + ops;
     for (int rank = 0; rank < v->plan->ranks; rank++)
-        for (int op = v->first[rank]; op < v->first[rank + 1]; op++)
+        for (int op = v->first[rank]; op < v->first[rank + 1]; op++) {
+            v->op[op] = &v->plan->rank[rank].op[op - v->first[rank]];
             v->rank[op] = rank;
+        }
     return TP_OK;
 }
 
@@ -139,7 +143,7 @@ tp_status tp_plan_verify(const tp_plan *plan, tp_proof *proof)
     *proof = (tp_proof){.rank = -1, .op = -1};
     tpi_verifier v = {.plan = plan, .proof = proof};
     tp_status status = prove(&v);
-    free(v.rank);
+    free(v.op);
     free(v.clock);
     free(v.cell);
     free(v.reader);

@@ -26,7 +26,9 @@ typedef struct tpi_verifier {
     int ops, lanes, pieces;
     int first[TP_PLAN_MAX_RANKS + 1]; /* number of a rank's first op */
     int enter[TP_PLAN_MAX_RANKS], leave[TP_PLAN_MAX_RANKS];
+    const tp_plan_op **op; /* by number */
     int *rank;   /* of each op */
+    int *lane;   /* of each op, numbered through all ranks */
     int *place;  /* of each op in its lane */
     int *before; /* the op before it in its lane, or -1 */
     int *meets;  /* SEND, RECV, COLLECTIVE: the next op that meets it, in rank order (SEND: its RECV), or -1 */
@@ -59,19 +61,14 @@ bool tpi_verify_fault(tpi_verifier *v, tp_fault fault, int op, const char *forma
 
 static inline const tp_plan_op *tpi_verify_op(const tpi_verifier *v, int op)
 {
-    return &v->plan->rank[v->rank[op]].op[op - v->first[v->rank[op]]];
-}
-
-static inline int tpi_verify_lane(const tpi_verifier *v, int op)
-{
-    return v->rank[op] * TP_LANES + (int)tpi_verify_op(v, op)->lane;
+    return v->op[op];
 }
 
 /* Whether `a` is finished before `b` begins, in every run. */
 static inline bool tpi_verify_before(const tpi_verifier *v, int a, int b)
 {
     return v->node[a] != v->node[b] &&
-           v->clock[(size_t)v->node[b] * (size_t)v->lanes + (size_t)tpi_verify_lane(v, a)] > v->place[a];
+           v->clock[(size_t)v->node[b] * (size_t)v->lanes + (size_t)v->lane[a]] > v->place[a];
 }
 
 /* Where in `gradient` and `accumulated`. */

@@ -104,6 +104,7 @@ static bool meet_collectives(tpi_verifier *v, tp_lane lane)
 bool tpi_verify_meetings(tpi_verifier *v)
 {
     for (int op = 0; op < v->ops; op++) {
+        v->lane[op] = v->rank[op] * TP_LANES + (int)tpi_verify_op(v, op)->lane;
         v->node[op] = op; /* for now: the first op that it meets */
         v->meets[op] = -1;
     }
@@ -177,41 +178,51 @@ typedef struct graph {
     int *begin;   /* of each node: its first edge */
     int *missing; /* of each node: edges to it from nodes that have no place in the order yet */
     int *to;
+    int *from; /* of each edge as it was found: its two nodes */
+    int *into;
     size_t edges;
 } graph;
+
+/* Enters an edge from each cause of each op. */
+static void find_edges(tpi_verifier *v, graph *g)
+{
+    for (int op = 0; op < v->ops; op++) {
+        causes c = causes_of(v, g->blocker, op);
+        int node = v->node[op];
+        for (int cause = next_cause(&c); cause >= 0; cause = next_cause(&c)) {
+            g->from[g->edges] = v->node[cause];
+            g->into[g->edges++] = node;
+            g->begin[v->node[cause]]++;
+            g->missing[node]++;
+        }
+    }
+}
 
 static tp_status graph_create(tpi_verifier *v, graph *g)
 {
     size_t ops = (size_t)v->ops, nodes = (size_t)v->nodes;
-    g->blocker = calloc(ops + 2 * nodes + 2, sizeof *g->blocker);
+    for (int op = 0; op < v->ops; op++)
+        v->proof->waits += tpi_verify_op(v, op)->waits;
+    size_t most = (size_t)v->proof->waits + 2 * ops; /* edges */
+    g->blocker = malloc((ops + 2 * nodes + 2 + 3 * most) * sizeof *g->blocker);
     if (g->blocker == NULL)
         return tpi_message(TP_ERR_MEMORY, "plan verify: out of memory for %d ops", v->ops);
     g->begin = g->blocker + ops;
     g->missing = g->begin + nodes + 1;
+    g->to = g->missing + nodes + 1;
+    g->from = g->to + most;
+    g->into = g->from + most;
+    memset(g->begin, 0, (2 * nodes + 2) * sizeof *g->begin);
     find_lanes(v, g->blocker);
-    for (int op = 0; op < v->ops; op++) {
-        causes c = causes_of(v, g->blocker, op);
-        for (int cause = next_cause(&c); cause >= 0; cause = next_cause(&c)) {
-            g->begin[v->node[cause]]++;
-            g->missing[v->node[op]]++;
-            g->edges++;
-        }
-        v->proof->waits += tpi_verify_op(v, op)->waits;
-    }
+    find_edges(v, g);
     v->proof->edges = (int)g->edges;
-    g->to = calloc(g->edges + 1, sizeof *g->to);
-    if (g->to == NULL)
-        return tpi_message(TP_ERR_MEMORY, "plan verify: out of memory for %zu edges", g->edges);
     int end = 0;
     for (int node = 0; node <= v->nodes; node++) { /* ends for now; filling from the back makes them beginnings */
         end += node < v->nodes ? g->begin[node] : 0;
         g->begin[node] = end;
     }
-    for (int op = v->ops - 1; op >= 0; op--) {
-        causes c = causes_of(v, g->blocker, op);
-        for (int cause = next_cause(&c); cause >= 0; cause = next_cause(&c))
-            g->to[--g->begin[v->node[cause]]] = v->node[op];
-    }
+    for (size_t edge = g->edges; edge-- > 0;)
+        g->to[--g->begin[g->from[edge]]] = g->into[edge];
     return TP_OK;
 }
 
@@ -294,7 +305,7 @@ static void fill_clocks(tpi_verifier *v)
                 join(v, clock, v->first[o->wait[w].rank] + o->wait[w].op);
         }
         for (int op = v->head[node]; op >= 0; op = v->meets[op])
-            clock[tpi_verify_lane(v, op)] = v->place[op] + 1;
+            clock[v->lane[op]] = v->place[op] + 1;
     }
 }
 
@@ -336,7 +347,7 @@ static bool check_overtaking(tpi_verifier *v)
 
 tp_status tpi_verify_order(tpi_verifier *v)
 {
-    graph g = {NULL, NULL, NULL, NULL, 0};
+    graph g = {.edges = 0};
     tp_status status = graph_create(v, &g);
     if (status == TP_OK && sort_nodes(v, &g) < v->nodes)
         report_circle(v, &g);
@@ -345,6 +356,5 @@ tp_status tpi_verify_order(tpi_verifier *v)
         check_overtaking(v);
     }
     free(g.blocker);
-    free(g.to);
     return status;
 }

@@ -18,11 +18,14 @@ Test(overlap, hidden)
 
 Test(overlap, bound)
 {
-    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_PULL, 2), 0.75);
-    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_RING, 8), 0.9375);
-    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_NONE, 8)));
-    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_DIRECT, 8)));
-    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_PULL, 0)));
+    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2), 0.75);
+    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_RING, TP_PATTERN_GEMM_SCATTER, 8), 0.9375);
+    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 8), 0.875);
+    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 16), 0.953125);
+    cr_assert_eq(bench_hidden_bound(TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 4), 1);
+    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_NONE, TP_PATTERN_CHAIN, 8)));
+    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 8)));
+    cr_assert(isnan(bench_hidden_bound(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 0)));
 }
 
 Test(overlap, chunks_are_those_of_the_plan)

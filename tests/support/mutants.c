@@ -14,6 +14,7 @@ struct tpt_mutator {
     tp_wait *wait;
     tp_region *region;
     int waits; /* of wait, in use */
+    const tpt_mutant *last; /* what copy is; NULL: more of it than one op differs from the plan */
 };
 
 static const char *const words[TPT_MUTATIONS] = {
@@ -198,6 +199,30 @@ static void copy_plan(tpt_mutator *m)
     }
 }
 
+/* After a mutation of one op alone. */
+static void restore_op(const tpt_mutator *m, int rank, int i)
+{
+    tp_plan_op *op = &m->copy.rank[rank].op[i];
+    const tp_plan_op *original = &m->plan->rank[rank].op[i];
+    tp_wait *wait = op->wait;
+    tp_region *read = op->read, *write = op->write;
+    *op = *original;
+    op->wait = wait;
+    op->read = read;
+    op->write = write;
+    for (int w = 0; w < op->waits; w++)
+        op->wait[w] = original->wait[w];
+    for (int r = 0; r < op->reads; r++)
+        op->read[r] = original->read[r];
+    for (int w = 0; w < op->writes; w++)
+        op->write[w] = original->write[w];
+}
+
+static bool is_local(tpt_mutation mutation)
+{
+    return mutation != TPT_OP_DROPPED && mutation != TPT_OP_DOUBLED && mutation != TPT_OPS_SWAPPED;
+}
+
 static void remove_wait(tp_plan_op *op, int w)
 {
     for (int later = w + 1; later < op->waits; later++)
@@ -322,7 +347,11 @@ static void change_memory(const tpt_mutator *m, tp_region *region, int value)
 const tp_plan *tpt_mutator_plan(tpt_mutator *m, int index)
 {
     const tpt_mutant *mutant = &m->list[index];
-    copy_plan(m);
+    if (m->last != NULL)
+        restore_op(m, m->last->rank, m->last->op);
+    else
+        copy_plan(m);
+    m->last = is_local(mutant->mutation) ? mutant : NULL;
     tp_plan_op *op = &m->copy.rank[mutant->rank].op[mutant->op];
     int which = mutant->which, value = mutant->value;
     tp_region *region = op->reads + op->writes > 0 ? region_of(op, which) : NULL;

@@ -3,6 +3,7 @@
 #include "lanes.h"
 #include "module.h"
 #include "program.h"
+#include "report.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -290,8 +291,7 @@ cudaError_t check_launch(const Launch &launch, const Program &program)
     size_t threads = static_cast<size_t>(launch.block.x) * launch.block.y * launch.block.z;
     size_t blocks = static_cast<size_t>(launch.grid.x) * launch.grid.y * launch.grid.z;
     if (!program.error.empty()) {
-        std::string text = program.name + ": " + program.error;
-        monitor_report(GPUSIM_UNSUPPORTED, text.c_str());
+        report(GPUSIM_UNSUPPORTED, "%s: %s", program.name.c_str(), program.error.c_str());
         return cudaErrorLaunchFailure;
     }
     if (threads == 0 || threads > 1024 || blocks == 0 || blocks > UINT32_MAX) {

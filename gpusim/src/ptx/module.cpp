@@ -136,14 +136,12 @@ void *variable_address(Module *module, std::string_view name, int device)
     void *&storage = found->second.storage[device];
     if (!storage) {
         const Variable &variable = *found->second.declaration;
-        module->names.push_back(std::string(name));
-        size_t bytes = variable.bytes() ? variable.bytes() : 1;
-        storage = monitor_allocate_variable(device, bytes, variable.align(), module->names.back().c_str());
-        memset(storage, 0, bytes);
+        std::vector<unsigned char> image(variable.bytes());
         size_t element = 0;
         for (const Operand &operand : variable.initial) {
-            store_initial(module, variable, operand, device, static_cast<unsigned char *>(storage), &element);
+            store_initial(module, variable, operand, device, image.data(), &element);
         }
+        storage = monitor_variable(device, image.size(), image.data());
     }
     return storage;
 }

@@ -3,6 +3,7 @@
 #include "gpusim/gpusim.h"
 #include "lanes.h"
 #include "program.h"
+#include "report.h"
 
 #include <climits>
 #include <cstdarg>
@@ -262,15 +263,14 @@ void fault(Warp &warp, const Instruction &in, int lane, cudaError_t error, int k
         return;
     }
     grid.fault = error;
-    char what[1024], text[1536];
+    char what[1024];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    snprintf(text, sizeof text, "%s: %s, at %s:%d (PTX line %d), block %u thread %u", grid.program->name.c_str(), what,
-             in.site ? in.site->file : "?", in.site ? in.site->line : 0, in.site ? in.site->ptx_line : 0, warp.block->index,
-             warp.index * 32 + static_cast<uint32_t>(lane));
-    monitor_report(kind, text);
+    report(static_cast<gpusim_report_kind>(kind), "%s: %s, at %s:%d (PTX line %d), block %u thread %u", grid.program->name.c_str(), what,
+           in.site ? in.site->file : "?", in.site ? in.site->line : 0, in.site ? in.site->ptx_line : 0, warp.block->index,
+           warp.index * 32 + static_cast<uint32_t>(lane));
 }
 
 } // namespace gpusim::ptx

@@ -1,0 +1,164 @@
+/* Embedding rows and their gradient in token order: the CPU's bits. */
+#include "cuda/cuda_support.h"
+
+typedef struct embedding_case {
+    int64_t rows, cols, first_id, table_rows, vocabulary, sequences;
+    const int64_t *offsets;
+    tp_dtype table_dtype, out_dtype;
+    bool ids;
+    int same; /* how many different ids at most; 0: any */
+} embedding_case;
+
+static tpt_pair make_ids(tpt_sides *sides, const embedding_case *test)
+{
+    int32_t *ids = tpt_array(TP_DTYPE_I32, test->rows);
+    uint64_t state = 12345;
+    tpt_pair pair;
+
+    for (int64_t row = 0; row < test->rows; row++) {
+        state = state * 6364136223846793005u + 1442695040888963407u;
+        ids[row] = (int32_t)((state >> 33) % (uint64_t)(test->same ? test->same : test->vocabulary));
+    }
+    pair = tpt_pair_array(sides, ids, TP_DTYPE_I32, test->rows);
+    free(ids);
+    return pair;
+}
+
+static void check_embedding(tpt_sides *sides, const embedding_case *test)
+{
+    tpi_embedding_args args = {.rows = test->rows,
+                               .cols = test->cols,
+                               .offsets = test->offsets,
+                               .sequences = test->sequences,
+                               .table_dtype = test->table_dtype,
+                               .first_id = test->first_id,
+                               .table_rows = test->table_rows,
+                               .vocabulary = test->vocabulary,
+                               .out_dtype = test->out_dtype};
+    tpi_embedding_grad_args grad = {.rows = test->rows,
+                                    .cols = test->cols,
+                                    .offsets = test->offsets,
+                                    .sequences = test->sequences,
+                                    .dy_dtype = test->out_dtype,
+                                    .first_id = test->first_id,
+                                    .table_rows = test->table_rows};
+    tpt_pair ids = make_ids(sides, test), table, out, dy, table_grad;
+
+    table = tpt_pair_normal(sides, args.table_dtype, args.table_rows * args.cols, 1, 1);
+    out = tpt_pair_array(sides, NULL, args.out_dtype, args.rows * args.cols);
+    dy = tpt_pair_normal(sides, grad.dy_dtype, args.rows * args.cols, 2, 1);
+    table_grad = tpt_pair_normal(sides, TP_DTYPE_F32, args.table_rows * args.cols, 3, 1);
+    for (int side = 0; side < TPT_SIDES; side++) {
+        args.ids = grad.ids = test->ids ? (int32_t *)(void *)ids.at[side] : NULL;
+        args.table = table.at[side];
+        args.out = out.at[side];
+        grad.dy = dy.at[side];
+        grad.grad = (float *)(void *)table_grad.at[side];
+        TPT_ISSUE(sides, side, tpi_embedding, &args);
+        TPT_ISSUE(sides, side, tpi_embedding_grad, &grad);
+    }
+    tpt_pair_same(sides, "out", &out, args.out_dtype);
+    tpt_pair_same(sides, "grad", &table_grad, TP_DTYPE_F32);
+    tpt_sides_reset(sides);
+}
+
+Test(cuda_embedding, ids)
+{
+    static const int64_t shapes[][5] = {/* rows, cols, first_id, table_rows, vocabulary */
+                                        {0, 4, 0, 5, 5},    {3, 0, 0, 5, 5},          {1, 1, 0, 1, 1},
+                                        {7, 8, 0, 0, 5},    {40, 24, 3, 9, 20},       {257, 5, 0, 300, 300},
+                                        {33, 160, 7, 2, 9}, {5000, 3, 100, 700, 1000}};
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int d = 0; d < 3; d++) {
+            embedding_case test = {.rows = shapes[s][0],
+                                   .cols = shapes[s][1],
+                                   .first_id = shapes[s][2],
+                                   .table_rows = shapes[s][3],
+                                   .vocabulary = shapes[s][4],
+                                   .ids = true};
+
+            if (test.rows > 1000 && d > 0)
+                continue;
+            test.table_dtype = tpt_floats[d];
+            test.out_dtype = s % 2 ? TP_DTYPE_F32 : tpt_floats[d];
+            test.same = d == 1 && s > 3 ? 2 : 0;
+            check_embedding(&sides, &test);
+        }
+    tpt_sides_close(&sides);
+}
+
+Test(cuda_embedding, positions)
+{
+    static const int64_t packed[] = {0, 5, 5, 6, 13};
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (int mode = 0; mode < 3; mode++)
+        for (int d = 0; d < 3; d++) {
+            embedding_case test = {.rows = mode == 2 ? 13 : 12,
+                                   .cols = 16 + d,
+                                   .table_rows = 6,
+                                   .first_id = d,
+                                   .vocabulary = 13,
+                                   .sequences = mode == 1 ? 3 : 4};
+
+            if (mode == 0)
+                test.sequences = 0;
+            test.offsets = mode == 2 ? packed : NULL;
+            test.table_dtype = test.out_dtype = tpt_floats[d];
+            check_embedding(&sides, &test);
+        }
+    tpt_sides_close(&sides);
+}
+
+static void expect_fault(int32_t bad, const char *words)
+{
+    tpt_sides sides;
+    int32_t ids[5] = {0, 1, bad, 2, 3};
+    tpi_embedding_args args = {
+        .rows = 5, .cols = 8, .table_dtype = TP_DTYPE_F32, .table_rows = 4, .vocabulary = 4, .out_dtype = TP_DTYPE_F32};
+    tpt_pair pair, table, out;
+
+    tpt_sides_open(&sides);
+    pair = tpt_pair_of(&sides, ids, sizeof ids);
+    table = tpt_pair_normal(&sides, TP_DTYPE_F32, 4 * 8, 1, 1);
+    out = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, 5 * 8);
+    args.ids = (int32_t *)(void *)pair.at[TPT_GPU];
+    args.table = table.at[TPT_GPU];
+    args.out = out.at[TPT_GPU];
+    TPT_ISSUE(&sides, TPT_GPU, tpi_embedding, &args);
+    cr_assert_eq(tp_ctx_synchronize(sides.ctx[TPT_GPU]), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_ctx_message(sides.ctx[TPT_GPU]), words), "%s", tp_ctx_message(sides.ctx[TPT_GPU]));
+    cr_assert_eq(tpt_simulator_reports(), 0);
+    for (int side = 0; side < TPT_SIDES; side++) {
+        for (int i = 0; i < sides.pairs; i++)
+            tp_ctx_release(sides.ctx[side], TP_MEMORY_OTHER, sides.pair[i].at[side], sides.pair[i].bytes);
+        tp_ctx_destroy(sides.ctx[side]);
+    }
+}
+
+Test(cuda_embedding, wrong_ids)
+{
+    expect_fault(4, "id 4 of row 2 is outside [0, 4)");
+    expect_fault(-1, "id -1 of row 2 is outside [0, 4)");
+}
+
+Test(cuda_embedding, wrong_positions)
+{
+    tpt_sides sides;
+    tpi_embedding_args args = {
+        .rows = 5, .cols = 8, .table_dtype = TP_DTYPE_F32, .table_rows = 4, .vocabulary = 4, .out_dtype = TP_DTYPE_F32};
+    tpt_pair table, out;
+
+    tpt_sides_open(&sides);
+    table = tpt_pair_normal(&sides, TP_DTYPE_F32, 4 * 8, 1, 1);
+    out = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, 5 * 8);
+    args.table = table.at[TPT_GPU];
+    args.out = out.at[TPT_GPU];
+    cr_assert_eq(tpi_embedding(sides.ctx[TPT_GPU]->compute, &args), TP_ERR_ARGUMENT);
+    cr_assert_str_eq(tp_ctx_message(sides.ctx[TPT_GPU]), "position 4 of row 4 is outside [0, 4)");
+    tpt_sides_close(&sides);
+}

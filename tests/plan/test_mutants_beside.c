@@ -1,0 +1,14 @@
+/* The other half of test_mutants.c. */
+#include <criterion/criterion.h>
+
+#include "support/mutant_trials.h"
+
+Test(mutants, ring)
+{
+    tpt_try_all_mutants(TP_OVERLAP_RING);
+}
+
+Test(mutants, direct)
+{
+    tpt_try_all_mutants(TP_OVERLAP_DIRECT);
+}
