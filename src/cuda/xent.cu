@@ -166,6 +166,8 @@ __global__ void __launch_bounds__(32 * TPI_MAX_BLOCKS) xent_sums(const __grid_co
             exps[block] = exp_total;
             raw[block] = raw_total;
         }
+        if (static_cast<int>(threadIdx.x) >= view.order.blocks && threadIdx.x < TPI_MAX_BLOCKS)
+            exps[threadIdx.x] = raw[threadIdx.x] = 0; /* all eight are read */
         __syncthreads();
         if (threadIdx.x == 0) {
             check_target(view, row);
