@@ -54,6 +54,7 @@ tp_status tpi_cuda_poll(tp_ctx *ctx, tpi_cuda_query query, void *object, const c
         cudaError_t error = query(object);
         if (error != cudaErrorNotReady)
             return tpi_cuda_call(ctx, error, what);
+        (void)cudaGetLastError(); /* "not ready" stays the last error until asked for: the check of the next launch must not find it */
         if (poll < QUICK_POLLS)
             continue;
         if (now() > deadline)
