@@ -28,6 +28,7 @@ typedef struct attention_case {
     int64_t window;
     float dropout;
     double deviation; /* of q and k; 0: 1 */
+    tp_dtype weights; /* what probabilities and dS are rounded to for products; 0: f32 */
 } attention_case;
 
 /* Arrays have rows longer than they must be, filled with what must stay. */
@@ -298,6 +299,7 @@ static inline void reference_query(const attention_data *data, attention_referen
     const attention_case *shape = &data->shape;
     const int64_t first = data->offsets[sequence], length = data->offsets[sequence + 1] - first, d = shape->head_dim;
     const int64_t at = ((first + query) * shape->heads + head) * d, rows = data->args.forward.rows;
+    const tp_dtype weights = shape->weights != TP_DTYPE_INVALID ? shape->weights : TP_DTYPE_F32;
     const double error = reference_scores(data, r, sequence, query, head), scale = data->args.forward.scale;
     double delta = 0, delta_bound = 0, magnitude;
     for (int64_t c = 0; c < d; c++) {
@@ -329,9 +331,9 @@ static inline void reference_query(const attention_data *data, attention_referen
                 scale * fabs(key[c]) * (ds_bound + tpt_tolerance(shape->dtype, length + 2, fabs(ds)));
             dk[c] += scale * ds * q;
             bound_dk[c] +=
-                scale * fabs(q) * (ds_bound + tpt_tolerance(TP_DTYPE_F32, length * shape->heads + 2, fabs(ds)));
+                scale * fabs(q) * (ds_bound + tpt_tolerance(weights, length * shape->heads + 2, fabs(ds)));
             dv[c] += p * kept * dout;
-            bound_dv[c] += kept * fabs(dout) * p * (error + tpt_tolerance(TP_DTYPE_F32, length * shape->heads + 2, 1));
+            bound_dv[c] += kept * fabs(dout) * p * (error + tpt_tolerance(weights, length * shape->heads + 2, 1));
         }
     }
 }
