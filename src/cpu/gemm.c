@@ -6,6 +6,7 @@
  * blocks of rows, else there is one large block. A tile runs the whole inner dimension at once; only very long ones are
  * cut into chunks, between which the unfinished chain and tree of a tile wait in memory. No cut changes a bit. */
 #include "cpu/gemm.h"
+#include "cpu/simd.h"
 
 #include <string.h>
 
@@ -283,9 +284,30 @@ static tp_status reserve(gemm_job *job)
     return tpi_cpu_reserve(job->ctx, (size_t)floats * sizeof(float));
 }
 
+/* One row's sum where there are no columns, so that nothing is packed. */
+static void sum_row(void *arg, int64_t row, int worker)
+{
+    const tpi_gemm_args *args = arg;
+    const tpi_operand *a = &args->a;
+    float sum = args->row_sums[row];
+    (void)worker;
+    for (int64_t k = 0; k < args->inner; k++) {
+        const void *element = tpi_element(a->data, a->dtype, row * a->outer_stride + k * a->inner_stride);
+        float first[TPI_LANES] __attribute__((aligned(64)));
+        vf_store(first, vf_load_any(element, a->dtype, 1));
+        sum += first[0];
+    }
+    args->row_sums[row] = sum;
+}
+
 tp_status CPU(gemm)(tp_ctx *ctx, const void *task)
 {
     const tpi_gemm_args *args = task;
+    if (args->cols == 0 && args->row_sums != NULL) {
+        tpi_gemm_args copy = *args;
+        tpi_cpu_parallel(ctx, args->rows, sum_row, &copy);
+        return TP_OK;
+    }
     if (args->rows == 0 || args->cols == 0 || (args->accumulate && args->inner == 0))
         return TP_OK;
     gemm_job job = {.ctx = ctx,

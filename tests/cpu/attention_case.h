@@ -292,6 +292,12 @@ static inline double reference_scores(const attention_data *data, attention_refe
     return 2 * error + tpt_tolerance(TP_DTYPE_F32, length, fabs(lse) + 1);
 }
 
+/* Rounding to f16 also adds up to half its smallest subnormal, which matters for weights next to zero. */
+static inline double weight_floor(const attention_case *shape)
+{
+    return shape->weights == TP_DTYPE_F16 ? 0x1p-25 / (1 - (double)shape->dropout) : 0;
+}
+
 /* Everything of one query and head. */
 static inline void reference_query(const attention_data *data, attention_reference *r, int64_t sequence, int64_t query,
                                    int64_t head)
@@ -303,15 +309,16 @@ static inline void reference_query(const attention_data *data, attention_referen
     const double error = reference_scores(data, r, sequence, query, head), scale = data->args.forward.scale;
     double delta = 0, delta_bound = 0, magnitude;
     for (int64_t c = 0; c < d; c++) {
-        double sum = 0, size = 0;
+        double sum = 0, size = 0, floor_sum = 0;
         for (int64_t j = 0; j < length; j++) {
             const double value = r->v[((first + j) * shape->kv_heads + shape->kv_of_head[head]) * d + c];
             const double weight = r->row[j] * case_kept(data, first + query, head, j);
             sum += weight * value;
             size += weight * fabs(value);
+            floor_sum += weight_floor(shape) * fabs(value);
         }
         r->out[at + c] = sum;
-        r->bound_out[at + c] = error * size + tpt_tolerance(shape->dtype, length + 2, size);
+        r->bound_out[at + c] = error * size + tpt_tolerance(shape->dtype, length + 2, size) + floor_sum;
         delta += r->dout[at + c] * sum;
         delta_bound += fabs(r->dout[at + c]) * (r->bound_out[at + c] + tpt_tolerance(TP_DTYPE_F32, d, fabs(sum)));
     }
@@ -320,8 +327,9 @@ static inline void reference_query(const attention_data *data, attention_referen
         const double *value = r->v + ((first + j) * shape->kv_heads + shape->kv_of_head[head]) * d;
         const double p = r->row[j], kept = case_kept(data, first + query, head, j);
         const double dp = kept * dot(r->dout + at, value, d, &magnitude), ds = p * (dp - delta);
+        const double least = weight_floor(shape);
         const double ds_bound =
-            p * (error * fabs(dp - delta) + tpt_tolerance(TP_DTYPE_F32, d + 2, kept * magnitude) + delta_bound);
+            least + p * (error * fabs(dp - delta) + tpt_tolerance(TP_DTYPE_F32, d + 2, kept * magnitude) + delta_bound);
         double *dk = r->dk + (shape->slot_of_head[head] * rows + first + j) * d, *bound_dk = r->bound_dk + (dk - r->dk);
         double *dv = r->dv + (dk - r->dk), *bound_dv = r->bound_dv + (dk - r->dk);
         for (int64_t c = 0; c < d; c++) {
@@ -333,7 +341,7 @@ static inline void reference_query(const attention_data *data, attention_referen
             bound_dk[c] +=
                 scale * fabs(q) * (ds_bound + tpt_tolerance(weights, length * shape->heads + 2, fabs(ds)));
             dv[c] += p * kept * dout;
-            bound_dv[c] += kept * fabs(dout) * p * (error + tpt_tolerance(weights, length * shape->heads + 2, 1));
+            bound_dv[c] += fabs(dout) * (least + kept * p * (error + tpt_tolerance(weights, length * shape->heads + 2, 1)));
         }
     }
 }
