@@ -58,12 +58,24 @@ void BlockOrder::fence(const Place &place)
 {
     Block &block = block_[place.block];
     const uint32_t warp = 1u << (place.thread / 32);
-    if (block.fenced.epoch != place.epoch)
+    if (block.fenced.epoch != place.epoch) {
+        block.fenced_before = block.fenced;
         block.fenced = Mark{place.epoch, 0};
+    }
     if (!(block.fenced.warps & warp)) {
         block.fenced.warps |= warp;
         block.version++;
     }
+}
+
+// What a warp's atomic write publishes of its block: its own accesses before its fence, and everything before a fence that a
+// block barrier lies between.
+BlockOrder::Mark BlockOrder::fenced_for(const Block &block, const Place &place)
+{
+    const uint32_t warp = 1u << (place.thread / 32);
+    if (block.fenced.epoch != place.epoch)
+        return block.fenced;
+    return block.fenced.warps & warp ? Mark{place.epoch, warp} : block.fenced_before;
 }
 
 void BlockOrder::atomic(const Place &place, uintptr_t address, unsigned flags)
@@ -78,10 +90,11 @@ void BlockOrder::atomic(const Place &place, uintptr_t address, unsigned flags)
         if (join(block.known, location.released))
             block.version++;
     }
-    if (flags & kWrite && block.fenced.epoch && !(location.last_block == place.block && location.last_version == block.version)) {
-        location.last_block = place.block;
+    const uint64_t release = uint64_t(place.epoch) << 32 | place.thread / 32u;
+    if (flags & kWrite && block.fenced.epoch && !(location.last_release == release && location.last_version == block.version)) {
+        location.last_release = release;
         location.last_version = block.version;
-        bool changed = join(location.released, place.block, block.fenced);
+        bool changed = join(location.released, place.block, fenced_for(block, place));
         changed |= join(location.released, block.known);
         if (changed)
             location.version++;

@@ -28,17 +28,18 @@ private:
     using Knowledge = std::unordered_map<uint32_t, Mark>; // by block
     struct Block {
         Knowledge known;
-        Mark fenced;
-        uint64_t version = 0; // of known and fenced
-        uintptr_t last_address = 0;
+        Mark fenced;          // in the latest interval with a fence: by which warps
+        Mark fenced_before;   // in the one before
+        uint64_t version = 0; // of all three
+        uintptr_t last_address = 0; // acquired, in which version
         uint64_t last_version = 0;
     };
     struct Location {
         Knowledge released;
         uint64_t version = 0;
-        uint32_t last_block = 0;
-        uint64_t last_version = 0;
+        uint64_t last_release = 0, last_version = 0; // by which warp, with which version of its block
     };
+    static Mark fenced_for(const Block &block, const Place &place);
     static bool join(Knowledge &into, uint32_t block, const Mark &mark);
     static bool join(Knowledge &into, const Knowledge &from);
 

@@ -217,18 +217,15 @@ MemoryPool *memory_default_pool(int device)
     return &pools[device];
 }
 
-void *monitor_variable(int device, size_t bytes, const void *image)
+void *monitor_allocate_variable(int device, size_t bytes, size_t, const char *)
 {
     Locked lock(machine_lock());
-    Allocation *made = memory_allocate(bytes ? bytes : 1, device, Space::device);
+    Allocation *made = memory_allocate(bytes ? bytes : 1, device, Space::device); // at a page: aligned enough for anything
     if (!made)
         return nullptr;
     made->written_unseen = true; // by the module's loading
     made->permanent = true;
-    const GuardOpen open;
-    void *memory = reinterpret_cast<void *>(made->base);
-    image ? memcpy(memory, image, bytes) : memset(memory, 0, bytes);
-    return memory;
+    return reinterpret_cast<void *>(made->base);
 }
 
 } // namespace gpusim

@@ -113,6 +113,18 @@ void monitor_fence(const Place &place)
     block_order().fence(place);
 }
 
+void monitor_atomic(const Place &place, uintptr_t address, unsigned flags)
+{
+    block_order().begin(current_operation()->id);
+    block_order().note(place);
+    block_order().atomic(place, address, flags);
+}
+
+void monitor_report(int kind, const char *text)
+{
+    report(gpusim_report_kind(kind), "%s", text);
+}
+
 struct SharedShadow {
     size_t bytes;
     ShadowMap cells;

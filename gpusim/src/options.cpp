@@ -1,5 +1,6 @@
 #include "options.h"
 
+#include "ptx.h"
 #include "report.h"
 #include "runtime/runtime.h"
 
@@ -66,6 +67,12 @@ Options &current()
     return chosen;
 }
 
+void clear_counts()
+{
+    counts() = gpusim_counts{};
+    counts().instructions = -int64_t(executed_instructions());
+}
+
 } // namespace
 
 const Options &options()
@@ -117,17 +124,19 @@ extern "C" void gpusim_configure(const gpusim_options *given)
     seed_random(chosen.seed);
     runtime_reset();
     reports_clear();
-    counts() = gpusim_counts{};
+    clear_counts();
 }
 
 extern "C" gpusim_counts gpusim_count(void)
 {
     Locked lock(machine_lock());
-    return counts();
+    gpusim_counts since = counts();
+    since.instructions += int64_t(executed_instructions()); // the machine's own count never goes back
+    return since;
 }
 
 extern "C" void gpusim_clear_counts(void)
 {
     Locked lock(machine_lock());
-    counts() = gpusim_counts{};
+    clear_counts();
 }

@@ -32,9 +32,14 @@ bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, 
 {
     const Block &block = *warp.block;
     const Grid &grid = *block.grid;
+    if (address - reinterpret_cast<uint64_t>(grid.workspace) < sizeof grid.workspace) {
+        if (flags & kAtomic) {
+            monitor_atomic(place_of(warp, lane), address, flags); // how blocks of a cooperative grid wait for each other
+        }
+        return true;
+    }
     if (address - reinterpret_cast<uint64_t>(block.local) < block.local_bytes ||
-        address - reinterpret_cast<uint64_t>(grid.parameters) < grid.parameter_bytes ||
-        address - reinterpret_cast<uint64_t>(grid.workspace) < sizeof grid.workspace) {
+        address - reinterpret_cast<uint64_t>(grid.parameters) < grid.parameter_bytes) {
         return true;
     }
     Place place = place_of(warp, lane);

@@ -174,7 +174,7 @@ cudaError_t cudaFuncGetName(const char **name, const void *host)
     Function *function = function_of(host);
     if (!function)
         return fail(cudaErrorInvalidDeviceFunction);
-    *name = function->name;
+    *name = function->symbol;
     return cudaSuccess;
 }
 

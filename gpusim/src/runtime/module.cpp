@@ -1,6 +1,12 @@
 // What nvcc's host code calls: registration of fat binaries, kernels and variables, and the <<<>>> stack.
 #include "module.h"
 
+#include "../guard.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <cxxabi.h>
+
 namespace gpusim {
 namespace {
 
@@ -39,6 +45,21 @@ struct Configuration {
 };
 thread_local std::vector<Configuration> configurations;
 
+// As the source has it, without parameters.
+std::string readable(const char *mangled)
+{
+    int status = 0;
+    char *text = abi::__cxa_demangle(mangled, nullptr, nullptr, &status);
+    std::string name = text ? text : mangled;
+    free(text);
+    const size_t anonymous = name.find("(anonymous namespace)::");
+    if (anonymous != std::string::npos)
+        name.erase(anonymous, strlen("(anonymous namespace)::"));
+    if (name.compare(0, 5, "void ") == 0)
+        name.erase(0, 5);
+    return name.substr(0, name.find('('));
+}
+
 Module *module_of(Binary &binary)
 {
     if (!binary.loaded) {
@@ -59,7 +80,7 @@ Function *function_of(const void *host)
     if (one.function.kernel)
         return &one.function;
     Module *module = module_of(*one.binary);
-    one.function.kernel = module ? module_kernel(module, one.function.name) : nullptr;
+    one.function.kernel = module ? module_kernel(module, one.function.symbol) : nullptr;
     if (one.function.kernel)
         return &one.function;
     report(GPUSIM_UNSUPPORTED, "kernel %s: %s", one.function.name,
@@ -103,7 +124,8 @@ void __cudaRegisterFunction(void **handle, const char *host, char *, const char 
     Locked lock(machine_lock());
     Registered one = {reinterpret_cast<Binary *>(handle), {}};
     one.function.host = host;
-    one.function.name = interned(name);
+    one.function.symbol = interned(name);
+    one.function.name = interned(readable(name));
     registry().functions[host] = one;
 }
 
@@ -158,6 +180,7 @@ cudaError_t cudaGetSymbolAddress(void **address, const void *symbol)
     auto found = registry().variables.find(symbol);
     Module *module = found == registry().variables.end() ? nullptr : module_of(*found->second.binary);
     size_t bytes = 0;
+    const GuardOpen open; // the first to ask writes its initial value
     *address = module ? module_variable(module, found->second.name.c_str(), current_device(), &bytes) : nullptr;
     return *address ? cudaSuccess : fail(cudaErrorInvalidSymbol);
 }
@@ -167,6 +190,7 @@ cudaError_t cudaGetSymbolSize(size_t *bytes, const void *symbol)
     Locked lock(machine_lock());
     auto found = registry().variables.find(symbol);
     Module *module = found == registry().variables.end() ? nullptr : module_of(*found->second.binary);
+    const GuardOpen open;
     return module && module_variable(module, found->second.name.c_str(), current_device(), bytes) ? cudaSuccess
                                                                                                    : fail(cudaErrorInvalidSymbol);
 }

@@ -9,7 +9,8 @@ namespace gpusim {
 
 struct Function {
     const void *host = nullptr;
-    const char *name = "";
+    const char *symbol = "";
+    const char *name = ""; // as the source has it
     const Kernel *kernel = nullptr; // once the module is loaded
     std::map<int, int> dynamic_shared_limit; // cudaFuncSetAttribute, by device
 };
