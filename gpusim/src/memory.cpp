@@ -217,15 +217,18 @@ MemoryPool *memory_default_pool(int device)
     return &pools[device];
 }
 
-void *monitor_allocate_variable(int device, size_t bytes, size_t, const char *)
+void *monitor_variable(int device, size_t bytes, const void *image)
 {
     Locked lock(machine_lock());
-    Allocation *made = memory_allocate(bytes ? bytes : 1, device, Space::device); // at a page: aligned enough for anything
+    Allocation *made = memory_allocate(bytes ? bytes : 1, device, Space::device);
     if (!made)
         return nullptr;
     made->written_unseen = true; // by the module's loading
     made->permanent = true;
-    return reinterpret_cast<void *>(made->base);
+    const GuardOpen open;
+    void *memory = reinterpret_cast<void *>(made->base);
+    image ? memcpy(memory, image, bytes) : memset(memory, 0, bytes);
+    return memory;
 }
 
 } // namespace gpusim

@@ -120,11 +120,6 @@ void monitor_atomic(const Place &place, uintptr_t address, unsigned flags)
     block_order().atomic(place, address, flags);
 }
 
-void monitor_report(int kind, const char *text)
-{
-    report(gpusim_report_kind(kind), "%s", text);
-}
-
 struct SharedShadow {
     size_t bytes;
     ShadowMap cells;

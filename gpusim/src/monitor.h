@@ -45,6 +45,9 @@ void monitor_fence(const Place &place);
 // An atomic access of memory that is the machine's own: it only orders blocks, as one of global memory does.
 void monitor_atomic(const Place &place, uintptr_t address, unsigned flags);
 
+// Storage of a module's variable on one device: `image` (NULL: zeros) is copied to it. Never freed.
+void *monitor_variable(int device, size_t bytes, const void *image);
+
 // A block's shared memory: `offset` within it. Cells are the monitor's, one set for each resident block slot.
 struct SharedShadow;
 SharedShadow *shared_shadow_begin(size_t bytes, uint32_t block);

@@ -32,8 +32,9 @@ void add_barrier_sites(Module *module, Function *function, const char *name)
             i = parse_location(tokens, i + 1, &location) - 1;
         } else if (is_sync_opcode(tokens[i].text)) {
             module->names.push_back(std::string(tokens[i].text));
+            const char *what = module->names.back().c_str();
             const Site *site = site_of(module, name, *function, location, tokens[i].line, true);
-            all_sites().push_back({name, module->names.back().c_str(), site->file, site->line, 0});
+            all_sites().push_back({name, what, site->file, site->line, 0});
         }
     }
 }
