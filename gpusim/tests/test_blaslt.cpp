@@ -176,9 +176,9 @@ GPUSIM_TEST(products)
     Matmul<__nv_bfloat16, __nv_bfloat16> narrow;
     narrow.prepare();
     CHECK(narrow.run() == CUBLAS_STATUS_SUCCESS && narrow.error(plain) < 0.07);
-    Matmul<__half, __half> half;
-    half.prepare();
-    CHECK(half.run() == CUBLAS_STATUS_SUCCESS && half.error(plain) < 0.01);
+    Matmul<__half, __half> halves;
+    halves.prepare();
+    CHECK(halves.run() == CUBLAS_STATUS_SUCCESS && halves.error(plain) < 0.01);
     Matmul<float, float> fast;
     fast.compute = CUBLAS_COMPUTE_32F_FAST_TF32;
     fast.prepare();
