@@ -29,9 +29,9 @@ static void check_rope(tpt_sides *sides, const rope_case *test)
 Test(cuda_rope, all)
 {
     static const int64_t shapes[][4] = {/* rows, heads, head_dim, dim */
-                                        {0, 2, 8, 8},    {3, 0, 8, 8},   {4, 2, 8, 0},
-                                        {1, 1, 2, 2},    {6, 3, 16, 16}, {5, 2, 18, 6},
-                                        {12, 2, 64, 64}, {4, 3, 40, 32}, {2, 1, 1040, 1030}};
+                                        {0, 2, 8, 8},       {3, 0, 8, 8},       {4, 2, 8, 0},    {1, 1, 2, 2},
+                                        {6, 3, 16, 16},     {5, 2, 18, 6},      {12, 2, 64, 64}, {4, 3, 40, 32},
+                                        {2, 1, 1040, 1030}, {2, 1, 1056, 1040}, {70, 2, 6, 6},   {70, 2, 32, 32}};
     static const int64_t packed[] = {0, 1, 1, 4};
     int64_t many[101] = {0};
     tpt_sides sides;
@@ -58,6 +58,7 @@ Test(cuda_rope, all)
             if (mode == 5) { /* more offsets than a kernel's arguments hold */
                 for (int i = 0; i <= 100; i++)
                     many[i] = i / 7 < test.args.rows ? i / 7 : test.args.rows;
+                many[100] = test.args.rows;
                 test.args.offsets = many;
                 test.args.sequences = 100;
             }
