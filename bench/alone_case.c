@@ -1,6 +1,6 @@
 #include "alone_case.h"
 
-#include "values.h"
+#include "mirror.h"
 
 #include "layers/attention.h"
 
@@ -58,11 +58,10 @@ static size_t bytes_needed(const bench_alone *alone)
     return (size_t)most * sizeof(float);
 }
 
-static void fill(void *data, tp_dtype dtype, size_t bytes)
+static double any_value(int64_t i, uint64_t salt)
 {
-    int64_t count = (int64_t)(bytes / tp_dtype_size(dtype));
-    for (int64_t i = 0; i < count; i++)
-        bench_store_real(data, dtype, i, (double)(i * 7 % 13 - 6) * 0.0625);
+    (void)salt;
+    return (double)(i * 7 % 13 - 6) * 0.0625;
 }
 
 tp_status bench_alone_open(bench_alone *alone, bench_layer *layer, bool backward)
@@ -79,7 +78,8 @@ tp_status bench_alone_open(bench_alone *alone, bench_layer *layer, bool backward
     void **const memory[] = {&alone->left, &alone->right, &alone->result};
     for (int i = 0; i < 3; i++) {
         TPI_TRY(tp_ctx_allocate(layer->ctx, TP_MEMORY_SAVED, alone->bytes, memory[i]));
-        fill(*memory[i], i < 2 ? layer->shape.dtype : TP_DTYPE_F32, alone->bytes);
+        tp_dtype dtype = i < 2 ? layer->shape.dtype : TP_DTYPE_F32;
+        TPI_TRY(bench_fill(layer->ctx, *memory[i], dtype, (int64_t)(alone->bytes / tp_dtype_size(dtype)), any_value, 0));
     }
     return TP_OK;
 }

@@ -1,5 +1,6 @@
 #include "collective_case.h"
 
+#include "mirror.h"
 #include "values.h"
 
 int64_t bench_collective_count(bench_operation operation, int64_t bytes, tp_dtype dtype, int ranks)
@@ -118,27 +119,47 @@ static int64_t expected_value(const bench_collective *c, int64_t i)
     return -1;
 }
 
-tp_status bench_collective_check(const bench_collective *c, int64_t *wrong)
+/* This rank's input; and output, which holds the input where the operation begins there. */
+static tp_status fill_buffers(const bench_collective *c, bench_mirror *in, bench_mirror *out)
 {
     bool from_out = c->operation == BENCH_BROADCAST || (c->operation == BENCH_ALL_GATHER && c->in_place);
     for (int64_t i = 0; i < c->count; i++) {
-        bench_store(c->in, c->dtype, i, value_of(c->rank, i));
-        bench_store(c->out, c->dtype, i, from_out ? value_of(c->rank, i) : 77);
+        bench_store(in->host, c->dtype, i, value_of(c->rank, i));
+        bench_store(out->host, c->dtype, i, from_out ? value_of(c->rank, i) : 77);
     }
-    tp_status status = bench_collective_call(c);
-    if (status == TP_OK)
-        status = tp_ctx_synchronize(c->ctx);
-    if (status != TP_OK)
-        return status;
-    bool in_input = c->in_place && bench_collective_reduces(c->operation);
-    const void *result = in_input ? c->in : c->out;
+    tp_status status = bench_mirror_put(in);
+    return status == TP_OK ? bench_mirror_put(out) : status;
+}
+
+static int64_t count_wrong(const bench_collective *c, const void *result)
+{
     tp_range range = {0, c->count};
     if (c->operation == BENCH_REDUCE_SCATTER)
         range = tp_shard_range(c->count, c->ranks, c->rank);
-    *wrong = 0;
-    for (int64_t i = range.begin; i < range.end; i++) {
-        double expected = bench_rounded(c->dtype, expected_value(c, i));
-        *wrong += bench_load(result, c->dtype, i) != expected;
-    }
-    return TP_OK;
+    int64_t wrong = 0;
+    for (int64_t i = range.begin; i < range.end; i++)
+        wrong += bench_load(result, c->dtype, i) != bench_rounded(c->dtype, expected_value(c, i));
+    return wrong;
+}
+
+tp_status bench_collective_check(const bench_collective *c, int64_t *wrong)
+{
+    size_t bytes = (size_t)c->count * tp_dtype_size(c->dtype);
+    bench_mirror in, out;
+    tp_status opened = bench_mirror_open(&in, c->ctx, c->in, bytes), status = bench_mirror_open(&out, c->ctx, c->out, bytes);
+    const bench_mirror *result = c->in_place && bench_collective_reduces(c->operation) ? &in : &out;
+    status = opened != TP_OK ? opened : status;
+    if (status == TP_OK)
+        status = fill_buffers(c, &in, &out);
+    if (status == TP_OK)
+        status = bench_collective_call(c);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(c->ctx);
+    if (status == TP_OK)
+        status = bench_mirror_get(result);
+    if (status == TP_OK)
+        *wrong = count_wrong(c, result->host);
+    bench_mirror_close(&in);
+    bench_mirror_close(&out);
+    return status;
 }

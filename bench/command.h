@@ -12,6 +12,7 @@ typedef struct bench_call {
     bench_options options;
     bench_machine machine;
     tp_machine costs; /* what --machine says, for --overlap auto; bench_check_parallel reads it */
+    tp_device_info gpu; /* with --device cuda; bench_take_device fills it in */
     bench_table table;
     char message[BENCH_MESSAGE];
 } bench_call;
@@ -41,6 +42,27 @@ int bench_command_auto(bench_call *call);
 /* A refused option (nothing was done yet), and a failure on the way: set the message, return the status. */
 int bench_refuse(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int bench_fail(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Reads --device, --plugin, --device-index and --sums. BENCH_FAILED, with one line saying why, if that GPU can't be used. */
+int bench_take_device(bench_call *call);
+static inline bool bench_on_gpu(const bench_call *call)
+{
+    return call->options.device == TP_DEVICE_CUDA;
+}
+
+/* A context of one rank as the options want it. */
+tp_ctx_desc bench_ctx_desc(const bench_call *call, int threads);
+
+/* For the columns "isa" and "on": "avx512", "sm_80"; "threads, simulated GPU". */
+void bench_isa_cell(bench_call *call);
+void bench_on_cell(bench_call *call, const char *transport);
+
+/* Whether so many threads of so many ranks have cores of their own; on a GPU: whether the rank has it alone. */
+bool bench_fits(const bench_call *call, int ranks, int threads);
+
+/* On a simulated GPU: columns with these bits stay empty, and a note says why. */
+void bench_hide_times(bench_call *call, uint64_t columns);
+#define BENCH_BITS(from, to) (((UINT64_C(2) << (to)) - 1) & ~((UINT64_C(1) << (from)) - 1)) /* columns from .. to */
 
 /* Begins the table: its columns, and its line about the machine. */
 void bench_begin(bench_call *call, const bench_column *columns, int count);

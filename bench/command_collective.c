@@ -38,7 +38,6 @@ static void add_row(collective_run *run, const bench_collective *c, const bench_
     const bench_options *options = &run->call->options;
     double bytes = (double)c->count * (double)tp_dtype_size(c->dtype);
     double algbw = bytes / found->figure.seconds, busbw = algbw * bench_collective_factor(c->operation, run->ranks);
-    bool modelled = bench_link_modelled(run->call);
     bench_row(table);
     bench_integer(table, (int64_t)bytes);
     bench_integer(table, c->count);
@@ -48,7 +47,7 @@ static void add_row(collective_run *run, const bench_collective *c, const bench_
     bench_word(table, "%s", bench_operation_names[c->operation]);
     bench_word(table, "%s", c->operation == BENCH_ALL_REDUCE ? bench_algorithm_names[c->algorithm] : "-");
     bench_integer(table, run->ranks);
-    bench_word(table, "%s%s", tp_comm_transport(tp_ctx_world(c->ctx)), modelled ? ", modelled link" : "");
+    bench_on_cell(run->call, tp_comm_transport(tp_ctx_world(c->ctx)));
     bench_word(table, "%s", bench_place_names[c->in_place]);
     bench_real(table, found->figure.seconds * 1e6);
     bench_real(table, algbw / 1e9);
@@ -60,7 +59,9 @@ static void add_row(collective_run *run, const bench_collective *c, const bench_
     bench_word(table, "%s", found->distance);
     bench_integer(table, found->figure.kept);
     bench_integer(table, found->figure.total);
-    bench_truth(table, run->ranks <= run->call->machine.cores);
+    bench_truth(table, bench_fits(run->call, run->ranks, 1));
+    if (run->call->gpu.simulated)
+        busbw = NAN;
     run->busbw_sum += busbw / 1e9;
     run->busbw_count++;
     run->wrong += (int64_t)wrong;
@@ -191,10 +192,8 @@ static int run_ranks(bench_call *call, collective_run *run, int ranks)
     run->call = call;
     run->ranks = ranks;
     run->largest = options->end_bytes + 64;
-    bench_team_init(&run->team, ranks, call->machine.cores);
-    tp_run_options start = {.ranks = ranks,
-                            .ctx = {.version = TP_VERSION, .threads = 1, .isa = (tp_isa)options->isa, .seed = (uint64_t)options->seed},
-                            .link = {options->link_latency, options->link_bandwidth}};
+    bench_team_begin(call, &run->team, ranks);
+    tp_run_options start = bench_run_options(call, ranks, 1);
     for (int i = 0; i < options->algorithms.count; i++)
         if (options->algorithms.value[i] == TP_ALL_REDUCE_RING)
             start.ctx.sum_order = TP_SUM_FAST;
@@ -205,12 +204,15 @@ static int run_ranks(bench_call *call, collective_run *run, int ranks)
 int bench_command_collective(bench_call *call)
 {
     bench_options *options = &call->options;
-    int status = bench_take_link(call);
+    int status = bench_take_device(call);
+    if (status == BENCH_OK)
+        status = bench_take_link(call);
     if (status == BENCH_OK)
         status = check_options(call);
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
+    bench_hide_times(call, BENCH_BITS(TIME, BUSBW));
     call->table.plot = (bench_plot){.x = SIZE, .y = BUSBW, .only = FITS, .log_x = true, .groups = 5,
                                     .group = {OPERATION, ALGORITHM, TYPE, RANKS, PLACE}};
     snprintf(call->table.title, sizeof call->table.title, "collectives between thread ranks");
@@ -226,7 +228,7 @@ int bench_command_collective(bench_call *call)
     }
     if (!options->no_check)
         bench_note(&call->table, "Out of bounds values : %lld %s", (long long)run->wrong, run->wrong > 0 ? "FAILED" : "OK");
-    if (run->busbw_count > 0)
+    if (run->busbw_count > 0 && !call->gpu.simulated)
         bench_note(&call->table, "Avg bus bandwidth    : %.4g GB/s", run->busbw_sum / (double)run->busbw_count);
     if (run->wrong > 0)
         bench_check_failed(call, "%lld elements differ from the exact result", (long long)run->wrong);

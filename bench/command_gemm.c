@@ -1,6 +1,7 @@
 /* tp_bench gemm: products of layers against the measured peak, by one caller and by several at once. */
 #include "command.h"
 #include "gemm_case.h"
+#include "gpu_time.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -22,7 +23,8 @@ static const bench_column columns[COLUMNS] = {
 
 /* One product by some callers at once. */
 typedef struct gemm_run {
-    const bench_options *options;
+    const bench_call *call;
+    double gpu_peak; /* FLOP/s */
     const bench_product *product;
     tp_dtype dtype;
     bench_peak peak;
@@ -70,11 +72,36 @@ static void time_product(gemm_run *run, int index, bench_gemm *gemm)
     free(samples);
 }
 
+static tp_status run_once(void *arg)
+{
+    bench_gemm *gemm = arg;
+    bench_gemm_run(gemm);
+    return gemm->status;
+}
+
+static void time_on_gpu(gemm_run *run, int index, bench_gemm *gemm)
+{
+    static const bench_plan once = {.least = 1, .most = 1};
+    bench_samples *samples = calloc(1, sizeof *samples);
+    tp_status status = samples != NULL ? TP_OK : TP_ERR_MEMORY;
+    if (status == TP_OK)
+        status = bench_gpu_measure(gemm->ctx, run->call->gpu.simulated ? &once : &run->plan, run_once, gemm, samples);
+    run->caller[index].status = status;
+    if (status == TP_OK) {
+        bench_figure figure = bench_sample_figure(samples);
+        run->caller[index].rate = bench_product_flops(run->product) / figure.seconds;
+        run->caller[index].peak = run->gpu_peak;
+        run->caller[index].kept = figure.kept;
+        run->caller[index].total = figure.total;
+    }
+    free(samples);
+}
+
 static void caller_thread(void *arg, int index)
 {
     gemm_run *run = arg;
-    const bench_options *options = run->options;
-    tp_ctx_desc desc = {.version = TP_VERSION, .threads = (int)options->threads, .isa = (tp_isa)options->isa};
+    const bench_options *options = &run->call->options;
+    tp_ctx_desc desc = bench_ctx_desc(run->call, (int)options->threads);
     tp_ctx *ctx = NULL;
     bench_gemm gemm = {0};
     tp_status status = tp_ctx_create(&desc, &ctx);
@@ -87,7 +114,9 @@ static void caller_thread(void *arg, int index)
     /* All callers begin together, also when one can't. */
     pthread_barrier_wait(&run->ready);
     run->caller[index].status = status;
-    if (status == TP_OK)
+    if (status == TP_OK && bench_on_gpu(run->call))
+        time_on_gpu(run, index, &gemm);
+    else if (status == TP_OK)
         time_product(run, index, &gemm);
     if (run->caller[index].status != TP_OK)
         snprintf(run->caller[index].message, sizeof run->caller[index].message, "%s", tp_last_message());
@@ -120,9 +149,9 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
     bench_word(table, "%s", run->product->layer);
     bench_word(table, "%s", bench_variant_names[run->product->variant]);
     bench_word(table, "%s", shape);
-    bench_word(table, "%s", run->product->tree ? "8 chains, tree" : "1 chain");
+    bench_word(table, "%s", call->options.sums == TP_SUM_FAST ? "fast" : run->product->tree ? "8 chains, tree" : "1 chain");
     bench_word(table, "%s", tp_dtype_name(run->dtype));
-    bench_word(table, "%s", tp_isa_name(call->options.isa == 0 ? call->machine.isa : (tp_isa)call->options.isa));
+    bench_isa_cell(call);
     bench_integer(table, callers);
     bench_integer(table, call->options.threads);
     bench_real(table, rate / 1e9);
@@ -149,7 +178,7 @@ static void add_mean(bench_call *call, tp_dtype dtype, int callers, const series
     bench_empty(table);
     bench_empty(table);
     bench_word(table, "%s", tp_dtype_name(dtype));
-    bench_word(table, "%s", tp_isa_name(call->options.isa == 0 ? call->machine.isa : (tp_isa)call->options.isa));
+    bench_isa_cell(call);
     bench_integer(table, callers);
     bench_integer(table, call->options.threads);
     bench_real(table, bench_geometric_mean(all->rate, all->count) / 1e9);
@@ -161,7 +190,7 @@ static int run_product(bench_call *call, gemm_run *run, int callers)
 {
     if (pthread_barrier_init(&run->ready, NULL, (unsigned)callers) != 0)
         return bench_fail(call, "a barrier could not be made");
-    bool started = bench_together(callers, run->options->threads == 1, caller_thread, run);
+    bool started = bench_together(callers, run->call->options.threads == 1 && !bench_on_gpu(call), caller_thread, run);
     pthread_barrier_destroy(&run->ready);
     if (!started)
         return bench_fail(call, "%d threads could not be started", callers);
@@ -176,9 +205,12 @@ static int run_series(bench_call *call, const bench_product *products, int count
     series *all = calloc(1, sizeof *all);
     gemm_run *run = calloc(1, sizeof *run);
     int status = all != NULL && run != NULL ? BENCH_OK : bench_fail(call, "out of memory");
+    double gpu_peak = 0;
+    if (status == BENCH_OK && bench_on_gpu(call) && bench_gpu_peak(call, dtype, &gpu_peak) != TP_OK)
+        status = bench_fail(call, "peak of %s: %.300s", tp_dtype_name(dtype), tp_last_message());
     for (int i = 0; i < count && status == BENCH_OK; i++) {
         const bench_options *options = &call->options;
-        *run = (gemm_run){.options = options, .product = &products[i], .dtype = dtype, .peak = bench_peak_of((tp_isa)options->isa, dtype)};
+        *run = (gemm_run){.call = call, .gpu_peak = gpu_peak, .product = &products[i], .dtype = dtype, .peak = bench_peak_of((tp_isa)options->isa, dtype)};
         run->plan = (bench_plan){.warmup = (int)options->warmup,
                                  .least = 3,
                                  .most = (int)options->samples,
@@ -223,7 +255,10 @@ static int check_options(bench_call *call)
 {
     bench_options *options = &call->options;
     bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
-    bench_list_default(&options->callers, 2, (const int64_t[]){1, 2});
+    bench_list_default(&options->callers, bench_on_gpu(call) ? 1 : 2, (const int64_t[]){1, 2});
+    for (int i = 0; i < options->callers.count && bench_on_gpu(call); i++)
+        if (options->callers.value[i] != 1)
+            return bench_refuse(call, "--callers %lld: on a GPU there is 1", (long long)options->callers.value[i]);
     options->threads = options->threads == 0 ? 1 : options->threads;
     options->samples = options->samples == 0 ? 64 : options->samples;
     options->warmup = options->warmup == 0 ? 1 : options->warmup;
@@ -241,12 +276,15 @@ int bench_command_gemm(bench_call *call)
 {
     bench_options *options = &call->options;
     bench_product products[BENCH_PRODUCTS];
-    int count = 0, status = check_options(call);
+    int count = 0, status = bench_take_device(call);
+    if (status == BENCH_OK)
+        status = check_options(call);
     if (status == BENCH_OK)
         status = choose_products(call, products, &count);
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
+    bench_hide_times(call, BENCH_BITS(RATE, SHARE));
     call->table.plot = (bench_plot){.x = CALLERS, .y = SHARE, .only = -1, .groups = 3, .group = {LAYER, SHAPE, DTYPE}};
     snprintf(call->table.title, sizeof call->table.title, "%d matrix products, %s", count,
              options->pack_in_call ? "weights packed in every call" : "weights packed once, outside the timing");
@@ -260,7 +298,11 @@ int bench_command_gemm(bench_call *call)
     }
     bench_note_samples(call, kept, total);
     bench_note_disturbed(call, KEPT);
-    bench_note(&call->table, "peak: a loop of multiply-adds in registers, sampled in turns with the product");
+    for (int d = 0; d < options->dtypes.count && bench_on_gpu(call) && !call->gpu.simulated; d++)
+        bench_note(&call->table, "peak of %s: %s; times are those of the GPU's events", tp_dtype_name((tp_dtype)options->dtypes.value[d]),
+                   bench_gpu_peak_text((tp_dtype)options->dtypes.value[d]));
+    if (!bench_on_gpu(call))
+        bench_note(&call->table, "peak: a loop of multiply-adds in registers, sampled in turns with the product");
     if (!options->no_check)
         bench_note(&call->table, "#wrong: of up to %d elements a caller that were compared with exact sums, in a pass of its own", CHECKED);
     return status;

@@ -1,5 +1,8 @@
 /* tp_bench info: the machine, its measured limits, and what is built in. */
 #include "command.h"
+#include "gpu_time.h"
+
+#include "core/context.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -87,13 +90,41 @@ static void rows_memory(bench_call *call, double seconds)
     }
 }
 
-static void row_cuda(bench_table *table)
+/* Limits of the GPU that --device and --device-index name. */
+static tp_status rows_limits(bench_call *call)
 {
+    static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
+    char what[64];
+    double figure;
+    for (int i = 0; i < 3; i++) {
+        bench_progress("info: GPU's peak of %s", tp_dtype_name(dtypes[i]));
+        TPI_TRY(bench_gpu_peak(call, dtypes[i], &figure));
+        snprintf(what, sizeof what, "%s peak, GPU %lld", tp_dtype_name(dtypes[i]), (long long)call->options.device_index);
+        row_number(&call->table, what, figure / 1e9, "GFLOP/s", call->gpu.simulated ? "simulated: its time is no speed" : bench_gpu_peak_text(dtypes[i]));
+    }
+    TPI_TRY(bench_gpu_copy_rate(call, &figure));
+    snprintf(what, sizeof what, "memory copy, GPU %lld", (long long)call->options.device_index);
+    row_number(&call->table, what, figure / 1e9, "GB/s", call->gpu.simulated ? "simulated: its time is no speed" : "bytes read and written, 256 MiB arrays");
+    return TP_OK;
+}
+
+/* Each GPU, or why there is none that can be used. */
+static void rows_cuda(bench_call *call)
+{
+    bench_table *table = &call->table;
     tp_device_info info;
-    bool usable = tp_device_describe(TP_DEVICE_CUDA, 0, NULL, &info) == TP_OK;
-    row_word(table, "backend cuda", usable ? info.name : "no", usable ? (info.simulated ? "simulated: its time is no speed" : "own kernels") : info.reason);
-    if (usable)
-        row_number(table, "memory of the GPU", (double)info.memory_bytes / (1 << 30), "GiB", "of the first one");
+    bool usable = tp_device_describe(TP_DEVICE_CUDA, 0, call->options.plugin, &info) == TP_OK;
+    row_word(table, "backend cuda", usable || info.count > 0 ? "yes" : "no", usable ? info.simulated ? "simulated GPUs" : "own kernels, cuBLASLt, NCCL" : info.reason);
+    int count = info.count;
+    for (int index = 0; index < count; index++) {
+        char what[64], how[BENCH_CELL_TEXT];
+        usable = tp_device_describe(TP_DEVICE_CUDA, index, call->options.plugin, &info) == TP_OK;
+        snprintf(what, sizeof what, "GPU %d", index);
+        if (usable)
+            snprintf(how, sizeof how, "sm_%d%d, %.1f GiB%s", info.major, info.minor, (double)info.memory_bytes / (1 << 30),
+                     info.simulated ? ", simulated: its time is no speed" : "");
+        row_word(table, what, usable ? info.name : "no", usable ? how : info.reason);
+    }
 }
 
 static void rows_build(bench_call *call)
@@ -108,12 +139,25 @@ static void rows_build(bench_call *call)
     row_word(table, "compiler", "gcc " __VERSION__, "");
 #endif
     row_word(table, "backend cpu", "yes", "own kernels");
-    row_cuda(table);
+    rows_cuda(call);
     row_word(table, "transport self", "yes", "one rank");
     row_word(table, "transport threads", "yes", "up to 64 ranks in one process");
     row_word(table, "transport mpi", "no", "not part of this version");
     row_word(table, "transport nccl", "no", "not part of this version");
     row_word(table, "OpenMP", "no", "not used: ranks and their workers are plain threads");
+}
+
+/* Only what is asked for may fail: without --device, a machine without a GPU is as good as any. */
+static int look_at_device(bench_call *call)
+{
+    const bench_options *options = &call->options;
+    if (!bench_on_gpu(call))
+        return BENCH_OK;
+    if (tp_device_describe(TP_DEVICE_CUDA, (int)options->device_index, options->plugin, &call->gpu) != TP_OK)
+        return bench_fail(call, "%s", call->gpu.reason);
+    if (rows_limits(call) != TP_OK)
+        return bench_fail(call, "limits of the GPU: %.300s", tp_last_message());
+    return BENCH_OK;
 }
 
 int bench_command_info(bench_call *call)
@@ -131,5 +175,5 @@ int bench_command_info(bench_call *call)
     rows_memory(call, seconds);
     rows_build(call);
     bench_note(&call->table, "peaks and bandwidths are medians of short samples; samples in which the thread was switched out are dropped");
-    return BENCH_OK;
+    return look_at_device(call);
 }

@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, FORWARD, BACKWARD, TOKENS, RATE, SHARE, COMM, SPEEDUP, SAME, KEPT, TOTAL, FITS, COLUMNS };
+enum { OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, FORWARD, BACKWARD, TOKENS, RATE, SHARE, COMM, SPEEDUP, SAME, KEPT, TOTAL, OFF, FITS, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"layer", "", 0, true},         {"shape", "", 0, true},          {"dtype", "", 0, true},          {"isa", "", 0, true},
     {"ranks", "", 0, false},        {"threads", "each", 0, false},   {"sequence parallel", "", 0, false}, {"on", "", 0, true},
     {"forward", "us", 4, false},    {"backward", "us", 4, false},    {"tokens/s", "", 4, false},      {"rate", "GFLOP/s", 4, false},
     {"share", "of peak", -3, false}, {"comm", "of time", -3, false}, {"speed-up", "", -2, false},     {"same bits", "", 0, false},
-    {"kept", "samples", 0, false},  {"of", "samples", 0, false},     {"ranks <= cores", "", 0, false},
+    {"kept", "samples", 0, false},  {"of", "samples", 0, false},     {"off the CPU", "", 2, false},
+    {"ranks <= cores", "", 0, false},
 };
 
 /* One degree. */
@@ -26,6 +27,8 @@ typedef struct layer_party {
     bench_team_figure forward, backward;
     bool compared;
     double different;
+    bool held; /* against the CPU's results */
+    double off;
 } layer_party;
 
 /* All degrees of one dtype. */
@@ -34,6 +37,7 @@ typedef struct layer_run {
     bench_layer_shape shape;
     bench_turns turns;
     bench_layer_reference reference;
+    bench_layer_reference cpu; /* with --check */
     int parties;
     layer_party party[BENCH_LIST];
 } layer_run;
@@ -63,6 +67,41 @@ static tp_status compare(layer_party *party, tp_ctx *ctx, bench_layer *layer)
     return status;
 }
 
+/* What the CPU makes of the layer: one rank's world, before the others. */
+static tp_status cpu_main(tp_ctx *ctx, void *arg)
+{
+    layer_run *run = arg;
+    bench_layer layer = {0};
+    int64_t unused;
+    bench_progress("%s: %s on the CPU", run->call->table.command, tp_dtype_name(run->shape.dtype));
+    tp_status status = bench_layer_open(&layer, ctx, &run->shape);
+    if (status == TP_OK)
+        status = bench_layer_reference_open(&run->cpu, &layer) ? bench_layer_compare(&layer, &run->cpu, &unused) : TP_ERR_MEMORY;
+    run->cpu.ready = status == TP_OK;
+    bench_layer_close(&layer);
+    return status;
+}
+
+static tp_status run_on_cpu(layer_run *run)
+{
+    tp_run_options options = {.ranks = 1, .ctx = {.version = TP_VERSION, .seed = (uint64_t)run->call->options.seed}};
+    return tp_run_ranks(&options, cpu_main, run);
+}
+
+static tp_status hold_against_cpu(layer_party *party, tp_ctx *ctx, bench_layer *layer)
+{
+    int64_t different;
+    double mine, worst;
+    tp_status status = bench_layer_hold(layer, &party->run->cpu, &different, &mine);
+    if (status == TP_OK)
+        status = bench_team_most(&party->team, ctx, mine, &worst);
+    if (status == TP_OK && tp_ctx_rank(ctx) == 0) {
+        party->held = true;
+        party->off = worst;
+    }
+    return status;
+}
+
 static tp_status time_layer(layer_party *party, tp_ctx *ctx, bench_layer *layer)
 {
     const bench_options *options = &party->run->call->options;
@@ -84,6 +123,8 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
     tp_status status = bench_layer_open(&layer, ctx, &run->shape);
     if (status == TP_OK && !run->call->options.no_check)
         status = compare(party, ctx, &layer);
+    if (status == TP_OK && run->cpu.ready)
+        status = hold_against_cpu(party, ctx, &layer);
     if (status == TP_OK && tp_ctx_rank(ctx) == 0)
         bench_turns_pass(&run->turns, party->index);
     if (status == TP_OK)
@@ -108,18 +149,17 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
     double forward = party->forward.figure.seconds, backward = party->backward.figure.seconds, both = forward + backward;
     int threads = bench_threads_for(call, party->ranks);
     double flops = 3 * bench_layer_flops(&run->shape) / both;
-    bool modelled = bench_link_modelled(call);
     char shape[BENCH_CELL_TEXT];
     bench_layer_shape_text(&run->shape, shape);
     bench_row(table);
     bench_word(table, "%s", table->command);
     bench_word(table, "%s", shape);
     bench_word(table, "%s", tp_dtype_name(run->shape.dtype));
-    bench_word(table, "%s", tp_isa_name(call->options.isa == 0 ? call->machine.isa : (tp_isa)call->options.isa));
+    bench_isa_cell(call);
     bench_integer(table, party->ranks);
     bench_integer(table, threads);
     bench_truth(table, run->shape.sequence_parallel);
-    bench_word(table, "threads%s", modelled ? ", modelled link" : "");
+    bench_on_cell(call, "threads");
     bench_real(table, forward * 1e6);
     bench_real(table, backward * 1e6);
     bench_real(table, (double)(run->shape.batch * run->shape.sequence) / both);
@@ -138,7 +178,14 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
     }
     bench_integer(table, party->forward.figure.kept + party->backward.figure.kept);
     bench_integer(table, party->forward.figure.total + party->backward.figure.total);
-    bench_truth(table, party->ranks <= call->machine.cores);
+    if (party->held)
+        bench_real(table, party->off);
+    else
+        bench_empty(table);
+    bench_truth(table, bench_fits(call, party->ranks, 1));
+    if (party->held && !(party->off <= bench_cpu_tolerance(run->shape.dtype)))
+        bench_check_failed(call, "%d ranks, %s: a tensor is %.3g of its norm off the CPU's, at most %.3g is right", party->ranks,
+                           tp_dtype_name(run->shape.dtype), party->off, bench_cpu_tolerance(run->shape.dtype));
 }
 
 static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype dtype, bench_peaks *peaks)
@@ -156,11 +203,13 @@ static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype 
         party->run = run;
         party->index = i;
         party->ranks = (int)call->options.ranks.value[i];
-        bench_team_init(&party->team, party->ranks, call->machine.cores);
+        bench_team_begin(call, &party->team, party->ranks);
         party->team.turns = &run->turns;
         party->team.party = i;
     }
-    int status = bench_turns_run(&run->turns, party_main, run) ? BENCH_OK : bench_fail(call, "threads could not be started");
+    int status = call->options.check && run_on_cpu(run) != TP_OK ? bench_fail(call, "on the CPU: %.300s", tp_last_message()) : BENCH_OK;
+    if (status == BENCH_OK && !bench_turns_run(&run->turns, party_main, run))
+        status = bench_fail(call, "threads could not be started");
     for (int i = 0; i < run->parties && status == BENCH_OK; i++) {
         layer_party *party = &run->party[i];
         if (party->status != TP_OK)
@@ -169,6 +218,7 @@ static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype 
             add_row(call, run, party, peaks);
     }
     bench_layer_reference_close(&run->reference);
+    bench_layer_reference_close(&run->cpu);
     bench_turns_free(&run->turns);
     free(run);
     return status;
@@ -288,6 +338,7 @@ int bench_command_layer(bench_call *call)
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
+    bench_hide_times(call, BENCH_BITS(FORWARD, SPEEDUP));
     call->table.plot = (bench_plot){.x = RANKS, .y = TOKENS, .only = FITS, .groups = 1, .group = {DTYPE}};
     snprintf(call->table.title, sizeof call->table.title, "%s layer, forward and backward (input and weight gradients)", call->table.command);
     bench_peaks peaks = {{0}};
@@ -297,6 +348,8 @@ int bench_command_layer(bench_call *call)
     if (!options->no_check)
         bench_note(&call->table, "same bits: output, input gradient and all weight gradients, gathered, against %lld ranks",
                    (long long)options->ranks.value[0]);
+    if (options->check)
+        bench_note(&call->table, "off the CPU: the worst tensor's distance from what one rank on the CPU makes, as a part of its norm");
     bench_note_disturbed(call, KEPT);
     return status;
 }

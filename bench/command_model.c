@@ -114,14 +114,13 @@ static void begin_row(bench_call *call, const bench_training *training, tp_dtype
 {
     bench_table *table = &call->table;
     const bench_options *options = &call->options;
-    bool modelled = bench_link_modelled(call);
     bench_row(table);
     bench_word(table, "%s", tp_dtype_name(dtype));
     bench_integer(table, ranks);
     bench_integer(table, threads);
     bench_integer(table, training->trainer.batch);
-    bench_word(table, "%s", tp_isa_name(options->isa == 0 ? call->machine.isa : (tp_isa)options->isa));
-    bench_word(table, "%s%s", options->dry_run ? "dry run" : "threads", modelled ? ", modelled link" : "");
+    bench_isa_cell(call);
+    bench_on_cell(call, options->dry_run ? "dry run" : "threads");
 }
 
 static void add_memory(bench_call *call, const bench_prediction *predicted)
@@ -166,7 +165,7 @@ static void add_row(bench_call *call, const model_run *run, const model_party *p
     add_memory(call, predicted);
     check_memory_used(call, party, predicted);
     bench_integer(table, party->figure.figure.kept);
-    bench_truth(table, party->ranks * party->threads <= call->machine.cores);
+    bench_truth(table, bench_fits(call, party->ranks, party->threads));
     if (!isfinite(party->loss))
         bench_check_failed(call, "the loss of %d ranks is not finite", party->ranks);
 }
@@ -254,7 +253,7 @@ static int run_dtype(bench_call *call, const bench_training *training, tp_dtype 
         party->index = i;
         party->ranks = (int)ranks->value[i];
         party->threads = bench_threads_for(call, party->ranks);
-        bench_team_init(&party->team, party->ranks, call->machine.cores);
+        bench_team_begin(call, &party->team, party->ranks);
         party->team.party = i;
     }
     status = run_parties(call, &run, predicted, peaks);
@@ -278,6 +277,7 @@ int bench_command_model(bench_call *call)
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
+    bench_hide_times(call, BENCH_BITS(STEP, COMM));
     call->table.plot = (bench_plot){.x = RANKS, .y = options->dry_run ? TOTAL : TOKENS, .only = options->dry_run ? -1 : FITS, .groups = 1,
                                     .group = {DTYPE}};
     bench_training_describe(&training, call->table.title, sizeof call->table.title);

@@ -127,11 +127,11 @@ static void add_row(overlap_case *c, const bench_overlap_figures *figures, int p
     bench_word(table, "%s", table->command);
     bench_word(table, "%s", c->text);
     bench_word(table, "%s", tp_dtype_name(c->shape.dtype));
-    bench_word(table, "%s", tp_isa_name(call->options.isa == 0 ? call->machine.isa : (tp_isa)call->options.isa));
+    bench_isa_cell(call);
     bench_integer(table, c->ranks);
     bench_integer(table, bench_threads_for(call, c->ranks));
     bench_truth(table, c->shape.sequence_parallel);
-    bench_word(table, "threads%s", bench_link_modelled(call) ? ", modelled link" : "");
+    bench_on_cell(call, "threads");
     bench_word(table, "%s", pass_names[pass]);
     bench_word(table, "%s", bench_overlap_names[c->shape.overlap]);
     bench_integer(table, bench_chunks_of(c->shape.overlap, c->ranks, c->shape.chunks));
@@ -145,7 +145,7 @@ static void add_row(overlap_case *c, const bench_overlap_figures *figures, int p
     }
     bench_integer(table, kept);
     bench_integer(table, total);
-    bench_truth(table, c->ranks <= call->machine.cores);
+    bench_truth(table, bench_fits(call, c->ranks, 1));
 }
 
 static int fail(bench_call *call, const bench_overlap_job *job, tp_status status)
@@ -315,6 +315,7 @@ int bench_command_overlap(bench_call *call, const bench_layer_shape *shape)
         return status;
     }
     bench_begin(call, columns, COLUMNS);
+    bench_hide_times(call, BENCH_BITS(COMPUTE, RATIO));
     call->table.plot = (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = FITS, .groups = 4, .group = {DTYPE, RANKS, PASS, OVERLAP}};
     snprintf(call->table.title, sizeof call->table.title, "%s layer, overlap of communication%s", call->table.command,
              bench_link_modelled(call) ? " on a modelled link" : "");

@@ -37,7 +37,7 @@ static bench_sweep_party *add_party(sweep_run *run, bench_scaling scaling, tp_dt
     *party = (bench_sweep_party){.call = run->call, .training = run->training, .scaling = scaling, .index = run->parties, .ranks = ranks,
                                  .threads = threads, .dtype = dtype, .batch = run->training->trainer.batch, .microbatch = microbatch,
                                  .steps = scaling == BENCH_WEAK ? options->weak_steps : options->steps, .shown = true};
-    bench_team_init(&party->team, ranks, run->call->machine.cores);
+    bench_team_begin(run->call, &party->team, ranks);
     run->parties++;
     return party;
 }
@@ -143,10 +143,8 @@ static void add_sameness(bench_call *call, const bench_sweep_party *party, int f
 static void add_row(bench_call *call, const bench_sweep_party *party, const bench_sweep_party *first, bench_peaks *peaks)
 {
     bench_table *table = &call->table;
-    const bench_options *options = &call->options;
     double tokens = tokens_per_second(party), speedup = tokens / tokens_per_second(first);
     double flops = tp_model_flops(&party->training->model, party->batch * party->training->trainer.sequence, party->training->trainer.sequence);
-    bool modelled = bench_link_modelled(call);
     bench_row(table);
     bench_word(table, "%s", party->scaling == BENCH_WEAK ? "weak" : "strong");
     bench_integer(table, party->ranks);
@@ -162,11 +160,11 @@ static void add_row(bench_call *call, const bench_sweep_party *party, const benc
     bench_real(table, flops / party->figure.figure.seconds / bench_peak_for(call, peaks, party->dtype, party->ranks * party->threads));
     bench_real(table, bench_team_comm_share(&party->team));
     add_sameness(call, party, first->ranks);
-    bench_word(table, "%s", tp_isa_name(options->isa == 0 ? call->machine.isa : (tp_isa)options->isa));
-    bench_word(table, "threads%s", modelled ? ", modelled link" : "");
+    bench_isa_cell(call);
+    bench_on_cell(call, "threads");
     bench_integer(table, party->figure.figure.kept);
     bench_integer(table, party->figure.figure.total);
-    bench_truth(table, party->ranks * party->threads <= call->machine.cores);
+    bench_truth(table, bench_fits(call, party->ranks, party->threads));
     if (!isfinite(party->losses[party->steps - 1]))
         bench_check_failed(call, "the loss of %d ranks is not finite", party->ranks);
 }
@@ -267,6 +265,7 @@ int bench_command_sweep(bench_call *call)
     status = check_memory(call, &training);
     if (status == BENCH_OK) {
         bench_begin(call, columns, COLUMNS);
+        bench_hide_times(call, BENCH_BITS(STEP, EFFICIENCY) | BENCH_BITS(SHARE, COMM));
         call->table.plot = (bench_plot){.x = RANKS, .y = TOKENS, .only = FITS, .groups = 3, .group = {SCALING, DTYPE, THREADS}};
         bench_training_describe(&training, call->table.title, sizeof call->table.title);
         bench_peaks peaks = {{0}};

@@ -94,7 +94,11 @@ void bench_begin(bench_call *call, const bench_column *columns, int count)
 {
     const char *command = call->table.command;
     bench_table_init(&call->table, command, columns, count);
-    bench_machine_line(&call->machine, (tp_isa)call->options.isa, call->table.machine, sizeof call->table.machine);
+    char *machine = call->table.machine;
+    bench_machine_line(&call->machine, (tp_isa)call->options.isa, machine, sizeof call->table.machine);
+    if (call->gpu.usable)
+        snprintf(machine, sizeof call->table.machine, "%.200s (sm_%d%d, %.1f GB%s), %.100s", call->gpu.name, call->gpu.major, call->gpu.minor,
+                 (double)call->gpu.memory_bytes / 1e9, call->gpu.simulated ? ", simulated" : "", call->machine.processor);
     if (call->machine.load > BUSY_LOAD)
         bench_note(&call->table, "the machine was not idle: %.1f threads wanted to run in the minute before", call->machine.load);
 }

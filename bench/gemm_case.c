@@ -1,5 +1,6 @@
 #include "gemm_case.h"
 
+#include "mirror.h"
 #include "values.h"
 
 #include "core/context.h"
@@ -111,10 +112,9 @@ static int value_of(int64_t i, uint64_t salt)
 #define SALT_A 17
 #define SALT_B 1000003
 
-static void fill(void *data, tp_dtype dtype, int64_t elements, uint64_t salt)
+static double fill_value(int64_t i, uint64_t salt)
 {
-    for (int64_t i = 0; i < elements; i++)
-        bench_store(data, dtype, i, value_of(i, salt));
+    return value_of(i, salt);
 }
 
 /* Operands lie in memory as the layer's tensors do: x [tokens, in], W [out, in], dy [tokens, out]. */
@@ -164,9 +164,9 @@ tp_status bench_gemm_open(bench_gemm *gemm, tp_ctx *ctx, const bench_product *pr
     TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SAVED, gemm->a_bytes, &gemm->a));
     TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SAVED, gemm->b_bytes, &gemm->b));
     TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SAVED, gemm->c_bytes, &gemm->c));
-    fill(gemm->a, dtype, a, SALT_A);
-    fill(gemm->b, dtype, b, SALT_B);
-    memset(gemm->c, 0, gemm->c_bytes);
+    TPI_TRY(bench_fill(ctx, gemm->a, dtype, a, fill_value, SALT_A));
+    TPI_TRY(bench_fill(ctx, gemm->b, dtype, b, fill_value, SALT_B));
+    TPI_TRY(bench_clear(ctx, gemm->c, gemm->c_bytes));
     args->c = gemm->c;
     set_operands(gemm);
     return gradient || pack_in_call ? TP_OK : pack_weight(gemm);
@@ -191,23 +191,34 @@ void bench_gemm_run(void *arg)
     gemm->status = tpi_gemm(gemm->ctx->compute, &gemm->args);
 }
 
+/* One element's exact sum. */
+static int64_t exact_sum(const tpi_gemm_args *args, int64_t row, int64_t col)
+{
+    int64_t sum = 0;
+    for (int64_t k = 0; k < args->inner; k++)
+        sum += value_of(row * args->a.outer_stride + k * args->a.inner_stride, SALT_A) *
+               value_of(col * args->b.outer_stride + k * args->b.inner_stride, SALT_B);
+    return sum;
+}
+
 int64_t bench_gemm_wrong(bench_gemm *gemm, int64_t elements)
 {
     const tpi_gemm_args *args = &gemm->args;
-    memset(gemm->c, 0, gemm->c_bytes);
-    bench_gemm_run(gemm);
+    bench_mirror c;
     int64_t all = args->rows * args->cols, wrong = 0;
-    if (gemm->status != TP_OK)
-        return all;
+    gemm->status = bench_mirror_open(&c, gemm->ctx, gemm->c, gemm->c_bytes);
+    if (gemm->status == TP_OK)
+        gemm->status = bench_clear(gemm->ctx, gemm->c, gemm->c_bytes);
+    if (gemm->status == TP_OK)
+        bench_gemm_run(gemm);
+    if (gemm->status == TP_OK)
+        gemm->status = bench_mirror_get(&c);
     /* The first and last elements, and others spread between them. */
     elements = elements < all ? elements : all;
-    for (int64_t i = 0; i < elements; i++) {
+    for (int64_t i = 0; i < elements && gemm->status == TP_OK; i++) {
         int64_t at = i + 1 == elements ? all - 1 : (int64_t)((double)all / (double)elements * (double)i);
-        int64_t row = at / args->cols, col = at % args->cols, sum = 0;
-        for (int64_t k = 0; k < args->inner; k++)
-            sum += value_of(row * args->a.outer_stride + k * args->a.inner_stride, SALT_A) *
-                   value_of(col * args->b.outer_stride + k * args->b.inner_stride, SALT_B);
-        wrong += bench_load(gemm->c, args->c_dtype, at) != bench_rounded(args->c_dtype, sum);
+        wrong += bench_load(c.host, args->c_dtype, at) != bench_rounded(args->c_dtype, exact_sum(args, at / args->cols, at % args->cols));
     }
-    return wrong;
+    bench_mirror_close(&c);
+    return gemm->status == TP_OK ? wrong : all;
 }

@@ -1,7 +1,9 @@
 #include "layer_case.h"
 
+#include "mirror.h"
 #include "values.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,35 +38,53 @@ static bench_part_of part_of_side(const bench_layer *layer, int64_t cols, bool c
 }
 
 /* Random numbers in [-1, 1) by global index. */
-static void fill_part(const bench_part_of *part, const char *name, uint64_t seed)
+static void make_part(const bench_part_of *part, void *host, const char *name, uint64_t seed)
 {
     tp_random_key key = {.seed = seed, .stream = tp_random_stream_name(name)};
     int64_t at = 0;
     for (int64_t row = part->rows.begin; row < part->rows.end; row++) {
         for (int64_t col = part->cols.begin; col < part->cols.end; col++, at++) {
             float value = 2 * tp_random_uniform(key, (uint64_t)(row * part->all_cols + col)) - 1;
-            bench_store_real(part->tensor.data, part->tensor.dtype, at, value);
+            bench_store_real(host, part->tensor.dtype, at, value);
         }
     }
 }
 
 /* The first values written out, the others copied from them. */
-static void fill_pattern(const tp_tensor *tensor)
+static void make_pattern(const tp_tensor *tensor, void *host)
 {
     int64_t count = tp_tensor_elements(*tensor), first = count < PATTERN ? count : PATTERN;
     size_t size = tp_dtype_size(tensor->dtype);
     for (int64_t i = 0; i < first; i++)
-        bench_store_real(tensor->data, tensor->dtype, i, (double)(i * 7 % 13 - 6) * 0.0625);
+        bench_store_real(host, tensor->dtype, i, (float)(i * 7 % 13 - 6) * 0.0625f);
     for (int64_t i = first; i < count; i += PATTERN)
-        memcpy((char *)tensor->data + (size_t)i * size, tensor->data, (size_t)(count - i < PATTERN ? count - i : PATTERN) * size);
+        memcpy((char *)host + (size_t)i * size, host, (size_t)(count - i < PATTERN ? count - i : PATTERN) * size);
 }
 
-static void fill_side(const bench_layer *layer, const bench_part_of *part, const char *name)
+static tp_status fill_pattern(tp_ctx *ctx, const tp_tensor *tensor)
+{
+    bench_mirror mirror;
+    tp_status status = bench_mirror_open(&mirror, ctx, tensor->data, tp_tensor_bytes(*tensor));
+    if (status == TP_OK) {
+        make_pattern(tensor, mirror.host);
+        status = bench_mirror_put(&mirror);
+    }
+    bench_mirror_close(&mirror);
+    return status;
+}
+
+static tp_status fill_side(const bench_layer *layer, const bench_part_of *part, const char *name)
 {
     if (layer->shape.any_values)
-        fill_pattern(&part->tensor);
-    else
-        fill_part(part, name, tp_ctx_seed(layer->ctx));
+        return fill_pattern(layer->ctx, &part->tensor);
+    bench_mirror mirror;
+    tp_status status = bench_mirror_open(&mirror, layer->ctx, part->tensor.data, part->bytes);
+    if (status == TP_OK) {
+        make_part(part, mirror.host, name, tp_ctx_seed(layer->ctx));
+        status = bench_mirror_put(&mirror);
+    }
+    bench_mirror_close(&mirror);
+    return status;
 }
 
 static tp_status fill_params(bench_layer *layer)
@@ -73,8 +93,9 @@ static tp_status fill_params(bench_layer *layer)
         return tp_params_init(layer->ctx, layer->param, layer->params);
     tp_status status = TP_OK;
     for (int i = 0; i < layer->params && status == TP_OK; i++) {
-        fill_pattern(&layer->param[i]->value);
-        status = tp_param_touch(layer->ctx, layer->param[i]);
+        status = fill_pattern(layer->ctx, &layer->param[i]->value);
+        if (status == TP_OK)
+            status = tp_param_touch(layer->ctx, layer->param[i]);
     }
     return status;
 }
@@ -93,8 +114,11 @@ static tp_status open_buffers(bench_layer *layer)
         if (status != TP_OK)
             return status;
     }
-    fill_side(layer, &layer->x, "input");
-    fill_side(layer, &layer->dy, "gradient");
+    tp_status status = fill_side(layer, &layer->x, "input");
+    if (status == TP_OK)
+        status = fill_side(layer, &layer->dy, "gradient");
+    if (status != TP_OK)
+        return status;
     layer->bytes = layer->table->saved_bytes(layer->object, &layer->pass);
     return tp_ctx_allocate(layer->ctx, TP_MEMORY_SAVED, layer->bytes, &layer->memory);
 }
@@ -161,6 +185,13 @@ tp_status bench_layer_backward(void *arg)
 
 /* ---- comparison ------------------------------------------------------------------------------------------------------ */
 
+/* One comparison under way: what was different in all, and this tensor's squares. */
+typedef struct bench_meeting {
+    bool write; /* this becomes the reference */
+    int64_t different;
+    double error, norm;
+} bench_meeting;
+
 static float *floats(int64_t count)
 {
     return malloc((size_t)(count > 0 ? count : 1) * sizeof(float));
@@ -188,32 +219,42 @@ void bench_layer_reference_close(bench_layer_reference *reference)
     *reference = (bench_layer_reference){0};
 }
 
-/* Writes the part into the global matrix, or counts values whose bits differ from it. */
-static int64_t meet_global(const bench_part_of *part, float *global, bool write)
+/* How two values are to be held against each other. */
+static void meet_value(bench_meeting *meeting, float *place, float value)
 {
-    int64_t at = 0, different = 0;
-    for (int64_t row = part->rows.begin; row < part->rows.end; row++) {
-        for (int64_t col = part->cols.begin; col < part->cols.end; col++, at++) {
-            float value = (float)bench_load(part->tensor.data, part->tensor.dtype, at);
-            float *place = &global[row * part->all_cols + col];
-            if (write)
-                *place = value;
-            else
-                different += memcmp(place, &value, sizeof value) != 0;
-        }
+    if (meeting->write)
+        *place = value;
+    else {
+        double off = (double)value - (double)*place;
+        meeting->different += memcmp(place, &value, sizeof value) != 0;
+        meeting->error += off * off;
+        meeting->norm += (double)*place * (double)*place;
     }
-    return different;
 }
 
-static tp_status compare_gradient(bench_layer *layer, const tp_param *param, float *global, bool write, int64_t *different)
+/* Writes the part into the global matrix, or holds it against that. */
+static tp_status meet_global(tp_ctx *ctx, const bench_part_of *part, float *global, bench_meeting *meeting)
+{
+    bench_mirror mirror;
+    tp_status status = bench_mirror_open(&mirror, ctx, part->tensor.data, part->bytes);
+    if (status == TP_OK)
+        status = bench_mirror_get(&mirror);
+    int64_t at = 0;
+    for (int64_t row = part->rows.begin; row < part->rows.end && status == TP_OK; row++)
+        for (int64_t col = part->cols.begin; col < part->cols.end; col++, at++)
+            meet_value(meeting, &global[row * part->all_cols + col], (float)bench_load(mirror.host, part->tensor.dtype, at));
+    bench_mirror_close(&mirror);
+    return status;
+}
+
+static tp_status meet_gradient(bench_layer *layer, const tp_param *param, float *global, bench_meeting *meeting)
 {
     int64_t count = tp_param_elements(param);
     float *mine = floats(count);
     tp_status status = mine != NULL ? tp_param_gather(layer->ctx, param, 1, mine) : TP_ERR_MEMORY;
-    if (status == TP_OK && write && tp_ctx_rank(layer->ctx) == 0)
-        memcpy(global, mine, (size_t)count * sizeof *mine);
-    for (int64_t i = 0; i < count && status == TP_OK && !write; i++)
-        *different += memcmp(&global[i], &mine[i], sizeof *mine) != 0;
+    bool meets = !meeting->write || tp_ctx_rank(layer->ctx) == 0; /* one writes what all have */
+    for (int64_t i = 0; i < count && status == TP_OK && meets; i++)
+        meet_value(meeting, &global[i], mine[i]);
     free(mine);
     return status;
 }
@@ -231,21 +272,40 @@ static tp_status run_once(bench_layer *layer)
     return status == TP_OK ? tp_ctx_synchronize(layer->ctx) : status;
 }
 
-tp_status bench_layer_compare(bench_layer *layer, bench_layer_reference *reference, int64_t *different)
+/* The end of one tensor's comparison. */
+static void close_meeting(bench_meeting *meeting, double *worst)
+{
+    double off = meeting->norm > 0 ? sqrt(meeting->error / meeting->norm) : sqrt(meeting->error);
+    if (!meeting->write && !(off <= *worst)) /* NaN is the worst */
+        *worst = off;
+    meeting->error = meeting->norm = 0;
+}
+
+tp_status bench_layer_hold(bench_layer *layer, bench_layer_reference *reference, int64_t *different, double *worst)
 {
     tp_status status = run_once(layer);
-    if (status != TP_OK)
-        return status;
-    bool write = !reference->ready;
-    *different = 0;
+    bench_meeting meeting = {.write = !reference->ready};
     /* Of what every rank holds alike, one writes. */
-    if (!write || !layer->y.replicated || tp_ctx_rank(layer->ctx) == 0)
-        *different += meet_global(&layer->y, reference->y, write);
-    if (!write || !layer->dx.replicated || tp_ctx_rank(layer->ctx) == 0)
-        *different += meet_global(&layer->dx, reference->dx, write);
-    for (int i = 0; i < layer->params && status == TP_OK; i++)
-        status = compare_gradient(layer, layer->param[i], reference->grad[i], write, different);
+    const bench_part_of *const parts[] = {&layer->y, &layer->dx};
+    float *const globals[] = {reference->y, reference->dx};
+    *worst = 0;
+    for (int i = 0; i < 2 && status == TP_OK; i++) {
+        if (!meeting.write || !parts[i]->replicated || tp_ctx_rank(layer->ctx) == 0)
+            status = meet_global(layer->ctx, parts[i], globals[i], &meeting);
+        close_meeting(&meeting, worst);
+    }
+    for (int i = 0; i < layer->params && status == TP_OK; i++) {
+        status = meet_gradient(layer, layer->param[i], reference->grad[i], &meeting);
+        close_meeting(&meeting, worst);
+    }
+    *different = meeting.different;
     return status;
+}
+
+tp_status bench_layer_compare(bench_layer *layer, bench_layer_reference *reference, int64_t *different)
+{
+    double unused;
+    return bench_layer_hold(layer, reference, different, &unused);
 }
 
 double bench_layer_flops(const bench_layer_shape *s)

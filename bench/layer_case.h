@@ -88,6 +88,8 @@ tp_status bench_layer_backward(void *layer);
 bool bench_layer_reference_open(bench_layer_reference *reference, const bench_layer *layer);
 void bench_layer_reference_close(bench_layer_reference *reference);
 tp_status bench_layer_compare(bench_layer *layer, bench_layer_reference *reference, int64_t *different);
+/* The same, and the worst difference of a tensor from the reference's, by norms: of what another device made. */
+tp_status bench_layer_hold(bench_layer *layer, bench_layer_reference *reference, int64_t *different, double *worst);
 
 /* "4x128 tokens, column 512x2048", at most BENCH_CELL_TEXT bytes. */
 void bench_layer_shape_text(const bench_layer_shape *shape, char text[BENCH_CELL_TEXT]);

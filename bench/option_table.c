@@ -5,6 +5,9 @@
 const char *const bench_dtype_names[] = {"", "f32", "bf16", "f16", "i32", "i64", "u8", NULL};
 /* By tp_isa. */
 const char *const bench_isa_names[] = {"auto", "portable", "avx2", "avx512", "avx512_bf16", NULL};
+/* By tp_device, tp_sum_order. */
+const char *const bench_device_names[] = {"cpu", "cuda", NULL};
+const char *const bench_sums_names[] = {"tree", "fast", NULL};
 const char *const bench_variant_names[] = {"NT", "NN", "TN", NULL};
 const char *const bench_operation_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                              "all_to_all", "sendrecv",       NULL};
@@ -34,6 +37,7 @@ static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 #define MAX_COUNT 1099511627776.0 /* 2^40: products of two sizes stay within int64_t times a dtype's size */
 #define RANKED (BENCH_COLLECTIVE | BENCH_LAYERS | BENCH_MODELS)
 #define SHAPED (BENCH_LAYERS | BENCH_MODELS)
+#define ON_DEVICE (BENCH_INFO | BENCH_GEMM | RANKED)
 #define TIMED (BENCH_ALL & ~(BENCH_PLAN | BENCH_CALIBRATE))
 
 const bench_option bench_option_table[] = {
@@ -45,6 +49,14 @@ const bench_option bench_option_table[] = {
      "compute threads a rank; several: each degree with each of them (weak scaling: the first); default 1"},
     {"isa", 0, BENCH_OPTION_CHOICE, AT(isa), RANKED | BENCH_GEMM | BENCH_AUTO, 0, 0, bench_isa_names, "NAME",
      "instruction set; forcing one that the machine lacks is refused"},
+    {"device", 0, BENCH_OPTION_CHOICE, AT(device), ON_DEVICE, 0, 0, bench_device_names, "NAME",
+     "cpu or cuda: ranks are threads of this process, on a GPU all on the same one"},
+    {"device-index", 0, BENCH_OPTION_INTEGER, AT(device_index), ON_DEVICE, 0, 1023, NULL, "N", "which GPU; default 0"},
+    {"plugin", 0, BENCH_OPTION_TEXT, AT(plugin), ON_DEVICE, 0, 0, NULL, "FILE",
+     "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, whose time is not shown"},
+    {"sums", 0, BENCH_OPTION_CHOICE, AT(sums), RANKED | BENCH_GEMM, 0, 0, bench_sums_names, "NAME",
+     "tree (the same bits on every layout) or fast (on a GPU: cuBLASLt); default tree"},
+    {"check", 0, BENCH_OPTION_FLAG, AT(check), SHAPED, 0, 0, NULL, NULL, "with --device cuda: compare with what the CPU makes of it, within tolerances"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
 
     {"model", 0, BENCH_OPTION_TEXT, AT(model), SHAPED, 0, 0, NULL, "NAME",

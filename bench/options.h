@@ -55,6 +55,11 @@ typedef struct bench_options {
     int64_t threads;
     bench_list thread_counts; /* sweep */
     int64_t isa; /* tp_isa */
+    int64_t device; /* tp_device */
+    int64_t device_index;
+    const char *plugin;
+    int64_t sums; /* tp_sum_order */
+    bool check;
     int64_t seed;
     /* what it runs on */
     bench_list dtypes;
@@ -159,6 +164,8 @@ bool bench_say(char message[BENCH_MESSAGE], const char *format, ...) __attribute
 /* Names by place, ending with NULL; those of dtypes and instruction sets are the library's own. */
 extern const char *const bench_dtype_names[];
 extern const char *const bench_isa_names[];
+extern const char *const bench_device_names[];
+extern const char *const bench_sums_names[];
 extern const char *const bench_variant_names[];
 extern const char *const bench_operation_names[];
 extern const char *const bench_algorithm_names[];

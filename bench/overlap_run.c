@@ -160,7 +160,7 @@ tp_status bench_overlap_run(bench_overlap_job *job)
 {
     tp_run_options start = bench_run_options(job->call, job->ranks, bench_threads_for(job->call, job->ranks));
     start.link = job->link;
-    bench_team_init(&job->team, job->ranks, job->call->machine.cores);
+    bench_team_begin(job->call, &job->team, job->ranks);
     if (job->trace != NULL)
         job->trace->ranks = job->ranks;
     tp_status status = tp_run_ranks(&start, rank_main, job);

@@ -1,9 +1,15 @@
 #include "parallel.h"
 
+#include "gpu_time.h"
+
+#include <math.h>
+
 int bench_threads_for(const bench_call *call, int ranks)
 {
     if (call->options.threads > 0)
         return (int)call->options.threads;
+    if (bench_on_gpu(call))
+        return 1;
     int threads = call->machine.cores / ranks;
     return threads > 1 ? threads : 1;
 }
@@ -11,13 +17,23 @@ int bench_threads_for(const bench_call *call, int ranks)
 tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
 {
     const bench_options *options = &call->options;
-    return (tp_run_options){.ranks = ranks,
-                            .ctx = {.version = TP_VERSION,
-                                    .threads = threads,
-                                    .isa = (tp_isa)options->isa,
-                                    .seed = (uint64_t)options->seed,
-                                    .machine = options->machine_file != NULL ? &call->costs : NULL},
-                            .link = {options->link_latency, options->link_bandwidth}};
+    tp_run_options start = {.ranks = ranks, .ctx = bench_ctx_desc(call, threads), .link = {options->link_latency, options->link_bandwidth}};
+    start.ctx.machine = options->machine_file != NULL ? &call->costs : NULL;
+    return start;
+}
+
+void bench_team_begin(const bench_call *call, bench_team *team, int ranks)
+{
+    bench_team_init(team, ranks, call->machine.cores);
+    team->on_gpu = bench_on_gpu(call);
+    team->untimed = call->gpu.simulated;
+    team->probed = team->probed && !team->on_gpu;
+}
+
+double bench_cpu_tolerance(tp_dtype dtype)
+{
+    /* A few roundings of the storage type on the way; in f32 of sums of thousands, in another order. */
+    return dtype == TP_DTYPE_F32 ? 1e-5 : dtype == TP_DTYPE_F16 ? 4e-3 : 3e-2;
 }
 
 int bench_take_link(bench_call *call)
@@ -58,7 +74,9 @@ int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks)
 
 int bench_check_parallel(bench_call *call)
 {
-    int status = bench_take_link(call);
+    int status = bench_take_device(call);
+    if (status == BENCH_OK)
+        status = bench_take_link(call);
     if (status != BENCH_OK)
         return status;
     if (call->options.machine_file != NULL && tp_machine_load(call->options.machine_file, &call->costs) != TP_OK)
@@ -87,6 +105,13 @@ void bench_same_cell(bench_call *call, bool same, bool promised, const char *wha
 
 double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int threads)
 {
+    if (bench_on_gpu(call)) {
+        if (peaks->core[dtype] == 0 && bench_gpu_peak(call, dtype, &peaks->core[dtype]) != TP_OK) {
+            bench_note(&call->table, "the peak of %s could not be measured: %.200s", tp_dtype_name(dtype), tp_last_message());
+            peaks->core[dtype] = NAN;
+        }
+        return peaks->core[dtype];
+    }
     if (peaks->core[dtype] <= 0) {
         bench_peak peak = bench_peak_of((tp_isa)call->options.isa, dtype);
         peaks->core[dtype] = bench_peak_measure(&peak, 0.05);

@@ -14,6 +14,12 @@ tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
 /* Refuses what concerns all layers and models: an instruction set that isn't there, dtypes that can't be trained. */
 int bench_check_parallel(bench_call *call);
 
+/* A team for so many ranks of this call's device. */
+void bench_team_begin(const bench_call *call, bench_team *team, int ranks);
+
+/* The most by which a tensor from a GPU may be off the CPU's, as a part of its norm. */
+double bench_cpu_tolerance(tp_dtype dtype);
+
 /* Reads --link into the options; refuses what is none. bench_check_parallel does it too. */
 int bench_take_link(bench_call *call);
 /* Whether rows must be labelled. */
@@ -28,9 +34,9 @@ bool bench_bits_promised(int a, int b);
 /* "yes", "NO", "differs (not promised)": enters the cell, and a failed check where a promise was broken. */
 void bench_same_cell(bench_call *call, bool same, bool promised, const char *what);
 
-/* Peak of the cores that so many threads in all can use, FLOP/s. Measured once a dtype. */
+/* Peak of the cores that so many threads in all can use, or of the GPU, FLOP/s. Measured once a dtype. */
 typedef struct bench_peaks {
-    double core[TP_DTYPE_COUNT]; /* FLOP/s of one core; 0: not measured yet */
+    double core[TP_DTYPE_COUNT]; /* FLOP/s of one core, or the GPU; 0: not measured yet */
 } bench_peaks;
 double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int threads);
 

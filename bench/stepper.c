@@ -1,5 +1,6 @@
 #include "stepper.h"
 
+#include "mirror.h"
 #include "parallel.h"
 
 #include "core/context.h"
@@ -18,11 +19,11 @@ static tp_status open_parts(bench_stepper *s, tp_dtype dtype)
     void *memory;
     s->id_bytes = (size_t)s->pass.tokens * sizeof(int32_t);
     TPI_TRY(tp_ctx_allocate(s->ctx, TP_MEMORY_OTHER, s->id_bytes, &memory));
-    s->ids = memory;
+    s->pass.ids = memory;
+    TPI_TRY(bench_mirror_open(&s->ids, s->ctx, memory, s->id_bytes));
     TPI_TRY(tp_ctx_allocate(s->ctx, TP_MEMORY_OTHER, s->id_bytes, &memory));
-    s->targets = memory;
-    s->pass.ids = s->ids;
-    s->pass.targets = s->targets;
+    s->pass.targets = memory;
+    TPI_TRY(bench_mirror_open(&s->targets, s->ctx, memory, s->id_bytes));
     s->saved_bytes = tp_model_saved_bytes(s->model, &s->pass);
     return tp_ctx_allocate(s->ctx, TP_MEMORY_SAVED, s->saved_bytes, &s->saved);
 }
@@ -35,10 +36,12 @@ tp_status bench_stepper_open(bench_stepper *stepper, tp_ctx *ctx, const bench_tr
 
 void bench_stepper_close(bench_stepper *s)
 {
-    if (s->ids != NULL)
-        tp_ctx_release(s->ctx, TP_MEMORY_OTHER, s->ids, s->id_bytes);
-    if (s->targets != NULL)
-        tp_ctx_release(s->ctx, TP_MEMORY_OTHER, s->targets, s->id_bytes);
+    bench_mirror *const mirrors[] = {&s->ids, &s->targets};
+    for (int i = 0; i < 2; i++) {
+        if (mirrors[i]->memory != NULL)
+            tp_ctx_release(s->ctx, TP_MEMORY_OTHER, mirrors[i]->memory, s->id_bytes);
+        bench_mirror_close(mirrors[i]);
+    }
     if (s->saved != NULL)
         tp_ctx_release(s->ctx, TP_MEMORY_SAVED, s->saved, s->saved_bytes);
     tp_optimizer_destroy(s->optimizer);
@@ -50,10 +53,12 @@ static tp_status read_sequences(bench_stepper *s)
 {
     int64_t length = s->training->trainer.sequence, tokens = tp_data_tokens(s->training->data);
     for (int64_t i = 0; i < s->pass.sequences; i++) {
-        TPI_TRY(tp_data_read(s->training->data, s->at, length, s->ids + i * length, s->targets + i * length));
+        int32_t *ids = s->ids.host, *targets = s->targets.host;
+        TPI_TRY(tp_data_read(s->training->data, s->at, length, ids + i * length, targets + i * length));
         s->at = (s->at + length) % tokens;
     }
-    return TP_OK;
+    TPI_TRY(bench_mirror_put(&s->ids));
+    return bench_mirror_put(&s->targets);
 }
 
 static tp_status run_phase(bench_stepper *s, bench_phase phase)

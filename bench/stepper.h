@@ -2,6 +2,7 @@
 #ifndef BENCH_STEPPER_H
 #define BENCH_STEPPER_H
 
+#include "mirror.h"
 #include "training.h"
 
 typedef enum bench_phase { BENCH_FORWARD = 0, BENCH_BACKWARD, BENCH_FINISH, BENCH_OPTIMIZER, BENCH_PHASES } bench_phase;
@@ -14,7 +15,7 @@ typedef struct bench_stepper {
     tp_param *const *params;
     int count;
     tp_pass pass;
-    int32_t *ids, *targets;
+    bench_mirror ids, targets; /* of this step */
     void *saved;
     size_t id_bytes, saved_bytes;
     int64_t at; /* first token of the next step */

@@ -69,8 +69,9 @@ void bench_integer(bench_table *table, int64_t value)
 
 void bench_real(bench_table *table, double value)
 {
+    bool hidden = (table->hidden >> table->filled & 1) != 0;
     bench_cell spare, *cell = next_cell(table, &spare);
-    cell->kind = isfinite(value) ? BENCH_CELL_REAL : BENCH_CELL_NONE;
+    cell->kind = isfinite(value) && !hidden ? BENCH_CELL_REAL : BENCH_CELL_NONE;
     cell->real = value;
 }
 
@@ -139,9 +140,11 @@ static int column_width(const bench_table *table, int column)
     return (int)width;
 }
 
-/* A column that no row fills is left out for people. */
+/* A column that no row fills is left out for people, unless it is kept empty on purpose. */
 static bool column_used(const bench_table *table, int column)
 {
+    if ((table->hidden >> column & 1) != 0)
+        return true;
     for (int row = 0; row < table->rows; row++)
         if (bench_table_cell(table, row, column)->kind != BENCH_CELL_NONE)
             return true;

@@ -48,6 +48,7 @@ typedef struct bench_table {
     int rows, capacity;
     int filled; /* cells set in the row being filled */
     bool out_of_memory;
+    uint64_t hidden; /* bit by column: reals there stay empty, because they would say nothing */
     char notes[BENCH_NOTES][BENCH_NOTE];
     int note_count;
     int failed_checks;

@@ -51,7 +51,13 @@ typedef struct sampler {
     int rank;
     const bench_team_part *parts;
     int count;
+    tpi_timer *timer; /* NULL: by the host's clock */
 } sampler;
+
+static tp_status mark(const sampler *self, int which)
+{
+    return self->timer != NULL ? self->ctx->backend->timer_mark(self->timer, self->ctx->compute, which) : TP_OK;
+}
 
 /* One sample of a part on this rank; afterwards its slot is filled. */
 static tp_status sample(const sampler *self, const bench_team_part *part, int64_t repeats)
@@ -60,11 +66,16 @@ static tp_status sample(const sampler *self, const bench_team_part *part, int64_
     tp_ctx_times(self->ctx, &compute[0], &comm[0]);
     long before = bench_thread_switches();
     double start = bench_now();
+    TPI_TRY(mark(self, 0));
     for (int64_t i = 0; i < repeats; i++)
         TPI_TRY(part->fn(part->arg));
+    TPI_TRY(mark(self, 1));
     TPI_TRY(tp_ctx_synchronize(self->ctx));
-    self->team->slot[self->rank].seconds = (bench_now() - start) / (double)repeats;
-    self->team->slot[self->rank].switched = bench_thread_switches() != before && !part->lanes;
+    double seconds = bench_now() - start;
+    if (self->timer != NULL)
+        TPI_TRY(self->ctx->backend->timer_read(self->timer, &seconds));
+    self->team->slot[self->rank].seconds = seconds / (double)repeats;
+    self->team->slot[self->rank].switched = bench_thread_switches() != before && !part->lanes && self->timer == NULL;
     tp_ctx_times(self->ctx, &compute[1], &comm[1]);
     self->team->slot[self->rank].compute += compute[1] - compute[0];
     self->team->slot[self->rank].comm += comm[1] - comm[0];
@@ -202,15 +213,21 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
 
 tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count)
 {
+    static const bench_team_plan once = {.warmup = 1, .least = 1, .most = 1, .repeats = 1};
     sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count};
     notes *books = self.rank == 0 ? calloc((size_t)count, sizeof *books) : NULL;
     if (self.rank == 0 && books == NULL)
         return TP_ERR_MEMORY;
-    tp_status status = warm_up(&self, plan);
+    if (team->untimed && plan->seconds > 0)
+        plan = &once;
+    tp_status status = team->on_gpu ? ctx->backend->timer_create(ctx, &self.timer) : TP_OK;
+    if (status == TP_OK)
+        status = warm_up(&self, plan);
     if (status == TP_OK)
         status = take_samples(&self, plan, books);
     for (int i = 0; i < count && status == TP_OK && self.rank == 0; i++)
         take_figure(&books[i].near, &books[i].far, books[i].probes, team->probed, parts[i].figure);
+    ctx->backend->timer_destroy(self.timer);
     free(books);
     return status;
 }
@@ -225,6 +242,8 @@ tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_pla
 double bench_team_comm_share(const bench_team *team)
 {
     double compute = 0, comm = 0;
+    if (team->on_gpu)
+        return NAN; /* the host's times are of issuing */
     for (int rank = 0; rank < team->ranks; rank++) {
         compute += team->slot[rank].compute;
         comm += team->slot[rank].comm;
@@ -239,5 +258,16 @@ tp_status bench_team_sum(bench_team *team, tp_ctx *ctx, double mine, double *sum
     *sum = 0;
     for (int rank = 0; rank < team->ranks; rank++)
         *sum += team->slot[rank].seconds;
+    return meet(ctx);
+}
+
+tp_status bench_team_most(bench_team *team, tp_ctx *ctx, double mine, double *most)
+{
+    team->slot[tp_ctx_rank(ctx)].seconds = mine;
+    TPI_TRY(meet(ctx));
+    *most = team->slot[0].seconds;
+    for (int rank = 1; rank < team->ranks; rank++)
+        if (!(team->slot[rank].seconds <= *most))
+            *most = team->slot[rank].seconds;
     return meet(ctx);
 }

@@ -15,6 +15,8 @@
 
 typedef struct bench_team {
     int ranks;
+    bool on_gpu;   /* times are the GPU's own; nothing is dropped */
+    bool untimed;  /* a simulated GPU: each part runs once, to see that it does */
     bool probed; /* ranks 0 and 1 have cores of their own, so how far these are from each other can be felt */
     struct {
         double seconds;
@@ -62,10 +64,11 @@ typedef struct bench_team_part {
 } bench_team_part;
 tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count);
 
-/* Part of all ranks' time inside samples that went into communication, waiting for peers included. Not while ranks measure. */
+/* Part of all ranks' time inside samples that went into communication, waiting for peers included. Not while ranks measure. NaN on a GPU. */
 double bench_team_comm_share(const bench_team *team);
 
-/* Collective: the sum of a number over ranks, by way of shared memory. */
+/* Collective: the sum of a number over ranks, and the largest, by way of shared memory. A NaN is the largest. */
 tp_status bench_team_sum(bench_team *team, tp_ctx *ctx, double mine, double *sum);
+tp_status bench_team_most(bench_team *team, tp_ctx *ctx, double mine, double *most);
 
 #endif

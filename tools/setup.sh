@@ -33,6 +33,15 @@ missing_of() {
     done
 }
 
+# The CUDA compiler: in the path, or where NVIDIA's own packages put it. CUDA 13 can't come from Debian.
+nvcc_path() {
+    command -v nvcc || { [ -x /usr/local/cuda/bin/nvcc ] && echo /usr/local/cuda/bin/nvcc; }
+}
+nvcc_advice() {
+    echo "the CUDA backend needs the CUDA toolkit 13 or later (nvcc, cudart, cuBLASLt, NVTX) and NCCL. Debian's nvidia-cuda-toolkit is too old; take" \
+        "cuda-toolkit-13-0, libnccl2 and libnccl-dev from NVIDIA's repository for Debian (https://developer.nvidia.com/cuda-downloads)"
+}
+
 as_root() {
     if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@"; fi
 }

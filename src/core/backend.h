@@ -5,6 +5,7 @@
 #include "core/ops.h"
 
 typedef struct tpi_event tpi_event;
+typedef struct tpi_timer tpi_timer;
 
 /* A host function run in stream order; returns a status that becomes the context's failure when not TP_OK. */
 typedef tp_status (*tpi_task)(tp_ctx *ctx, const void *args);
@@ -43,6 +44,15 @@ typedef struct tpi_backend {
     tp_status (*run)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
     /* The same also after a failure of the context: for what must be undone whatever happened. */
     tp_status (*run_anyway)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
+
+    /* A stopwatch in streams. mark 0 is its begin, 1 its end; read: seconds of the device between them, once both are done (the stream was synchronised). */
+    tp_status (*timer_create)(tp_ctx *ctx, tpi_timer **out);
+    void (*timer_destroy)(tpi_timer *timer);
+    tp_status (*timer_mark)(tpi_timer *timer, tpi_stream *stream, int mark);
+    tp_status (*timer_read)(tpi_timer *timer, double *seconds);
+    /* Names what the calling thread issues between the two, for a profiler. Nested; nothing where there is none. */
+    void (*range_push)(const char *name);
+    void (*range_pop)(void);
 
     /* Packed right operands: bytes for a [cols, inner] operand in this order (NULL: one chain), and the packing itself. */
     size_t (*gemm_packed_bytes)(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order);

@@ -167,6 +167,16 @@ static tp_status cpu_random_fill(tpi_stream *stream, const tpi_random_fill_args 
     return tpi_cpu_launch(stream, tpi_cpu_table_of(stream->ctx)->random_fill, args, sizeof *args);
 }
 
+/* No profiler asks for names here. */
+static void cpu_range_push(const char *name)
+{
+    (void)name;
+}
+
+static void cpu_range_pop(void)
+{
+}
+
 const tpi_backend tpi_backend_cpu = {
     .name = "cpu",
     .open = cpu_open,
@@ -188,6 +198,12 @@ const tpi_backend tpi_backend_cpu = {
     .copy = tpi_cpu_copy,
     .run = tpi_cpu_run,
     .run_anyway = tpi_cpu_run_anyway,
+    .timer_create = tpi_cpu_timer_create,
+    .timer_destroy = tpi_cpu_timer_destroy,
+    .timer_mark = tpi_cpu_timer_mark,
+    .timer_read = tpi_cpu_timer_read,
+    .range_push = cpu_range_push,
+    .range_pop = cpu_range_pop,
     .gemm_packed_bytes = cpu_gemm_packed_bytes,
     .gemm_pack = cpu_gemm_pack,
     .gemm = cpu_gemm,

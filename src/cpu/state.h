@@ -50,6 +50,12 @@ tp_status tpi_cpu_copy(tpi_stream *stream, void *to, const void *from, size_t by
 tp_status tpi_cpu_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 tp_status tpi_cpu_run_anyway(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 
+/* timer.c */
+tp_status tpi_cpu_timer_create(tp_ctx *ctx, tpi_timer **out);
+void tpi_cpu_timer_destroy(tpi_timer *timer);
+tp_status tpi_cpu_timer_mark(tpi_timer *timer, tpi_stream *stream, int mark);
+tp_status tpi_cpu_timer_read(tpi_timer *timer, double *seconds);
+
 /* The best set that this machine has. */
 tp_isa tpi_cpu_best_isa(void);
 

@@ -1,5 +1,43 @@
 /* The CUDA backend's table. */
+#include <nvtx3/nvToolsExt.h>
+
 #include "cuda/state.h"
+
+static void push(const char *name)
+{
+    nvtxRangePushA(name);
+}
+
+static void pop(void)
+{
+    nvtxRangePop();
+}
+
+/* What an op issues has its name in a profiler. Without one both calls are a jump to nothing. */
+#define NAMED(op)                                                                \
+    static tp_status op(tpi_stream *stream, const tpi_##op##_args *args)          \
+    {                                                                            \
+        push(#op);                                                               \
+        tp_status status = tpi_cuda_##op(stream, args);                           \
+        pop();                                                                   \
+        return status;                                                           \
+    }
+
+NAMED(gemm)
+NAMED(reduce)
+NAMED(map)
+NAMED(activation)
+NAMED(rope)
+NAMED(norm)
+NAMED(norm_grad)
+NAMED(attention)
+NAMED(attention_grad)
+NAMED(embedding)
+NAMED(embedding_grad)
+NAMED(xent)
+NAMED(square_sum)
+NAMED(optimizer)
+NAMED(random_fill)
 
 const tpi_backend tpi_backend_cuda = {
     .name = "cuda",
@@ -22,23 +60,29 @@ const tpi_backend tpi_backend_cuda = {
     .copy = tpi_cuda_copy,
     .run = tpi_cuda_run,
     .run_anyway = tpi_cuda_run_anyway,
+    .timer_create = tpi_cuda_timer_create,
+    .timer_destroy = tpi_cuda_timer_destroy,
+    .timer_mark = tpi_cuda_timer_mark,
+    .timer_read = tpi_cuda_timer_read,
+    .range_push = push,
+    .range_pop = pop,
     .gemm_packed_bytes = tpi_cuda_gemm_packed_bytes,
     .gemm_pack = tpi_cuda_gemm_pack,
-    .gemm = tpi_cuda_gemm,
-    .reduce = tpi_cuda_reduce,
-    .map = tpi_cuda_map,
-    .activation = tpi_cuda_activation,
-    .rope = tpi_cuda_rope,
-    .norm = tpi_cuda_norm,
-    .norm_grad = tpi_cuda_norm_grad,
-    .attention = tpi_cuda_attention,
-    .attention_grad = tpi_cuda_attention_grad,
-    .embedding = tpi_cuda_embedding,
-    .embedding_grad = tpi_cuda_embedding_grad,
-    .xent = tpi_cuda_xent,
-    .square_sum = tpi_cuda_square_sum,
-    .optimizer = tpi_cuda_optimizer,
-    .random_fill = tpi_cuda_random_fill,
+    .gemm = gemm,
+    .reduce = reduce,
+    .map = map,
+    .activation = activation,
+    .rope = rope,
+    .norm = norm,
+    .norm_grad = norm_grad,
+    .attention = attention,
+    .attention_grad = attention_grad,
+    .embedding = embedding,
+    .embedding_grad = embedding_grad,
+    .xent = xent,
+    .square_sum = square_sum,
+    .optimizer = optimizer,
+    .random_fill = random_fill,
     .behind = true,
     .host_memory = false,
 };

@@ -81,6 +81,12 @@ tp_status tpi_cuda_event_wait(tpi_event *event, tpi_stream *stream);
 tp_status tpi_cuda_event_synchronize(tp_ctx *ctx, tpi_event *event);
 void tpi_cuda_event_share(tpi_event *event);
 
+/* timer.c */
+tp_status tpi_cuda_timer_create(tp_ctx *ctx, tpi_timer **out);
+void tpi_cuda_timer_destroy(tpi_timer *timer);
+tp_status tpi_cuda_timer_mark(tpi_timer *timer, tpi_stream *stream, int mark);
+tp_status tpi_cuda_timer_read(tpi_timer *timer, double *seconds);
+
 /* task.c */
 tp_status tpi_cuda_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 tp_status tpi_cuda_run_anyway(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);

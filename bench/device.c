@@ -1,0 +1,76 @@
+/* Which device a command runs on. */
+#include "command.h"
+
+#include <stdio.h>
+
+static int refuse_without_gpu(bench_call *call)
+{
+    const bench_options *options = &call->options;
+    if (options->plugin != NULL)
+        return bench_refuse(call, "--plugin %s: of what? --device cuda says it", options->plugin);
+    if (options->device_index != 0)
+        return bench_refuse(call, "--device-index %lld: of what? --device cuda says it", (long long)options->device_index);
+    if (options->check)
+        return bench_refuse(call, "--check compares with the CPU: --device cuda says what");
+    return BENCH_OK;
+}
+
+int bench_take_device(bench_call *call)
+{
+    bench_options *options = &call->options;
+    if (!bench_on_gpu(call))
+        return refuse_without_gpu(call);
+    if (options->isa != 0)
+        return bench_refuse(call, "--isa %s is the CPU's, --device is cuda", tp_isa_name((tp_isa)options->isa));
+    if (options->link != NULL)
+        return bench_refuse(call, "--link %s: a modelled link is between ranks on the CPU, --device is cuda", options->link);
+    if (options->trace != NULL)
+        return bench_refuse(call, "--trace %s: notes the CPU's clock, --device is cuda (a profiler shows the ops by their names)", options->trace);
+    if (tp_device_describe(TP_DEVICE_CUDA, (int)options->device_index, options->plugin, &call->gpu) != TP_OK)
+        return bench_fail(call, "%s", call->gpu.reason);
+    call->machine.available = call->gpu.memory_bytes;
+    return BENCH_OK;
+}
+
+tp_ctx_desc bench_ctx_desc(const bench_call *call, int threads)
+{
+    const bench_options *options = &call->options;
+    return (tp_ctx_desc){.version = TP_VERSION,
+                         .device = (tp_device)options->device,
+                         .device_index = (int)options->device_index,
+                         .plugin = options->plugin,
+                         .threads = threads,
+                         .isa = (tp_isa)options->isa,
+                         .seed = (uint64_t)options->seed,
+                         .sum_order = (tp_sum_order)options->sums};
+}
+
+void bench_isa_cell(bench_call *call)
+{
+    const bench_options *options = &call->options;
+    if (bench_on_gpu(call))
+        bench_word(&call->table, "sm_%d%d", call->gpu.major, call->gpu.minor);
+    else
+        bench_word(&call->table, "%s", tp_isa_name(options->isa == 0 ? call->machine.isa : (tp_isa)options->isa));
+}
+
+void bench_on_cell(bench_call *call, const char *transport)
+{
+    const bench_options *options = &call->options;
+    bool modelled = options->link_bandwidth > 0 || options->link_gemm;
+    bench_word(&call->table, "%s%s%s%s", transport, modelled ? ", modelled link" : "",
+               !bench_on_gpu(call) ? "" : call->gpu.simulated ? ", simulated GPU" : ", one GPU", options->sums == TP_SUM_FAST ? ", fast sums" : "");
+}
+
+bool bench_fits(const bench_call *call, int ranks, int threads)
+{
+    return bench_on_gpu(call) ? ranks == 1 : ranks * threads <= call->machine.cores;
+}
+
+void bench_hide_times(bench_call *call, uint64_t columns)
+{
+    if (!call->gpu.simulated)
+        return;
+    call->table.hidden = columns;
+    bench_note(&call->table, "simulated GPU: its time is no speed, so nothing that is made of times is shown; counts and checks hold");
+}

@@ -1,0 +1,137 @@
+/* tp_bench on a GPU, simulated: what it prints, what it keeps to itself, and what it says where there is none. */
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+#include "tp/tp.h"
+
+#define TEXT_BYTES 65536
+
+static char text[TEXT_BYTES]; /* what the last run printed, both streams */
+
+static int run(const char *arguments)
+{
+    char command[1024];
+    snprintf(command, sizeof command, "GPUSIM_DEVICES=2 '%s' %s 2>&1", TPT_BENCH_PROGRAM, arguments);
+    FILE *pipe = popen(command, "r");
+    size_t used = fread(text, 1, sizeof text - 1, pipe);
+    text[used] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void expect(const char *arguments, int status, const char *first, const char *second)
+{
+    int got = run(arguments);
+    cr_expect_eq(got, status, "tp_bench %s: exit status %d, not %d:\n%s", arguments, got, status, text);
+    cr_expect_not_null(strstr(text, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, text);
+    cr_expect_not_null(strstr(text, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, text);
+}
+
+/* No plugin is beside the test's program, and none is where the loader looks: one line, and a status that scripts see. */
+Test(device, missing)
+{
+    static const char *const commands[] = {"gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep", "info --seconds 0.001"};
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        char arguments[128];
+        snprintf(arguments, sizeof arguments, "%s --device cuda --plugin ./no_such_plugin.so", commands[i]);
+        expect(arguments, 3, "CUDA: no plugin", "no_such_plugin.so");
+    }
+    expect("info --seconds 0.001 --plugin ./no_such_plugin.so", 0, "backend cuda", "CUDA: no plugin");
+}
+
+Test(device, refusals)
+{
+    expect("gemm --device gpu", 2, "--device", "cuda");
+    expect("gemm --plugin x.so", 2, "--plugin x.so", "--device cuda");
+    expect("mlp --device-index 1", 2, "--device-index 1", "--device cuda");
+    expect("mlp --check", 2, "--check", "--device cuda");
+    expect("mlp --device cuda --isa avx2", 2, "--isa avx2", "cuda");
+    expect("mlp --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
+}
+
+#ifdef TPT_CUDA_PLUGIN
+
+#define SIMULATED " --device cuda --plugin '" TPT_CUDA_PLUGIN "'"
+
+Test(device, info)
+{
+    expect("info --seconds 0.001 --plugin '" TPT_CUDA_PLUGIN "'", 0, "GPU 1", "simulated: its time is no speed");
+    expect("info --seconds 0.001" SIMULATED, 0, "bf16 peak, GPU 0", "simulated: its time is no speed");
+    expect("info --seconds 0.001 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "GPU 1");
+    expect("gemm --shapes 5x5x5 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "tp_bench gemm");
+    expect("gemm --shapes 5x5x5 --callers 2" SIMULATED, 2, "--callers 2", "GPU");
+}
+
+/* The column's cell in the last row of the last run, which printed CSV. "" where it is empty or not there. */
+static const char *cell(const char *column)
+{
+    static char found[256];
+    char copy[TEXT_BYTES], *names = copy, *last = NULL, *save;
+    found[0] = '\0';
+    memcpy(copy, text, sizeof copy);
+    while (*names == '#')
+        names = strchr(names, '\n') + 1;
+    char *line = strtok_r(names, "\n", &save);
+    names = line;
+    for (; line != NULL; line = strtok_r(NULL, "\n", &save))
+        last = line[0] == '#' || strncmp(line, "tp_bench", 8) == 0 ? last : line;
+    for (; names != NULL && last != NULL; names = strchr(names, ',')) {
+        names += *names == ',';
+        size_t length = strlen(column);
+        bool here = strncmp(names, column, length) == 0 && strchr(", (", names[length]) != NULL;
+        char *end = last;
+        for (bool quoted = false; *end != '\0' && (quoted || *end != ','); end++)
+            quoted = quoted != (*end == '"');
+        if (here) {
+            snprintf(found, sizeof found, "%.*s", (int)(end - last), last);
+            return found;
+        }
+        last = *end == ',' ? end + 1 : end;
+    }
+    return found;
+}
+
+static void expect_cell(const char *column, const char *value)
+{
+    cr_expect_str_eq(cell(column), value, "%s is '%s', not '%s':\n%s", column, cell(column), value, text);
+}
+
+/* Right results, and no time, in every form of output. */
+Test(device, gemm_shows_no_time)
+{
+    expect("gemm --shapes 33x48x40 --variant NN --dtype bf16" SIMULATED, 0, "simulated GPU: its time is no speed", "33x40x48");
+    cr_expect_eq(run("gemm --shapes 33x48x40 --variant NN --dtype bf16 --csv" SIMULATED), 0, "%s", text);
+    expect_cell("#wrong", "0");
+    expect_cell("isa", "sm_80");
+    expect_cell("rate", "");
+    expect_cell("peak", "");
+    expect_cell("share", "");
+    cr_expect_not_null(strstr(text, "simulated"), "%s", text);
+    expect("gemm --shapes 33x48x40 --variant NN --dtype bf16 --json" SIMULATED, 0, "null", "its time is no speed");
+    expect("gemm --shapes 24x16x40 --sums fast" SIMULATED, 0, "fast", "simulated");
+    cr_expect_null(strstr(text, "FAILED"), "%s", text);
+}
+
+/* Layers agree with the CPU, and show no time. */
+Test(device, layers_agree_with_the_cpu)
+{
+    static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu", "attention --kv-heads 2"};
+    for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof arguments, "%s --hidden 32%s --batch 1 --sequence 9 --ranks 1 --dtype %s --check --csv" SIMULATED, layers[i],
+                 i < 3 ? " --ffn 48" : " --heads 4", i % 2 == 0 ? "f32" : "bf16");
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        expect_cell("forward", "");
+        expect_cell("backward", "");
+        expect_cell("tokens/s", "");
+        expect_cell("speed-up", "");
+        expect_cell("on", "\"threads, simulated GPU\"");
+        double off = atof(cell("off the CPU"));
+        cr_expect(cell("off the CPU")[0] != '\0' && off <= (i % 2 == 0 ? 1e-5 : 3e-2), "%s: %s", arguments, text);
+    }
+}
+
+#endif
