@@ -186,6 +186,7 @@ void decode_barrier(Decoder &decoder, const Statement &statement)
     if (statement.has("warp")) {
         in.handler = do_warp_barrier;
         in.flow = Flow::rendezvous;
+        in.meets_anywhere = true;
         in.lane_mask = decoder.source(operands[0], 4);
         decoder.emit(in);
         return;

@@ -24,9 +24,10 @@ void do_sign_extend(Warp &warp, const Instruction &in, uint32_t lanes)
     map1<int64_t, int32_t>(warp, in, lanes, [](int32_t value) { return static_cast<int64_t>(value); });
 }
 
-void do_not_predicate(Warp &warp, const Instruction &in, uint32_t)
+void do_not_predicate(Warp &warp, const Instruction &in, uint32_t lanes)
 {
-    predicate(warp, in.d) = ~predicate(warp, in.a);
+    uint32_t &d = predicate(warp, in.d);
+    d = (d & ~lanes) | (~predicate(warp, in.a) & lanes);
 }
 
 Special find_special(std::string_view name)
@@ -71,12 +72,12 @@ uint32_t Decoder::preset(Preset preset)
     std::tuple<int, int, uint64_t, int> key{preset.bytes, static_cast<int>(preset.special), preset.value, preset.symbol};
     auto found = preset_cache_.find(key);
     if (found != preset_cache_.end()) {
-        return found->second;
+        return use(found->second);
     }
-    preset.offset = preset.bytes == 0 ? temporary_predicate() : allocate_register(preset.bytes);
+    preset.offset = preset.bytes == 0 ? temporary_predicate() : allocate_register(preset.bytes, true);
     preset_cache_[key] = preset.offset;
     program_->presets.push_back(preset);
-    return preset.offset;
+    return use(preset.offset);
 }
 
 uint32_t Decoder::constant(uint64_t value, size_t width)
@@ -117,7 +118,7 @@ uint32_t Decoder::source(const Operand &operand, size_t width)
         return found != Special::none ? special(found, width) : symbol_address(operand, width);
     }
     if (symbol->bytes == width || symbol->bytes == 16) {
-        return static_cast<uint32_t>(symbol->offset);
+        return use(static_cast<uint32_t>(symbol->offset));
     }
     if (symbol->bytes == 0) {
         fail("predicate " + std::string(operand.name) + " where a value is expected");
@@ -126,9 +127,9 @@ uint32_t Decoder::source(const Operand &operand, size_t width)
     Instruction convert;
     convert.handler = width == 4 ? do_truncate : do_zero_extend;
     convert.a = static_cast<uint32_t>(symbol->offset);
-    convert.d = temporary(width);
-    emit(convert);
-    return convert.d;
+    convert.d = allocate_register(width);
+    emit_conversion(convert);
+    return use(convert.d);
 }
 
 uint32_t Decoder::symbol_address(const Operand &operand, size_t width)
@@ -198,48 +199,48 @@ uint32_t Decoder::source_predicate(const Operand &operand)
         return 0;
     }
     if (!operand.negated) {
-        return static_cast<uint32_t>(symbol->offset);
+        return use(static_cast<uint32_t>(symbol->offset));
     }
     Instruction negate;
     negate.handler = do_not_predicate;
     negate.a = static_cast<uint32_t>(symbol->offset);
     negate.d = temporary_predicate();
-    emit(negate);
-    return negate.d;
+    emit_conversion(negate);
+    return use(negate.d);
 }
 
 uint32_t Decoder::destination(const Operand &operand, size_t width, bool sign_extends)
 {
     const Symbol *symbol = find_symbol(operand.name);
     if (operand.name == "_") {
-        return temporary(width);
+        return define(allocate_register(width));
     }
     if (!symbol || symbol->kind != Symbol::Kind::reg || symbol->bytes == 0) {
         fail("no register " + std::string(operand.name));
-        return temporary(width);
+        return define(allocate_register(width));
     }
     if (symbol->bytes == width || symbol->bytes == 16) {
-        return static_cast<uint32_t>(symbol->offset);
+        return define(static_cast<uint32_t>(symbol->offset));
     }
     Instruction convert;
     convert.handler = width == 8 ? do_truncate : sign_extends ? do_sign_extend : do_zero_extend;
-    convert.a = temporary(width);
+    convert.a = allocate_register(width);
     convert.d = static_cast<uint32_t>(symbol->offset);
     after_.push_back(convert);
-    return convert.a;
+    return define(convert.a);
 }
 
 uint32_t Decoder::destination_predicate(const Operand &operand)
 {
     const Symbol *symbol = find_symbol(operand.name);
     if (operand.name == "_") {
-        return temporary_predicate();
+        return define(temporary_predicate());
     }
     if (!symbol || symbol->kind != Symbol::Kind::reg || symbol->bytes != 0) {
         fail("no predicate " + std::string(operand.name));
         return 0;
     }
-    return static_cast<uint32_t>(symbol->offset);
+    return define(static_cast<uint32_t>(symbol->offset));
 }
 
 void Decoder::address(const Operand &operand, Instruction *instruction)
@@ -251,7 +252,7 @@ void Decoder::address(const Operand &operand, Instruction *instruction)
     }
     const Symbol *symbol = find_symbol(operand.name);
     if (symbol && symbol->kind == Symbol::Kind::reg) {
-        instruction->a = static_cast<uint32_t>(symbol->offset);
+        instruction->a = use(static_cast<uint32_t>(symbol->offset));
         instruction->wide_address = symbol->bytes == 8;
         return;
     }

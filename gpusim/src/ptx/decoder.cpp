@@ -58,6 +58,9 @@ void Decoder::decode(const Function &entry)
     program_->entry = static_cast<int>(program_->code.size());
     decode_function(entry, statements);
     layout_dynamic_shared();
+    if (!has_calls_ && program_->error.empty()) {
+        compact_registers(program_, units_, accesses_, tables_);
+    }
     program_->register_bytes = static_cast<uint32_t>(align_up(program_->register_bytes, 64));
 }
 
@@ -81,6 +84,7 @@ void Decoder::decode_callees(const std::vector<Statement> &statements)
                 program_->error = error;
                 return;
             }
+            has_calls_ = true;
             decode_callees(body);
             decode_function(found->second, body);
         }
@@ -142,6 +146,7 @@ void Decoder::decode_statement(const Statement &statement)
     case Statement::Kind::targets: labels_.targets[statement.label] = statement.operands; break;
     case Statement::Kind::declaration: declare(statement.variable); break;
     case Statement::Kind::instruction: {
+        pending_ = {};
         DecodeFunction decode_opcode = find_opcode(statement.words[0]);
         if (decode_opcode) {
             decode_opcode(*this, statement);
@@ -149,7 +154,7 @@ void Decoder::decode_statement(const Statement &statement)
             unsupported(statement);
         }
         for (const Instruction &conversion : std::exchange(after_, {})) {
-            emit(conversion);
+            emit_conversion(conversion);
         }
         break;
     }
@@ -176,6 +181,7 @@ void Decoder::resolve_labels()
 Instruction &Decoder::emit(const Instruction &instruction)
 {
     program_->code.push_back(instruction);
+    accesses_.push_back(std::exchange(pending_, {}));
     Instruction &in = program_->code.back();
     if (!statement_->guard.empty()) {
         const Symbol *symbol = find_symbol(statement_->guard);
@@ -188,6 +194,14 @@ Instruction &Decoder::emit(const Instruction &instruction)
     }
     in.site = site_of(module_, program_->name.c_str(), *function_, statement_->location, statement_->line, is_warp_level(*statement_));
     return in;
+}
+
+// Of an operand's width, before or after the instruction whose operands are being collected.
+void Decoder::emit_conversion(const Instruction &conversion)
+{
+    RegisterAccess collected = std::exchange(pending_, {{conversion.a}, {conversion.d}});
+    emit(conversion);
+    pending_ = std::move(collected);
 }
 
 void Decoder::unsupported(const Statement &statement, const char *why)
@@ -220,6 +234,7 @@ void Decoder::emit_branch_table(const std::vector<Operand> &labels, Instruction 
     }
     instruction.extra = table;
     emit(instruction);
+    tables_.push_back({program_->code.size() - 1, table});
     labels_.tables.emplace_back(table, std::move(names));
 }
 
@@ -295,22 +310,30 @@ const Symbol *Decoder::find_symbol(std::string_view name) const
     return nullptr;
 }
 
-uint32_t Decoder::allocate_register(size_t bytes)
+uint32_t Decoder::allocate_register(size_t bytes, bool pinned)
 {
-    uint32_t offset = program_->register_bytes;
-    program_->register_bytes += static_cast<uint32_t>(bytes * kLanes);
+    RegisterUnit unit{program_->register_bytes, static_cast<uint32_t>(bytes * kLanes), pinned};
+    units_.push_back(unit);
+    program_->register_bytes += unit.bytes;
+    return unit.offset;
+}
+
+uint32_t Decoder::use(uint32_t offset)
+{
+    pending_.uses.push_back(offset);
     return offset;
 }
 
-uint32_t Decoder::temporary(size_t width)
+uint32_t Decoder::define(uint32_t offset)
 {
-    return allocate_register(width);
+    pending_.definitions.push_back(offset);
+    return offset;
 }
 
 uint32_t Decoder::temporary_predicate()
 {
     if (predicates_left_ == 0) {
-        next_predicate_ = allocate_register(sizeof(uint32_t));
+        next_predicate_ = allocate_register(sizeof(uint32_t), true);
         predicates_left_ = kLanes;
     }
     predicates_left_--;
@@ -323,6 +346,7 @@ uint32_t Decoder::temporary_predicate()
 void Decoder::layout_dynamic_shared()
 {
     program_->dynamic_shared_offset = align_up(program_->static_shared, program_->shared_alignment);
+    program_->local_bytes = align_up(program_->local_bytes, 16); // so that every thread's is aligned
     for (size_t index : dynamic_presets_) {
         program_->presets[index].value += program_->dynamic_shared_offset;
     }

@@ -3,6 +3,7 @@
 #pragma once
 #include "module.h"
 #include "program.h"
+#include "register_layout.h"
 #include "syntax.h"
 
 #include <map>
@@ -42,7 +43,6 @@ public:
     uint32_t destination_predicate(const Operand &operand);
     uint32_t constant(uint64_t value, size_t width);
     uint32_t special(Special special, size_t width, uint64_t add = 0);
-    uint32_t temporary(size_t width);
     uint32_t temporary_predicate();
     size_t width_of(const Operand &operand, size_t otherwise); // of the register it names
 
@@ -94,7 +94,10 @@ private:
     Symbol allocate_local(const Variable &variable);
     void resolve_labels();
     void layout_dynamic_shared();
-    uint32_t allocate_register(size_t bytes);
+    uint32_t allocate_register(size_t bytes, bool pinned = false);
+    uint32_t use(uint32_t offset);
+    uint32_t define(uint32_t offset);
+    void emit_conversion(const Instruction &conversion);
     uint32_t symbol_address(const Operand &operand, size_t width);
     uint32_t preset(Preset preset);
     void fail(const std::string &message);
@@ -114,6 +117,11 @@ private:
     std::map<std::string_view, int> symbol_numbers_;
     std::vector<Instruction> after_; // conversions of results, added behind the current instruction
     std::deque<std::string> range_names_;
+    std::vector<RegisterUnit> units_;
+    std::vector<RegisterAccess> accesses_; // of each instruction
+    RegisterAccess pending_;               // of the next one
+    std::vector<BranchTable> tables_;
+    bool has_calls_ = false;
 };
 
 // The decoder of an opcode's first word, or NULL.

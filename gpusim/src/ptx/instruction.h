@@ -40,6 +40,7 @@ struct Instruction {
     uint8_t count = 0;         // length of `list`
     bool wide_address = true;  // 64-bit register
     bool polls = false;        // a spin loop may wait here
+    bool meets_anywhere = false; // a rendezvous without operands: lanes may wait at different ones
     bool releases = false;     // orders what came before it, as a fence does
     int32_t target = -1;       // of a branch or call; a barrier's number
     int32_t sync_site = -1;

@@ -57,6 +57,8 @@ std::vector<Token> tokenize(std::string_view text)
             end = skip_comment(text, at, &line);
         } else if (is_word(c) || (c == '-' && at + 1 < text.size() && isdigit(static_cast<unsigned char>(text[at + 1])))) {
             end = word_end(text, at + (c == '-'));
+            size_t dot = c == '.' ? text.find('.', at + 1) : std::string_view::npos; // ".reg.b32" is two directives
+            end = dot < end ? dot : end;
             tokens.push_back({text.substr(at, end - at), line});
         } else if (c == '"') {
             end = text.find('"', at + 1);

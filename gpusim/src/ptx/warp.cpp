@@ -89,15 +89,16 @@ void set_pc(Warp &warp, uint32_t lanes, int pc)
     }
 }
 
-// All waiting lanes that named this mask at this instruction.
+// All waiting lanes that named this mask at this instruction, or at another that they may meet at.
 uint32_t waiting_group(const Warp &warp, int pc, uint32_t mask)
 {
+    const std::vector<Instruction> &code = warp.block->grid->program->code;
+    bool anywhere = code[static_cast<size_t>(pc)].meets_anywhere;
     uint32_t group = 0;
     for (uint32_t rest = warp.at_rendezvous; rest != 0; rest &= rest - 1) {
         int lane = __builtin_ctz(rest);
-        if (warp.pc[lane] == pc && warp.rendezvous_mask[lane] == mask) {
-            group |= 1u << lane;
-        }
+        bool meets = warp.pc[lane] == pc || (anywhere && code[static_cast<size_t>(warp.pc[lane])].meets_anywhere);
+        group |= static_cast<uint32_t>(meets && warp.rendezvous_mask[lane] == mask) << lane;
     }
     return group;
 }
@@ -113,7 +114,9 @@ void complete_rendezvous(Warp &warp)
         rest &= ~group;
         if ((mask & warp.live & ~group) == 0) {
             warp.at_rendezvous &= ~group;
-            set_pc(warp, group, pc + 1);
+            for (uint32_t lanes = group; lanes != 0; lanes &= lanes - 1) {
+                warp.pc[__builtin_ctz(lanes)]++;
+            }
             const Instruction &in = warp.block->grid->program->code[static_cast<size_t>(pc)];
             in.handler(warp, in, group);
         }
