@@ -1,6 +1,7 @@
 #include "access.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 unsigned char *refuse_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes)
 {
@@ -12,8 +13,8 @@ unsigned char *refuse_shared(Warp &warp, const Instruction &in, int lane, uint64
 
 unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes)
 {
-    fault(warp, in, lane, cudaErrorMisalignedAddress, GPUSIM_OUT_OF_BOUNDS, "a misaligned access of %zu bytes at %#llx", bytes,
-          static_cast<unsigned long long>(address));
+    fault(warp, in, lane, cudaErrorMisalignedAddress, GPUSIM_OUT_OF_BOUNDS, "a misaligned access of %zu bytes at %#llx",
+          bytes, static_cast<unsigned long long>(address));
     return nullptr;
 }
 
@@ -34,7 +35,8 @@ bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, 
     const Grid &grid = *block.grid;
     if (address - reinterpret_cast<uint64_t>(grid.workspace) < sizeof grid.workspace) {
         if (flags & kAtomic) {
-            monitor_atomic(place_of(warp, lane), address, flags); // how blocks of a cooperative grid wait for each other
+            monitor_atomic(place_of(warp, lane), address,
+                           flags); // how blocks of a cooperative grid wait for each other
         }
         return true;
     }

@@ -4,7 +4,8 @@
 #include "lanes.h"
 #include "program.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 inline uint64_t lane_address(Warp &warp, const Instruction &in, uint32_t base, bool wide, int lane)
 {
@@ -18,7 +19,8 @@ unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, ui
 bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags);
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags);
 
-inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags)
+inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes,
+                                    unsigned flags)
 {
     Block &block = *warp.block;
     if (offset > block.shared_bytes || bytes > block.shared_bytes - offset) {
@@ -34,7 +36,8 @@ inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane,
 }
 
 // A generic address: any space. `bytes` is a power of two.
-inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags)
+inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes,
+                                 unsigned flags)
 {
     Block &block = *warp.block;
     uint64_t in_shared = address - reinterpret_cast<uint64_t>(block.shared);
@@ -69,7 +72,8 @@ inline unsigned char *locate(Warp &warp, const Instruction &in, int lane, size_t
     switch (in.space) {
     case Space::shared: return shared_memory(warp, in, lane, address, bytes, flags);
     case Space::local:
-        return address & (bytes - 1) ? refuse_misaligned(warp, in, lane, address, bytes) : reinterpret_cast<unsigned char *>(address);
+        return address & (bytes - 1) ? refuse_misaligned(warp, in, lane, address, bytes)
+                                     : reinterpret_cast<unsigned char *>(address);
     default: return any_memory(warp, in, lane, address, bytes, flags);
     }
 }

@@ -5,9 +5,11 @@
 
 #include <cmath>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 template <class T> T flush_single(T x)
 {
@@ -94,7 +96,9 @@ template <class F> Handler pick(const Statement &statement, Type type)
     bool flushes = statement.has("ftz"), rounds = rounding_of(statement) != Rounding::nearest;
     switch (type) {
     case Type::f32:
-        return rounds ? Handler(do_rounded<float, F>) : flushes ? Handler(apply1<float, float, Flushed<F>>) : Handler(apply1<float, float, F>);
+        return rounds    ? Handler(do_rounded<float, F>)
+               : flushes ? Handler(apply1<float, float, Flushed<F>>)
+                         : Handler(apply1<float, float, F>);
     case Type::f64: return rounds ? do_rounded<double, F> : apply1<double, double, F>;
     case Type::f16: return do_half<Half, F, false>;
     case Type::f16x2: return do_half<Half, F, true>;
@@ -111,8 +115,14 @@ void decode_approximation(Decoder &decoder, const Statement &statement)
     static const struct {
         const char *name;
         Handler (*pick)(const Statement &, Type);
-    } kFunctions[] = {{"ex2", pick<Exp2>},   {"lg2", pick<Log2>}, {"rcp", pick<Reciprocal>}, {"sqrt", pick<SquareRoot>},
-                      {"rsqrt", pick<ReciprocalRoot>}, {"sin", pick<Sine>}, {"cos", pick<Cosine>}, {"tanh", pick<HyperbolicTangent>}};
+    } kFunctions[] = {{"ex2", pick<Exp2>},
+                      {"lg2", pick<Log2>},
+                      {"rcp", pick<Reciprocal>},
+                      {"sqrt", pick<SquareRoot>},
+                      {"rsqrt", pick<ReciprocalRoot>},
+                      {"sin", pick<Sine>},
+                      {"cos", pick<Cosine>},
+                      {"tanh", pick<HyperbolicTangent>}};
     Type type = first_type(statement);
     for (const auto &function : kFunctions) {
         Handler handler = statement.words[0] == function.name ? function.pick(statement, type) : nullptr;

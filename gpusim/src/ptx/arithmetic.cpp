@@ -3,9 +3,11 @@
 #include "pick.h"
 #include "scoped_rounding.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 struct Add {
     template <class T> T operator()(T a, T b) const
@@ -98,11 +100,20 @@ const struct {
     const char *name, *variant;
     Handler (*pick)(Type);
 } kIntegerOperations[] = {
-    {"add", "", pick_integer<2, Add>},       {"sub", "", pick_integer<2, Subtract>}, {"mul", "lo", pick_integer<2, MultiplyLow>},
-    {"mul", "hi", pick_integer<2, MultiplyHigh>}, {"mad", "lo", pick_integer<3, MadLow>}, {"mad", "hi", pick_integer<3, MadHigh>},
-    {"div", "", pick_integer<2, Divide>},    {"rem", "", pick_integer<2, Remainder>}, {"abs", "", pick_integer<1, Absolute>},
-    {"neg", "", pick_integer<1, Negate>},    {"min", "", pick_integer<2, Minimum>},  {"max", "", pick_integer<2, Maximum>},
-    {"sad", "", pick_integer<3, SumOfDifferences>}, {"mul24", "lo", pick_integer<2, MultiplyLow>},
+    {"add", "", pick_integer<2, Add>},
+    {"sub", "", pick_integer<2, Subtract>},
+    {"mul", "lo", pick_integer<2, MultiplyLow>},
+    {"mul", "hi", pick_integer<2, MultiplyHigh>},
+    {"mad", "lo", pick_integer<3, MadLow>},
+    {"mad", "hi", pick_integer<3, MadHigh>},
+    {"div", "", pick_integer<2, Divide>},
+    {"rem", "", pick_integer<2, Remainder>},
+    {"abs", "", pick_integer<1, Absolute>},
+    {"neg", "", pick_integer<1, Negate>},
+    {"min", "", pick_integer<2, Minimum>},
+    {"max", "", pick_integer<2, Maximum>},
+    {"sad", "", pick_integer<3, SumOfDifferences>},
+    {"mul24", "lo", pick_integer<2, MultiplyLow>},
     {"mad24", "lo", pick_integer<3, MadLow>},
 };
 

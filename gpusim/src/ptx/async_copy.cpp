@@ -4,9 +4,11 @@
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 // a: shared address, b: global address; c, if in.mode: bytes to take from the source, the rest is filled with zeros.
 void do_copy(Warp &warp, const Instruction &in, uint32_t lanes)
@@ -35,8 +37,8 @@ void do_copy(Warp &warp, const Instruction &in, uint32_t lanes)
         }
         memset(to, 0xFF, bytes);
         LaneCopies &copies = warp.copies[lane];
-        copies.pending.push_back({static_cast<uint32_t>(offset), static_cast<uint8_t>(bytes), static_cast<uint8_t>(taken),
-                                  copies.committed, from, &in});
+        copies.pending.push_back({static_cast<uint32_t>(offset), static_cast<uint8_t>(bytes),
+                                  static_cast<uint8_t>(taken), copies.committed, from, &in});
     }
 }
 
@@ -86,7 +88,8 @@ void decode_copy(Decoder &decoder, const Statement &statement)
     in.target = static_cast<int32_t>(source.immediate);
     in.count = static_cast<uint8_t>(operands[2]->bits);
     if (operands.size() > 3) {
-        const Symbol *symbol = operands[3]->kind == Operand::Kind::name ? decoder.find_symbol(operands[3]->name) : nullptr;
+        const Symbol *symbol =
+            operands[3]->kind == Operand::Kind::name ? decoder.find_symbol(operands[3]->name) : nullptr;
         if (symbol && symbol->bytes == 0) {
             decoder.unsupported(statement, "ignore-src");
             return;
@@ -123,7 +126,8 @@ bool land_copies(Warp &warp, int lane, uint32_t end)
 
 void decode_cp(Decoder &decoder, const Statement &statement)
 {
-    if (statement.words.size() < 3 || statement.words[1] != "async" || statement.has("bulk") || statement.has("mbarrier")) {
+    if (statement.words.size() < 3 || statement.words[1] != "async" || statement.has("bulk") ||
+        statement.has("mbarrier")) {
         if (statement.has("mbarrier") && statement.has("arrive")) {
             decode_mbarrier(decoder, statement);
             return;

@@ -1,4 +1,5 @@
-// Atomic operations: a whole grid runs on one host thread, so they are plain reads and writes that the monitor knows as atomic.
+// Atomic operations: a whole grid runs on one host thread, so they are plain reads and writes that the monitor knows as
+// atomic.
 #include "access.h"
 #include "half.h"
 #include "opcodes.h"
@@ -6,11 +7,24 @@
 
 #include <cmath>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
-enum class Atomic : uint8_t { add, minimum, maximum, with_and, with_or, with_xor, exchange, compare_exchange, increment, decrement };
+enum class Atomic : uint8_t {
+    add,
+    minimum,
+    maximum,
+    with_and,
+    with_or,
+    with_xor,
+    exchange,
+    compare_exchange,
+    increment,
+    decrement
+};
 
 template <class T> T update_integer(Atomic operation, T old, T value, T other)
 {
@@ -121,9 +135,12 @@ void do_quad(Warp &warp, const Instruction &in, uint32_t lanes)
 Handler pick_atomic(Type type)
 {
     switch (type) {
-    case Type::u16: case Type::b16: return do_atomic<uint16_t>;
-    case Type::u32: case Type::b32: return do_atomic<uint32_t>;
-    case Type::u64: case Type::b64: return do_atomic<uint64_t>;
+    case Type::u16:
+    case Type::b16: return do_atomic<uint16_t>;
+    case Type::u32:
+    case Type::b32: return do_atomic<uint32_t>;
+    case Type::u64:
+    case Type::b64: return do_atomic<uint64_t>;
     case Type::s32: return do_atomic<int32_t>;
     case Type::s64: return do_atomic<int64_t>;
     case Type::f32: return do_atomic<float>;
@@ -141,9 +158,10 @@ bool parse_operation(const Statement &statement, Atomic *operation)
     static const struct {
         const char *name;
         Atomic operation;
-    } kNames[] = {{"add", Atomic::add},      {"min", Atomic::minimum},  {"max", Atomic::maximum},   {"and", Atomic::with_and},
-                  {"or", Atomic::with_or},   {"xor", Atomic::with_xor}, {"exch", Atomic::exchange}, {"cas", Atomic::compare_exchange},
-                  {"inc", Atomic::increment}, {"dec", Atomic::decrement}};
+    } kNames[] = {{"add", Atomic::add},       {"min", Atomic::minimum},          {"max", Atomic::maximum},
+                  {"and", Atomic::with_and},  {"or", Atomic::with_or},           {"xor", Atomic::with_xor},
+                  {"exch", Atomic::exchange}, {"cas", Atomic::compare_exchange}, {"inc", Atomic::increment},
+                  {"dec", Atomic::decrement}};
     for (const auto &entry : kNames) {
         if (statement.has(entry.name)) {
             *operation = entry.operation;

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 enum BarrierMode : uint8_t { kSync, kArrive, kPopulation, kAnd, kOr };
 
@@ -139,7 +141,8 @@ void do_fence(Warp &warp, const Instruction &in, uint32_t lanes)
 
 } // namespace
 
-void arrive_at_barrier(Warp &warp, const Instruction &in, uint32_t lanes, int number, uint32_t expected, bool waits, uint32_t truths)
+void arrive_at_barrier(Warp &warp, const Instruction &in, uint32_t lanes, int number, uint32_t expected, bool waits,
+                       uint32_t truths)
 {
     Block &block = *warp.block;
     int lane = __builtin_ctz(lanes);
@@ -151,8 +154,8 @@ void arrive_at_barrier(Warp &warp, const Instruction &in, uint32_t lanes, int nu
     if (barrier.arrived == 0) {
         barrier.expected = expected;
     } else if (barrier.expected != expected) {
-        fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_DEADLOCK, "threads expect %u and %u at barrier %d (0: all)", barrier.expected,
-              expected, number);
+        fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_DEADLOCK,
+              "threads expect %u and %u at barrier %d (0: all)", barrier.expected, expected, number);
         return;
     }
     uint32_t arrived = static_cast<uint32_t>(__builtin_popcount(lanes));
@@ -217,7 +220,8 @@ void decode_barrier(Decoder &decoder, const Statement &statement)
     }
     if (reduces) {
         in.c = decoder.source_predicate(operands.back());
-        in.d = in.mode == kPopulation ? decoder.destination(operands[0], 4) : decoder.destination_predicate(operands[0]);
+        in.d =
+            in.mode == kPopulation ? decoder.destination(operands[0], 4) : decoder.destination_predicate(operands[0]);
     }
     decoder.emit(in);
 }

@@ -2,9 +2,11 @@
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 struct And {
     template <class T> T operator()(T a, T b) const
@@ -74,9 +76,12 @@ template <class T, bool Left> void do_shift(Warp &warp, const Instruction &in, u
 template <bool Left> Handler pick_shift(Type type)
 {
     switch (type) {
-    case Type::b16: case Type::u16: return do_shift<uint16_t, Left>;
-    case Type::b32: case Type::u32: return do_shift<uint32_t, Left>;
-    case Type::b64: case Type::u64: return do_shift<uint64_t, Left>;
+    case Type::b16:
+    case Type::u16: return do_shift<uint16_t, Left>;
+    case Type::b32:
+    case Type::u32: return do_shift<uint32_t, Left>;
+    case Type::b64:
+    case Type::u64: return do_shift<uint64_t, Left>;
     case Type::s16: return do_shift<int16_t, Left>;
     case Type::s32: return do_shift<int32_t, Left>;
     case Type::s64: return do_shift<int64_t, Left>;
@@ -277,8 +282,9 @@ void decode_field(Decoder &decoder, const Statement &statement, Type type)
         in.list = decoder.list({decoder.source(statement.operands[4], 4)});
     } else {
         bool is_signed = traits(type).is_signed;
-        in.handler = width == 8 ? is_signed ? do_extract<int64_t> : do_extract<uint64_t>
-                                : is_signed ? do_extract<int32_t> : do_extract<uint32_t>;
+        in.handler = width == 8  ? is_signed ? do_extract<int64_t> : do_extract<uint64_t>
+                      : is_signed ? do_extract<int32_t>
+                                 : do_extract<uint32_t>;
         in.b = decoder.source(statement.operands[2], 4);
         in.c = decoder.source(statement.operands[3], 4);
     }
@@ -294,8 +300,8 @@ void decode_logic(Decoder &decoder, const Statement &statement)
     Type type = first_type(statement);
     if (type == Type::pred) {
         Instruction in;
-        in.handler = name == "and"  ? do_predicates<And>
-                     : name == "or" ? do_predicates<Or>
+        in.handler = name == "and"   ? do_predicates<And>
+                     : name == "or"  ? do_predicates<Or>
                      : name == "xor" ? do_predicates<Xor>
                                      : do_predicate_not;
         in.a = decoder.source_predicate(statement.operands[1]);
@@ -339,7 +345,9 @@ void decode_bits(Decoder &decoder, const Statement &statement)
     } else if (name == "bfind") {
         in.mode = statement.has("shiftamt");
         bool is_signed = traits(type).is_signed;
-        in.handler = width == 8 ? is_signed ? do_find<int64_t> : do_find<uint64_t> : is_signed ? do_find<int32_t> : do_find<uint32_t>;
+        in.handler = width == 8  ? is_signed ? do_find<int64_t> : do_find<uint64_t>
+                      : is_signed ? do_find<int32_t>
+                                 : do_find<uint32_t>;
     } else if (name == "clz") {
         pick_counted<LeadingZeros>(&in, type);
     } else if (name == "popc") {

@@ -7,9 +7,11 @@
 #include <cstdio>
 #include <string>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 struct Arguments {
     std::vector<size_t> offsets; // in local memory
@@ -28,8 +30,9 @@ std::string format_one(const std::string &spec, const unsigned char *values, siz
 {
     char kind = spec.back();
     bool is_float = strchr("aAeEfFgG", kind) != nullptr, is_text = kind == 's';
-    bool is_long = is_float || is_text || kind == 'p' || spec.find('l') != std::string::npos || spec.find('z') != std::string::npos ||
-                   spec.find('j') != std::string::npos || spec.find('t') != std::string::npos;
+    bool is_long = is_float || is_text || kind == 'p' || spec.find('l') != std::string::npos ||
+                   spec.find('z') != std::string::npos || spec.find('j') != std::string::npos ||
+                   spec.find('t') != std::string::npos;
     size_t bytes = is_long ? 8 : 4;
     *at = (*at + bytes - 1) / bytes * bytes;
     uint64_t bits = 0;
@@ -94,7 +97,8 @@ void do_assert(Warp &warp, const Instruction &in, uint32_t lanes)
     int lane = __builtin_ctz(lanes);
     auto text = [&](size_t i) { return reinterpret_cast<const char *>(argument(warp, lane, arguments.offsets[i])); };
     uint32_t line = static_cast<uint32_t>(argument(warp, lane, arguments.offsets[2]));
-    fault(warp, in, lane, cudaErrorAssert, GPUSIM_OUT_OF_BOUNDS, "assertion '%s' failed at %s:%u in %s", text(0), text(1), line, text(3));
+    fault(warp, in, lane, cudaErrorAssert, GPUSIM_OUT_OF_BOUNDS, "assertion '%s' failed at %s:%u in %s", text(0),
+          text(1), line, text(3));
 }
 
 } // namespace

@@ -3,7 +3,8 @@
 #include "decoder.h"
 #include "machine.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 // The local memory of a lane's thread.
 unsigned char *local_memory(const Warp &warp, int lane);

@@ -5,9 +5,11 @@
 
 #include <cmath>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 enum class Compare : uint8_t { eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, nan };
 
@@ -96,13 +98,17 @@ template <class T, class Get> CompareFunction pick_comparison(Compare compare)
 CompareFunction pick_by_type(Type type, Compare compare, bool flushes)
 {
     switch (type) {
-    case Type::b16: case Type::u16: return pick_comparison<uint16_t, AsIs>(compare);
-    case Type::b32: case Type::u32: return pick_comparison<uint32_t, AsIs>(compare);
-    case Type::b64: case Type::u64: return pick_comparison<uint64_t, AsIs>(compare);
+    case Type::b16:
+    case Type::u16: return pick_comparison<uint16_t, AsIs>(compare);
+    case Type::b32:
+    case Type::u32: return pick_comparison<uint32_t, AsIs>(compare);
+    case Type::b64:
+    case Type::u64: return pick_comparison<uint64_t, AsIs>(compare);
     case Type::s16: return pick_comparison<int16_t, AsIs>(compare);
     case Type::s32: return pick_comparison<int32_t, AsIs>(compare);
     case Type::s64: return pick_comparison<int64_t, AsIs>(compare);
-    case Type::f32: return flushes ? pick_comparison<float, FlushedSingle>(compare) : pick_comparison<float, AsIs>(compare);
+    case Type::f32:
+        return flushes ? pick_comparison<float, FlushedSingle>(compare) : pick_comparison<float, AsIs>(compare);
     case Type::f64: return pick_comparison<double, AsIs>(compare);
     case Type::f16: return pick_comparison<uint32_t, Widened<Half>>(compare);
     case Type::bf16: return pick_comparison<uint32_t, Widened<Bfloat>>(compare);
@@ -115,10 +121,11 @@ bool parse_compare(const Statement &statement, Compare *compare)
     static const struct {
         const char *name;
         Compare compare;
-    } kNames[] = {{"eq", Compare::eq},   {"ne", Compare::ne},   {"lt", Compare::lt},   {"le", Compare::le},   {"gt", Compare::gt},
-                  {"ge", Compare::ge},   {"lo", Compare::lt},   {"ls", Compare::le},   {"hi", Compare::gt},   {"hs", Compare::ge},
-                  {"equ", Compare::equ}, {"neu", Compare::neu}, {"ltu", Compare::ltu}, {"leu", Compare::leu}, {"gtu", Compare::gtu},
-                  {"geu", Compare::geu}, {"num", Compare::num}, {"nan", Compare::nan}};
+    } kNames[] = {{"eq", Compare::eq},   {"ne", Compare::ne},   {"lt", Compare::lt},   {"le", Compare::le},
+                  {"gt", Compare::gt},   {"ge", Compare::ge},   {"lo", Compare::lt},   {"ls", Compare::le},
+                  {"hi", Compare::gt},   {"hs", Compare::ge},   {"equ", Compare::equ}, {"neu", Compare::neu},
+                  {"ltu", Compare::ltu}, {"leu", Compare::leu}, {"gtu", Compare::gtu}, {"geu", Compare::geu},
+                  {"num", Compare::num}, {"nan", Compare::nan}};
     for (const auto &entry : kNames) {
         if (statement.words.size() > 1 && statement.words[1] == entry.name) {
             *compare = entry.compare;
@@ -337,9 +344,9 @@ void decode_set(Decoder &decoder, const Statement &statement)
     in.handler = do_set;
     in.extra = reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(function));
     in.mode = static_cast<uint8_t>(combine_of(statement));
-    in.immediate = result == Type::f32    ? 0x3F800000
-                   : result == Type::f16  ? 0x3C00
-                   : result == Type::bf16 ? 0x3F80
+    in.immediate = result == Type::f32     ? 0x3F800000
+                   : result == Type::f16   ? 0x3C00
+                   : result == Type::bf16  ? 0x3F80
                    : bytes_of(result) == 2 ? 0xFFFF
                                            : 0xFFFFFFFF;
     in.a = decoder.source(statement.operands[1], register_width(type));

@@ -4,9 +4,11 @@
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 void do_indexed_branch(Warp &warp, const Instruction &in, uint32_t lanes)
 {
@@ -15,7 +17,8 @@ void do_indexed_branch(Warp &warp, const Instruction &in, uint32_t lanes)
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
         if (index[lane] >= table.size()) {
-            fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "brx.idx with index %u of %zu", index[lane], table.size());
+            fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "brx.idx with index %u of %zu",
+                  index[lane], table.size());
             return;
         }
         warp.pc[lane] = table[index[lane]];

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <limits>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 enum class Integral : uint8_t { none, zero, nearest, down, up };
 
@@ -132,8 +134,8 @@ template <class R, class T> void do_plain(Warp &warp, const Instruction &in, uin
 
 template <class R, class T> Handler pick_pair(const Conversion &conversion)
 {
-    bool plain = conversion.rounding == Rounding::nearest && conversion.integral == Integral::none && !conversion.saturates &&
-                 !conversion.flushes && !conversion.relu;
+    bool plain = conversion.rounding == Rounding::nearest && conversion.integral == Integral::none &&
+                 !conversion.saturates && !conversion.flushes && !conversion.relu;
     constexpr bool simple = (is_small<T> && std::is_same_v<R, float>) || (is_small<R> && std::is_same_v<T, float>) ||
                             (std::is_integral_v<T> && !is_small<R>) ||
                             (std::is_floating_point_v<T> && std::is_floating_point_v<R>);
@@ -149,10 +151,14 @@ template <class R, class T> Handler pick_pair(const Conversion &conversion)
 template <class R> Handler pick_source(Type source, const Conversion &conversion)
 {
     switch (source) {
-    case Type::u8: case Type::b8: return pick_pair<R, uint8_t>(conversion);
-    case Type::u16: case Type::b16: return pick_pair<R, uint16_t>(conversion);
-    case Type::u32: case Type::b32: return pick_pair<R, uint32_t>(conversion);
-    case Type::u64: case Type::b64: return pick_pair<R, uint64_t>(conversion);
+    case Type::u8:
+    case Type::b8: return pick_pair<R, uint8_t>(conversion);
+    case Type::u16:
+    case Type::b16: return pick_pair<R, uint16_t>(conversion);
+    case Type::u32:
+    case Type::b32: return pick_pair<R, uint32_t>(conversion);
+    case Type::u64:
+    case Type::b64: return pick_pair<R, uint64_t>(conversion);
     case Type::s8: return pick_pair<R, int8_t>(conversion);
     case Type::s16: return pick_pair<R, int16_t>(conversion);
     case Type::s32: return pick_pair<R, int32_t>(conversion);
@@ -239,7 +245,9 @@ void decode_cvt(Decoder &decoder, const Statement &statement)
     Handler handler = nullptr;
     if (source == Type::f32 && (result == Type::f16x2 || result == Type::bf16x2)) {
         bool plain = conversion.rounding == Rounding::nearest && !conversion.relu && !conversion.saturates;
-        handler = result == Type::f16x2 ? plain ? do_plain_pack<Half> : do_pack<Half> : plain ? do_plain_pack<Bfloat> : do_pack<Bfloat>;
+        handler = result == Type::f16x2 ? plain ? do_plain_pack<Half> : do_pack<Half>
+                  : plain ? do_plain_pack<Bfloat>
+                                        : do_pack<Bfloat>;
     } else if (result == Type::tf32) {
         handler = do_tf32;
     } else if (statement.words[1] != "pack") {

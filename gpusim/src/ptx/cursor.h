@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <string>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-class Cursor {
-public:
+class Cursor
+{
+  public:
     Cursor(const std::vector<Token> &tokens, size_t at, size_t end) : tokens_(tokens), at_(at), end_(end)
     {
     }
@@ -83,7 +85,7 @@ public:
         return error_;
     }
 
-private:
+  private:
     const std::vector<Token> &tokens_;
     size_t at_, end_;
     std::string error_;

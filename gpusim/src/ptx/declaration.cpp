@@ -3,9 +3,11 @@
 #include <cctype>
 #include <cstring>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 uint64_t bits_of_double(double value)
 {
@@ -65,7 +67,7 @@ void parse_space(std::string_view word, Variable *variable)
     static const struct {
         const char *name;
         Space space;
-    } kSpaces[] = {{".reg", Space::registers}, {".global", Space::global},    {".shared", Space::shared},
+    } kSpaces[] = {{".reg", Space::registers}, {".global", Space::global},   {".shared", Space::shared},
                    {".local", Space::local},   {".param", Space::parameter}, {".const", Space::constant}};
     for (const auto &entry : kSpaces) {
         if (word == entry.name) {
@@ -151,7 +153,8 @@ std::vector<Variable> parse_declaration(Cursor &cursor)
         } else if (word == ".extern") {
             common.external = true;
         } else if (word == ".ptr") {
-            while (cursor.peek() == ".global" || cursor.peek() == ".const" || cursor.peek() == ".shared" || cursor.peek() == ".local") {
+            while (cursor.peek() == ".global" || cursor.peek() == ".const" || cursor.peek() == ".shared" ||
+                   cursor.peek() == ".local") {
                 cursor.next();
             }
             if (cursor.accept(".align")) { // of what it points to

@@ -3,7 +3,8 @@
 #include "cursor.h"
 #include "syntax.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 Operand parse_operand(Cursor &cursor);
 

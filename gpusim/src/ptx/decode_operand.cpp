@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <unordered_map>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 void do_truncate(Warp &warp, const Instruction &in, uint32_t lanes)
 {
@@ -33,22 +35,49 @@ void do_not_predicate(Warp &warp, const Instruction &in, uint32_t lanes)
 Special find_special(std::string_view name)
 {
     static const std::unordered_map<std::string_view, Special> kSpecials = {
-        {"%tid.x", Special::tid_x}, {"%tid.y", Special::tid_y}, {"%tid.z", Special::tid_z},
-        {"%ntid.x", Special::ntid_x}, {"%ntid.y", Special::ntid_y}, {"%ntid.z", Special::ntid_z},
-        {"%ctaid.x", Special::ctaid_x}, {"%ctaid.y", Special::ctaid_y}, {"%ctaid.z", Special::ctaid_z},
-        {"%nctaid.x", Special::nctaid_x}, {"%nctaid.y", Special::nctaid_y}, {"%nctaid.z", Special::nctaid_z},
-        {"%laneid", Special::laneid}, {"%warpid", Special::warpid}, {"%nwarpid", Special::nwarpid},
-        {"%smid", Special::smid}, {"%nsmid", Special::nsmid}, {"%gridid", Special::gridid},
-        {"%lanemask_eq", Special::lanemask_eq}, {"%lanemask_lt", Special::lanemask_lt}, {"%lanemask_le", Special::lanemask_le},
-        {"%lanemask_gt", Special::lanemask_gt}, {"%lanemask_ge", Special::lanemask_ge},
-        {"%dynamic_smem_size", Special::dynamic_shared}, {"%total_smem_size", Special::total_shared},
-        {"%envreg1", Special::workspace_high}, {"%envreg2", Special::workspace_low},
+        {"%tid.x", Special::tid_x},
+        {"%tid.y", Special::tid_y},
+        {"%tid.z", Special::tid_z},
+        {"%ntid.x", Special::ntid_x},
+        {"%ntid.y", Special::ntid_y},
+        {"%ntid.z", Special::ntid_z},
+        {"%ctaid.x", Special::ctaid_x},
+        {"%ctaid.y", Special::ctaid_y},
+        {"%ctaid.z", Special::ctaid_z},
+        {"%nctaid.x", Special::nctaid_x},
+        {"%nctaid.y", Special::nctaid_y},
+        {"%nctaid.z", Special::nctaid_z},
+        {"%laneid", Special::laneid},
+        {"%warpid", Special::warpid},
+        {"%nwarpid", Special::nwarpid},
+        {"%smid", Special::smid},
+        {"%nsmid", Special::nsmid},
+        {"%gridid", Special::gridid},
+        {"%lanemask_eq", Special::lanemask_eq},
+        {"%lanemask_lt", Special::lanemask_lt},
+        {"%lanemask_le", Special::lanemask_le},
+        {"%lanemask_gt", Special::lanemask_gt},
+        {"%lanemask_ge", Special::lanemask_ge},
+        {"%dynamic_smem_size", Special::dynamic_shared},
+        {"%total_smem_size", Special::total_shared},
+        {"%envreg1", Special::workspace_high},
+        {"%envreg2", Special::workspace_low},
         // every block is a cluster of its own
-        {"%is_explicit_cluster", Special::zero}, {"%cluster_ctarank", Special::zero}, {"%cluster_nctarank", Special::one},
-        {"%cluster_ctaid.x", Special::zero}, {"%cluster_ctaid.y", Special::zero}, {"%cluster_ctaid.z", Special::zero},
-        {"%cluster_nctaid.x", Special::one}, {"%cluster_nctaid.y", Special::one}, {"%cluster_nctaid.z", Special::one},
-        {"%clusterid.x", Special::ctaid_x}, {"%clusterid.y", Special::ctaid_y}, {"%clusterid.z", Special::ctaid_z},
-        {"%nclusterid.x", Special::nctaid_x}, {"%nclusterid.y", Special::nctaid_y}, {"%nclusterid.z", Special::nctaid_z},
+        {"%is_explicit_cluster", Special::zero},
+        {"%cluster_ctarank", Special::zero},
+        {"%cluster_nctarank", Special::one},
+        {"%cluster_ctaid.x", Special::zero},
+        {"%cluster_ctaid.y", Special::zero},
+        {"%cluster_ctaid.z", Special::zero},
+        {"%cluster_nctaid.x", Special::one},
+        {"%cluster_nctaid.y", Special::one},
+        {"%cluster_nctaid.z", Special::one},
+        {"%clusterid.x", Special::ctaid_x},
+        {"%clusterid.y", Special::ctaid_y},
+        {"%clusterid.z", Special::ctaid_z},
+        {"%nclusterid.x", Special::nctaid_x},
+        {"%nclusterid.y", Special::nctaid_y},
+        {"%nclusterid.z", Special::nctaid_z},
     };
     auto found = kSpecials.find(name);
     return found == kSpecials.end() ? Special::none : found->second;
@@ -69,7 +98,8 @@ uint64_t literal_bits(const Operand &operand, size_t width)
 
 uint32_t Decoder::preset(Preset preset)
 {
-    std::tuple<int, int, uint64_t, int> key{preset.bytes, static_cast<int>(preset.special), preset.value, preset.symbol};
+    std::tuple<int, int, uint64_t, int> key{preset.bytes, static_cast<int>(preset.special), preset.value,
+                                            preset.symbol};
     auto found = preset_cache_.find(key);
     if (found != preset_cache_.end()) {
         return use(found->second);

@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <utility>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 const size_t kLanes = 32;
 
@@ -26,8 +28,8 @@ void do_unsupported(Warp &warp, const Instruction &in, uint32_t lanes)
 
 bool is_warp_level(const Statement &statement)
 {
-    static const char *const kWords[] = {"mma", "ldmatrix", "stmatrix", "movmatrix", "cp", "bar", "barrier", "shfl", "vote", "match",
-                                         "redux", "elect", "wmma"};
+    static const char *const kWords[] = {"mma",  "ldmatrix", "stmatrix", "movmatrix", "cp",    "bar", "barrier",
+                                         "shfl", "vote",     "match",    "redux",     "elect", "wmma"};
     for (std::string_view word : kWords) {
         if (statement.words[0] == word) {
             return true;
@@ -64,7 +66,8 @@ void Decoder::decode(const Function &entry)
     program_->register_bytes = static_cast<uint32_t>(align_up(program_->register_bytes, 64));
 }
 
-// Functions that are called come first: their instructions have the lower numbers, so lanes in them catch up with the others.
+// Functions that are called come first: their instructions have the lower numbers, so lanes in them catch up with the
+// others.
 void Decoder::decode_callees(const std::vector<Statement> &statements)
 {
     for (const Statement &statement : statements) {
@@ -192,7 +195,8 @@ Instruction &Decoder::emit(const Instruction &instruction)
             in.guard_flip = statement_->guard_negated ? kAllLanes : 0;
         }
     }
-    in.site = site_of(module_, program_->name.c_str(), *function_, statement_->location, statement_->line, is_warp_level(*statement_));
+    in.site = site_of(module_, program_->name.c_str(), *function_, statement_->location, statement_->line,
+                      is_warp_level(*statement_));
     return in;
 }
 
@@ -209,7 +213,8 @@ void Decoder::unsupported(const Statement &statement, const char *why)
     Instruction in;
     in.handler = do_unsupported;
     in.flow = Flow::memory;
-    in.extra = intern("'" + std::string(statement.opcode) + "' is not simulated" + (why ? std::string(": ") + why : ""));
+    in.extra =
+        intern("'" + std::string(statement.opcode) + "' is not simulated" + (why ? std::string(": ") + why : ""));
     emit(in);
 }
 

@@ -1,5 +1,5 @@
-// From statements to instructions. The decoder owns names, registers and layout; one function for each family of opcodes
-// (opcodes.h) knows what the instruction needs.
+// From statements to instructions. The decoder owns names, registers and layout; one function for each family of
+// opcodes (opcodes.h) knows what the instruction needs.
 #pragma once
 #include "module.h"
 #include "program.h"
@@ -12,7 +12,8 @@
 #include <unordered_map>
 #include <vector>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 // What a name in a function stands for.
 struct Symbol {
@@ -29,8 +30,9 @@ struct Frame {
     std::vector<Symbol> parameters, results; // in local memory
 };
 
-class Decoder {
-public:
+class Decoder
+{
+  public:
     Decoder(Module *module, Program *program) : module_(module), program_(program)
     {
     }
@@ -78,7 +80,7 @@ public:
         return program_->name.c_str();
     }
 
-private:
+  private:
     struct Label {
         std::unordered_map<std::string_view, int> positions;
         std::vector<std::pair<size_t, std::string_view>> uses;

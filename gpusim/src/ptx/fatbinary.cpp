@@ -4,9 +4,11 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 const uint32_t kWrapperMagic = 0x466243b1u;
 const uint32_t kContainerMagic = 0xBA55ED50u;

@@ -6,9 +6,11 @@
 #include <cmath>
 #include <limits>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 // Subnormals become zeros of the same sign.
 inline float flush(float x)
@@ -146,14 +148,14 @@ template <int Arguments, class F> Handler pick_modified(const Statement &stateme
     bool flushes = statement.has("ftz"), saturates = statement.has("sat");
     bool rounded = rounding_of(statement) != Rounding::nearest;
     if (rounded) {
-        return flushes ? saturates ? pick_rounded<Arguments, Modified<F, true, true>>(type)
-                                   : pick_rounded<Arguments, Modified<F, true, false>>(type)
-               : saturates ? pick_rounded<Arguments, Modified<F, false, true>>(type)
+        return flushes     ? saturates ? pick_rounded<Arguments, Modified<F, true, true>>(type)
+                                       : pick_rounded<Arguments, Modified<F, true, false>>(type)
+                   : saturates ? pick_rounded<Arguments, Modified<F, false, true>>(type)
                            : pick_rounded<Arguments, F>(type);
     }
-    return flushes ? saturates ? pick_float<Arguments, Modified<F, true, true>>(type)
-                               : pick_float<Arguments, Modified<F, true, false>>(type)
-           : saturates ? pick_float<Arguments, Modified<F, false, true>>(type)
+    return flushes     ? saturates ? pick_float<Arguments, Modified<F, true, true>>(type)
+                                   : pick_float<Arguments, Modified<F, true, false>>(type)
+               : saturates ? pick_float<Arguments, Modified<F, false, true>>(type)
                        : pick_float<Arguments, F>(type);
 }
 

@@ -1,4 +1,5 @@
-// Running a grid: blocks are started in an order, two of them resident, more only while all that are do nothing but poll.
+// Running a grid: blocks are started in an order, two of them resident, more only while all that are do nothing but
+// poll.
 #include "gpusim/gpusim.h"
 #include "lanes.h"
 #include "module.h"
@@ -10,16 +11,18 @@
 #include <cstring>
 #include <numeric>
 
-namespace gpusim {
+namespace gpusim
+{
 
 using namespace ptx;
 
-namespace {
+namespace
+{
 
 const size_t kResident = 2;
-const uint32_t kBurst = 4096;             // instructions of a warp before the next has its turn
-const uint64_t kBlockTurn = 200000;       // of a block
-const uint64_t kPollingRounds = 100000;   // in which nobody does anything else: it is a deadlock
+const uint32_t kBurst = 4096;           // instructions of a warp before the next has its turn
+const uint64_t kBlockTurn = 200000;     // of a block
+const uint64_t kPollingRounds = 100000; // in which nobody does anything else: it is a deadlock
 uint64_t instructions_so_far;
 
 uint64_t random_number(uint64_t *state)
@@ -37,8 +40,12 @@ uint64_t special_value(const Grid &grid, const Block &block, uint32_t warp, uint
     uint32_t bit = 1u << lane;
     uint64_t workspace = reinterpret_cast<uint64_t>(grid.workspace);
     switch (preset.special) {
-    case Special::none: case Special::zero: case Special::smid: case Special::gridid: return 0;
-    case Special::one: case Special::nsmid: return 1;
+    case Special::none:
+    case Special::zero:
+    case Special::smid:
+    case Special::gridid: return 0;
+    case Special::one:
+    case Special::nsmid: return 1;
     case Special::tid_x: return thread % size.x;
     case Special::tid_y: return thread / size.x % size.y;
     case Special::tid_z: return thread / (size.x * size.y);
@@ -104,7 +111,8 @@ std::unique_ptr<Block> make_place(Grid *grid)
     block->shared_bytes = grid->launch->dynamic_shared ? program.dynamic_shared_offset + grid->launch->dynamic_shared
                                                        : program.static_shared;
     block->shared_storage.resize(block->shared_bytes + 1024);
-    block->shared = block->shared_storage.data() + (1024 - reinterpret_cast<uintptr_t>(block->shared_storage.data()) % 1024);
+    block->shared =
+        block->shared_storage.data() + (1024 - reinterpret_cast<uintptr_t>(block->shared_storage.data()) % 1024);
     block->local_bytes = program.local_bytes * block->threads;
     block->local_storage.assign(block->local_bytes + 64, 0xFF);
     block->local = block->local_storage.data() + (64 - reinterpret_cast<uintptr_t>(block->local_storage.data()) % 64);
@@ -177,8 +185,8 @@ void report_stuck(Grid *grid, Block *block, const char *why)
         }
         int lane = __builtin_ctz(waiting);
         const Instruction &in = grid->program->code[static_cast<size_t>(warp.pc[lane])];
-        fault(warp, in, lane, cudaErrorLaunchTimeout, GPUSIM_DEADLOCK, "%s: %u threads of the block live, one of them waits here", why,
-              block->live);
+        fault(warp, in, lane, cudaErrorLaunchTimeout, GPUSIM_DEADLOCK,
+              "%s: %u threads of the block live, one of them waits here", why, block->live);
         return;
     }
 }

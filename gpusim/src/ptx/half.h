@@ -5,7 +5,8 @@
 
 #include <cmath>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 inline float to_float(Bfloat value)
 {
@@ -26,7 +27,8 @@ inline float to_float(Half value)
     return from_word<float>(sign | (exponent + 112) << 23 | mantissa << 13);
 }
 
-// A format with `mantissa_bits` explicit bits, an exponent of `exponent_bits`, infinities and subnormals; NaN is all ones without sign.
+// A format with `mantissa_bits` explicit bits, an exponent of `exponent_bits`, infinities and subnormals; NaN is all
+// ones without sign.
 uint16_t encode_small(double value, int exponent_bits, int mantissa_bits, Rounding rounding);
 
 inline Bfloat to_small(Bfloat *, double value, Rounding rounding = Rounding::nearest)

@@ -3,7 +3,8 @@
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 uint16_t encode_small(double value, int exponent_bits, int mantissa_bits, Rounding rounding)
 {
@@ -24,7 +25,9 @@ uint16_t encode_small(double value, int exponent_bits, int mantissa_bits, Roundi
     int exponent = std::max(std::ilogb(magnitude), 1 - bias);
     double scaled = std::ldexp(magnitude, mantissa_bits - exponent);
     bool up = (rounding == Rounding::up && !negative) || (rounding == Rounding::down && negative);
-    double rounded = rounding == Rounding::nearest ? std::nearbyint(scaled) : up ? std::ceil(scaled) : std::floor(scaled);
+    double rounded = rounding == Rounding::nearest ? std::nearbyint(scaled)
+                     : up                          ? std::ceil(scaled)
+                                                   : std::floor(scaled);
     int mantissa = static_cast<int>(rounded);
     if (mantissa >= 2 * hidden) {
         mantissa /= 2;
@@ -38,7 +41,8 @@ uint16_t encode_small(double value, int exponent_bits, int mantissa_bits, Roundi
     return static_cast<uint16_t>(sign | field << mantissa_bits | (mantissa & (hidden - 1)));
 }
 
-namespace {
+namespace
+{
 
 template <class H> H small_nan()
 {
@@ -133,7 +137,8 @@ template <class H, int Arguments, class F> uint16_t compute(uint16_t a, uint16_t
     }
 }
 
-template <class H, int Arguments, class F, bool Packed, uint8_t Mode> void do_half(Warp &warp, const Instruction &in, uint32_t lanes)
+template <class H, int Arguments, class F, bool Packed, uint8_t Mode>
+void do_half(Warp &warp, const Instruction &in, uint32_t lanes)
 {
     const uint32_t *a = words<uint32_t>(warp, in.a), *b = words<uint32_t>(warp, in.b), *c = words<uint32_t>(warp, in.c);
     uint32_t *d = words<uint32_t>(warp, in.d);

@@ -1,6 +1,6 @@
-// Access to the lanes of a warp's registers. A register of up to 32 bits is 32 words, one of 64 bits is 32 double words; a
-// predicate is one word with a bit for each lane. Values of 8 and 16 bits sit in a word, and whoever reads them looks at the low
-// bits only.
+// Access to the lanes of a warp's registers. A register of up to 32 bits is 32 words, one of 64 bits is 32 double
+// words; a predicate is one word with a bit for each lane. Values of 8 and 16 bits sit in a word, and whoever reads
+// them looks at the low bits only.
 #pragma once
 #include "instruction.h"
 #include "machine.h"
@@ -14,7 +14,8 @@
 #define LANES_ARE_INDEPENDENT _Pragma("GCC ivdep")
 #endif
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 template <class T> using Word = std::conditional_t<sizeof(T) == 8, uint64_t, uint32_t>;
 

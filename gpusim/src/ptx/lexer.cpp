@@ -2,9 +2,11 @@
 
 #include <cctype>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 bool is_word(char c)
 {
@@ -55,7 +57,8 @@ std::vector<Token> tokenize(std::string_view text)
             line++;
         } else if (c == '/' && at + 1 < text.size() && (text[at + 1] == '/' || text[at + 1] == '*')) {
             end = skip_comment(text, at, &line);
-        } else if (is_word(c) || (c == '-' && at + 1 < text.size() && isdigit(static_cast<unsigned char>(text[at + 1])))) {
+        } else if (is_word(c) ||
+                   (c == '-' && at + 1 < text.size() && isdigit(static_cast<unsigned char>(text[at + 1])))) {
             end = word_end(text, at + (c == '-'));
             size_t dot = c == '.' ? text.find('.', at + 1) : std::string_view::npos; // ".reg.b32" is two directives
             end = dot < end ? dot : end;

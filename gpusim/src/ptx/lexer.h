@@ -3,7 +3,8 @@
 #include <string_view>
 #include <vector>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 struct Token {
     std::string_view text; // an opcode with its modifiers is one word: "ld.global.v4.u32"

@@ -6,7 +6,8 @@
 #include <memory>
 #include <vector>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 struct Program;
 struct Block;
@@ -29,11 +30,11 @@ struct LaneCopies {
 struct Warp {
     unsigned char *registers = nullptr;
     Block *block = nullptr;
-    uint32_t index = 0; // in the block
-    uint32_t present = 0; // lanes that exist
-    uint32_t live = 0;    // and have not exited
+    uint32_t index = 0;                         // in the block
+    uint32_t present = 0;                       // lanes that exist
+    uint32_t live = 0;                          // and have not exited
     uint32_t at_barrier = 0, at_rendezvous = 0; // waiting lanes
-    uint32_t carry = 0;   // condition code, a bit a lane
+    uint32_t carry = 0;                         // condition code, a bit a lane
     int pc[32];
     uint32_t rendezvous_mask[32];
     uint8_t barrier_number[32];
@@ -122,10 +123,10 @@ inline bool skips(const Grid &grid, const Instruction &instruction)
 // Runs one warp for about `budget` instructions; false if it could do nothing.
 bool run_warp(Warp &warp, uint32_t budget);
 
-// Block barriers: lanes arrive at barrier `number` and, if `waits`, stay there until `expected` threads have (0: all that live).
-// `truths` are the predicates of bar.red.
-void arrive_at_barrier(Warp &warp, const Instruction &instruction, uint32_t lanes, int number, uint32_t expected, bool waits,
-                       uint32_t truths);
+// Block barriers: lanes arrive at barrier `number` and, if `waits`, stay there until `expected` threads have (0: all
+// that live). `truths` are the predicates of bar.red.
+void arrive_at_barrier(Warp &warp, const Instruction &instruction, uint32_t lanes, int number, uint32_t expected,
+                       bool waits, uint32_t truths);
 // Barriers that wait for threads that have left: reported.
 void check_barriers_after_exit(Warp &warp);
 

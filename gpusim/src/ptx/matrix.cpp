@@ -1,13 +1,15 @@
-// mma.sync: products of small matrices spread over the lanes of a warp. Each element is a chain of exact products, added in
-// single precision in the order of the inner index, starting from C.
+// mma.sync: products of small matrices spread over the lanes of a warp. Each element is a chain of exact products,
+// added in single precision in the order of the inner index, starting from C.
 #include "gpusim/gpusim.h"
 #include "half.h"
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 const int kRows = 16, kColumns = 8, kMaxInner = 16;
 
@@ -92,7 +94,8 @@ void store_result(Warp &warp, const Shape &shape, const uint32_t *d, const Tiles
         for (int i = 0; i < 2; i++) {
             const float *row = &tiles.d[group + i * 8][column];
             if (shape.half_result) {
-                words<uint32_t>(warp, d[i])[lane] = to_half<Half>(row[0]).bits | static_cast<uint32_t>(to_half<Half>(row[1]).bits) << 16;
+                words<uint32_t>(warp, d[i])[lane] =
+                    to_half<Half>(row[0]).bits | static_cast<uint32_t>(to_half<Half>(row[1]).bits) << 16;
             } else {
                 words<uint32_t>(warp, d[2 * i])[lane] = to_word<float>(row[0]);
                 words<uint32_t>(warp, d[2 * i + 1])[lane] = to_word<float>(row[1]);
@@ -104,7 +107,8 @@ void store_result(Warp &warp, const Shape &shape, const uint32_t *d, const Tiles
 void do_mma(Warp &warp, const Instruction &in, uint32_t lanes)
 {
     if (lanes != kAllLanes) {
-        fault(warp, in, __builtin_ctz(lanes), cudaErrorLaunchFailure, GPUSIM_DEADLOCK, "mma by lanes %08x of a warp only", lanes);
+        fault(warp, in, __builtin_ctz(lanes), cudaErrorLaunchFailure, GPUSIM_DEADLOCK,
+              "mma by lanes %08x of a warp only", lanes);
         return;
     }
     const Shape &shape = *static_cast<const Shape *>(in.extra);
@@ -136,8 +140,8 @@ bool parse_shape(const Statement &statement, Shape *shape)
         }
         shape->inner = word == "m16n8k16" ? 16 : word == "m16n8k8" ? 8 : word == "m16n8k4" ? 4 : shape->inner;
     }
-    if (types.size() != 4 || shape->inner == 0 || !statement.has("row") || !statement.has("col") || types[1] != types[2] ||
-        types[0] != types[3] || statement.words[1] != "sync") {
+    if (types.size() != 4 || shape->inner == 0 || !statement.has("row") || !statement.has("col") ||
+        types[1] != types[2] || types[0] != types[3] || statement.words[1] != "sync") {
         return false;
     }
     shape->operands = types[1];

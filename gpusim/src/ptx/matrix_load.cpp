@@ -1,12 +1,14 @@
-// ldmatrix and stmatrix: matrices of 8 rows of 16 bytes between shared memory and the lanes of a warp. The rows of matrix m are at
-// the addresses that lanes 8m to 8m+7 give.
+// ldmatrix and stmatrix: matrices of 8 rows of 16 bytes between shared memory and the lanes of a warp. The rows of
+// matrix m are at the addresses that lanes 8m to 8m+7 give.
 #include "access.h"
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 const int kMatrixRows = 8;
 const size_t kRowBytes = 16;

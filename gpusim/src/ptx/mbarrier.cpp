@@ -1,7 +1,8 @@
 // mbarrier: not simulated yet.
 #include "opcodes.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 void decode_mbarrier(Decoder &decoder, const Statement &statement)
 {

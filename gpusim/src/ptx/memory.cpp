@@ -3,9 +3,11 @@
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 template <class T, int N> void do_load(Warp &warp, const Instruction &in, uint32_t lanes)
 {
@@ -72,7 +74,11 @@ template <class T> Handler pick_load(size_t count, bool parameter)
 
 template <class T> Handler pick_store(size_t count)
 {
-    return count == 1 ? do_store<T, 1> : count == 2 ? do_store<T, 2> : count == 4 ? do_store<T, 4> : count == 8 ? do_store<T, 8> : nullptr;
+    return count == 1   ? do_store<T, 1>
+           : count == 2 ? do_store<T, 2>
+           : count == 4 ? do_store<T, 4>
+           : count == 8 ? do_store<T, 8>
+                        : nullptr;
 }
 
 Handler load_handler(Type type, size_t count, bool parameter)
@@ -99,8 +105,8 @@ Handler store_handler(Type type, size_t count)
 
 bool is_strong(const Statement &statement)
 {
-    return statement.has("volatile") || statement.has("relaxed") || statement.has("acquire") || statement.has("release") ||
-           statement.has("mmio");
+    return statement.has("volatile") || statement.has("relaxed") || statement.has("acquire") ||
+           statement.has("release") || statement.has("mmio");
 }
 
 // The registers of the operand; 128-bit ones are two.
@@ -109,7 +115,8 @@ std::vector<uint32_t> registers_of(Decoder &decoder, const Operand &operand, Typ
     size_t width = bytes_of(type) == 16 ? 16 : register_width(type);
     std::vector<uint32_t> registers;
     auto add = [&](const Operand &part) {
-        uint32_t offset = source ? decoder.source(part, width) : decoder.destination(part, width, traits(type).is_signed);
+        uint32_t offset =
+            source ? decoder.source(part, width) : decoder.destination(part, width, traits(type).is_signed);
         registers.push_back(offset);
         if (width == 16) {
             registers.push_back(offset + 256);

@@ -10,11 +10,13 @@
 #include <cstdlib>
 #include <cstring>
 
-namespace gpusim {
+namespace gpusim
+{
 
 using namespace ptx;
 
-namespace {
+namespace
+{
 
 std::vector<BarrierSite> &all_sites()
 {
@@ -54,7 +56,8 @@ void add_kernel(Module *module, Function *function)
     module->kernels[std::string(function->name)] = std::move(kernel);
 }
 
-void store_initial(Module *module, const Variable &variable, const Operand &operand, int device, unsigned char *at, size_t *element)
+void store_initial(Module *module, const Variable &variable, const Operand &operand, int device, unsigned char *at,
+                   size_t *element)
 {
     if (operand.kind == Operand::Kind::vector) {
         for (const Operand &part : operand.parts) {
@@ -65,7 +68,8 @@ void store_initial(Module *module, const Variable &variable, const Operand &oper
     size_t bytes = bytes_of(variable.type);
     uint64_t bits = operand.bits;
     if (operand.kind == Operand::Kind::name) {
-        bits = reinterpret_cast<uint64_t>(variable_address(module, operand.name, device)) + static_cast<uint64_t>(operand.offset);
+        bits = reinterpret_cast<uint64_t>(variable_address(module, operand.name, device)) +
+               static_cast<uint64_t>(operand.offset);
     }
     if ((*element + 1) * bytes <= variable.bytes()) {
         memcpy(at + *element * bytes, &bits, bytes < sizeof bits ? bytes : sizeof bits);
@@ -75,7 +79,8 @@ void store_initial(Module *module, const Variable &variable, const Operand &oper
 
 } // namespace
 
-namespace ptx {
+namespace ptx
+{
 
 std::string readable_name(std::string_view mangled)
 {
@@ -103,8 +108,8 @@ std::string readable_name(std::string_view mangled)
     return name;
 }
 
-const Site *site_of(Module *module, const char *kernel, const Function &function, const Location &location, int ptx_line,
-                    bool warp_level)
+const Site *site_of(Module *module, const char *kernel, const Function &function, const Location &location,
+                    int ptx_line, bool warp_level)
 {
     Location at = location;
     for (int depth = 0; depth < 32 && at.caller_file != 0; depth++) {
@@ -228,7 +233,8 @@ const std::vector<BarrierSite> &barrier_sites()
     return all_sites();
 }
 
-namespace ptx {
+namespace ptx
+{
 
 void count_sync_site(int site)
 {

@@ -8,7 +8,8 @@
 #include <memory>
 #include <string>
 
-namespace gpusim {
+namespace gpusim
+{
 
 struct Kernel {
     Module *module = nullptr;
@@ -28,11 +29,12 @@ struct Module {
     ptx::Syntax syntax;
     std::map<std::string, std::unique_ptr<Kernel>, std::less<>> kernels;
     std::map<std::string_view, ModuleVariable> variables; // global and constant
-    std::deque<std::string> names; // that sites point to
+    std::deque<std::string> names;                        // that sites point to
     std::map<std::tuple<const char *, std::string, int, int>, std::unique_ptr<Site>> sites;
 };
 
-namespace ptx {
+namespace ptx
+{
 
 // The program of a kernel, decoded now if it was not yet.
 const Program &program_of(const Kernel *kernel);
@@ -40,10 +42,10 @@ const Program &program_of(const Kernel *kernel);
 // Address of a variable on a device; allocated and initialised now if it was not yet.
 void *variable_address(Module *module, std::string_view name, int device);
 
-// Where an access is reported: the innermost position in the function's own file, and for warp-level operations, which sit in
-// wrappers, the wrapper's caller.
-const Site *site_of(Module *module, const char *kernel, const Function &function, const Location &location, int ptx_line,
-                    bool warp_level);
+// Where an access is reported: the innermost position in the function's own file, and for warp-level operations, which
+// sit in wrappers, the wrapper's caller.
+const Site *site_of(Module *module, const char *kernel, const Function &function, const Location &location,
+                    int ptx_line, bool warp_level);
 
 std::string readable_name(std::string_view mangled);
 

@@ -4,9 +4,11 @@
 
 #include <chrono>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 template <class T> void do_move(Warp &warp, const Instruction &in, uint32_t lanes)
 {
@@ -109,8 +111,12 @@ bool decode_clock(Decoder &decoder, const Statement &statement, Type type)
     static const struct {
         const char *name;
         ClockMode mode;
-    } kClocks[] = {{"%clock", kClock}, {"%clock64", kClock}, {"%clock_hi", kClockHigh}, {"%globaltimer", kGlobalTimer},
-                   {"%globaltimer_lo", kGlobalTimer}, {"%globaltimer_hi", kGlobalTimerHigh}};
+    } kClocks[] = {{"%clock", kClock},
+                   {"%clock64", kClock},
+                   {"%clock_hi", kClockHigh},
+                   {"%globaltimer", kGlobalTimer},
+                   {"%globaltimer_lo", kGlobalTimer},
+                   {"%globaltimer_hi", kGlobalTimerHigh}};
     for (const auto &clock : kClocks) {
         if (statement.operands[1].kind == Operand::Kind::name && statement.operands[1].name == clock.name) {
             Instruction in;
@@ -151,8 +157,9 @@ void decode_quad(Decoder &decoder, const Statement &statement)
 {
     auto halves = [&](const Operand &operand, bool source) {
         if (operand.kind == Operand::Kind::vector) {
-            return source ? std::pair(decoder.source(operand.parts[0], 8), decoder.source(operand.parts[1], 8))
-                          : std::pair(decoder.destination(operand.parts[0], 8), decoder.destination(operand.parts[1], 8));
+            return source
+                       ? std::pair(decoder.source(operand.parts[0], 8), decoder.source(operand.parts[1], 8))
+                       : std::pair(decoder.destination(operand.parts[0], 8), decoder.destination(operand.parts[1], 8));
         }
         uint32_t low = source ? decoder.source(operand, 16) : decoder.destination(operand, 16);
         return std::pair(low, low + 256);
@@ -178,7 +185,8 @@ void decode_mov(Decoder &decoder, const Statement &statement)
         decoder.emit(in);
     } else if (type == Type::b128) {
         decode_quad(decoder, statement);
-    } else if (statement.operands[0].kind == Operand::Kind::vector || statement.operands[1].kind == Operand::Kind::vector) {
+    } else if (statement.operands[0].kind == Operand::Kind::vector ||
+               statement.operands[1].kind == Operand::Kind::vector) {
         decode_vector(decoder, statement, type);
     } else if (!decode_clock(decoder, statement, type)) {
         size_t width = register_width(type);
@@ -207,10 +215,11 @@ void decode_isspacep(Decoder &decoder, const Statement &statement)
 {
     Instruction in;
     in.handler = do_isspacep;
-    in.space = statement.has("shared") || statement.has("shared::cta") || statement.has("shared::cluster") ? Space::shared
-               : statement.has("local")                                                                    ? Space::local
-               : statement.has("param") || statement.has("param::entry")                                   ? Space::parameter
-                                                                                                           : Space::global;
+    in.space = statement.has("shared") || statement.has("shared::cta") || statement.has("shared::cluster")
+                   ? Space::shared
+               : statement.has("local")                                  ? Space::local
+               : statement.has("param") || statement.has("param::entry") ? Space::parameter
+                                                                         : Space::global;
     in.a = decoder.source(statement.operands[1], 8);
     in.d = decoder.destination_predicate(statement.operands[0]);
     decoder.emit(in);

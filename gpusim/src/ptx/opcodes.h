@@ -2,7 +2,8 @@
 #pragma once
 #include "decoder.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 // arithmetic.cpp: integers here, other types in float_arithmetic.cpp and half_arithmetic.cpp
 void decode_arithmetic(Decoder &decoder, const Statement &statement);

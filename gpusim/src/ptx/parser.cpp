@@ -2,7 +2,8 @@
 
 #include "declaration.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 bool Statement::has(std::string_view word) const
 {
@@ -46,7 +47,8 @@ size_t parse_location(const std::vector<Token> &tokens, size_t at, Location *loc
     return i;
 }
 
-namespace {
+namespace
+{
 
 // Remembers where things were inlined and where the function itself was written.
 void scan_locations(const Syntax &syntax, Function *function)
@@ -113,8 +115,9 @@ void split_opcode(Statement *statement)
     }
 }
 
-class BodyParser {
-public:
+class BodyParser
+{
+  public:
     BodyParser(const Syntax &syntax, const Function &function, std::vector<Statement> *statements)
         : cursor_(syntax.tokens, function.body_begin, function.body_end), sync_site_(function.first_sync_site),
           statements_(statements)
@@ -129,7 +132,7 @@ public:
         return cursor_.error();
     }
 
-private:
+  private:
     Statement &add(Statement::Kind kind)
     {
         statements_->emplace_back();

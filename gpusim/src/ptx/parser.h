@@ -2,7 +2,8 @@
 #pragma once
 #include "syntax.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 // Module-level declarations and the headers and extents of functions. An error is a line with its number; empty: none.
 std::string parse_module(Syntax *syntax);

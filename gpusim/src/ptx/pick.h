@@ -3,7 +3,8 @@
 #include "decoder.h"
 #include "lanes.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 // d = F(a, ...) on type T, with a result of type R.
 template <class R, class T, class F> void apply1(Warp &warp, const Instruction &in, uint32_t lanes)
@@ -34,10 +35,14 @@ template <int Arguments, class R, class T, class F> constexpr Handler apply()
 template <int Arguments, class F> Handler pick_integer(Type type)
 {
     switch (type) {
-    case Type::u8: case Type::b8: return apply<Arguments, uint8_t, uint8_t, F>();
-    case Type::u16: case Type::b16: return apply<Arguments, uint16_t, uint16_t, F>();
-    case Type::u32: case Type::b32: return apply<Arguments, uint32_t, uint32_t, F>();
-    case Type::u64: case Type::b64: return apply<Arguments, uint64_t, uint64_t, F>();
+    case Type::u8:
+    case Type::b8: return apply<Arguments, uint8_t, uint8_t, F>();
+    case Type::u16:
+    case Type::b16: return apply<Arguments, uint16_t, uint16_t, F>();
+    case Type::u32:
+    case Type::b32: return apply<Arguments, uint32_t, uint32_t, F>();
+    case Type::u64:
+    case Type::b64: return apply<Arguments, uint64_t, uint64_t, F>();
     case Type::s8: return apply<Arguments, int8_t, int8_t, F>();
     case Type::s16: return apply<Arguments, int16_t, int16_t, F>();
     case Type::s32: return apply<Arguments, int32_t, int32_t, F>();
@@ -72,6 +77,7 @@ Type first_type(const Statement &statement);
 Type last_type(const Statement &statement);
 
 // Emits "op d, a[, b[, c]]" with all operands of one width, d of another.
-Instruction &emit_simple(Decoder &decoder, const Statement &statement, Handler handler, size_t result_width, size_t width);
+Instruction &emit_simple(Decoder &decoder, const Statement &statement, Handler handler, size_t result_width,
+                         size_t width);
 
 } // namespace gpusim::ptx

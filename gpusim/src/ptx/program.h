@@ -1,4 +1,5 @@
-// A kernel made ready to run: its instructions and those of all functions it calls, and the layout of a warp's registers.
+// A kernel made ready to run: its instructions and those of all functions it calls, and the layout of a warp's
+// registers.
 #pragma once
 #include "instruction.h"
 #include "ptx.h"
@@ -8,14 +9,42 @@
 #include <string>
 #include <vector>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 enum class Special : uint8_t {
-    none, tid_x, tid_y, tid_z, ntid_x, ntid_y, ntid_z, ctaid_x, ctaid_y, ctaid_z, nctaid_x, nctaid_y, nctaid_z, laneid, warpid, nwarpid,
-    smid, nsmid, gridid, lanemask_eq, lanemask_lt, lanemask_le, lanemask_gt, lanemask_ge, dynamic_shared, total_shared, workspace_high,
-    workspace_low, zero, one,
-    local_base,   // this thread's local memory
-    shared_base,  // the block's shared window
+    none,
+    tid_x,
+    tid_y,
+    tid_z,
+    ntid_x,
+    ntid_y,
+    ntid_z,
+    ctaid_x,
+    ctaid_y,
+    ctaid_z,
+    nctaid_x,
+    nctaid_y,
+    nctaid_z,
+    laneid,
+    warpid,
+    nwarpid,
+    smid,
+    nsmid,
+    gridid,
+    lanemask_eq,
+    lanemask_lt,
+    lanemask_le,
+    lanemask_gt,
+    lanemask_ge,
+    dynamic_shared,
+    total_shared,
+    workspace_high,
+    workspace_low,
+    zero,
+    one,
+    local_base,  // this thread's local memory
+    shared_base, // the block's shared window
     parameter_base
 };
 
@@ -24,9 +53,9 @@ struct Preset {
     uint32_t offset;
     uint8_t bytes; // 4 or 8; 0: a predicate
     Special special = Special::none;
-    uint64_t value = 0;      // without special
-    int symbol = -1;         // number of a module variable: its address is added
-    bool per_block = false;  // changes with the block
+    uint64_t value = 0;     // without special
+    int symbol = -1;        // number of a module variable: its address is added
+    bool per_block = false; // changes with the block
 };
 
 struct Program {

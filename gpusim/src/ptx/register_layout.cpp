@@ -5,9 +5,11 @@
 #include <queue>
 #include <unordered_map>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 using Bits = std::vector<uint64_t>;
 
@@ -32,8 +34,9 @@ struct Interval {
     }
 };
 
-class Layout {
-public:
+class Layout
+{
+  public:
     Layout(Program *program, const std::vector<RegisterUnit> &units, const std::vector<RegisterAccess> &accesses,
            const std::vector<BranchTable> &tables)
         : program_(program), units_(units), accesses_(accesses), tables_(tables), places_(units.size())
@@ -55,7 +58,7 @@ public:
         rewrite();
     }
 
-private:
+  private:
     static const uint32_t kGrain = 128;
 
     size_t unit_of(uint32_t offset) const
@@ -199,7 +202,8 @@ private:
                 order.push_back(i);
             }
         }
-        std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return intervals_[a].start < intervals_[b].start; });
+        std::sort(order.begin(), order.end(),
+                  [&](size_t a, size_t b) { return intervals_[a].start < intervals_[b].start; });
         using Ending = std::pair<size_t, size_t>; // last position, unit
         std::priority_queue<Ending, std::vector<Ending>, std::greater<Ending>> busy;
         std::map<uint32_t, std::vector<uint32_t>> free; // by size
@@ -237,10 +241,11 @@ private:
             std::vector<uint32_t> registers = accesses_[i].uses;
             registers.insert(registers.end(), accesses_[i].definitions.begin(), accesses_[i].definitions.end());
             auto move = [&](uint32_t *field) {
-                bool is_register = *field < program_->register_bytes &&
-                                   std::any_of(registers.begin(), registers.end(), [&](uint32_t offset) {
-                                       return offset == *field || (offset + 256 == *field && unit_of(offset) == unit_of(*field));
-                                   });
+                bool is_register =
+                    *field < program_->register_bytes &&
+                    std::any_of(registers.begin(), registers.end(), [&](uint32_t offset) {
+                        return offset == *field || (offset + 256 == *field && unit_of(offset) == unit_of(*field));
+                    });
                 if (is_register) {
                     *field = place_of(*field);
                 }
@@ -276,8 +281,8 @@ private:
 
 } // namespace
 
-void compact_registers(Program *program, const std::vector<RegisterUnit> &units, const std::vector<RegisterAccess> &accesses,
-                       const std::vector<BranchTable> &tables)
+void compact_registers(Program *program, const std::vector<RegisterUnit> &units,
+                       const std::vector<RegisterAccess> &accesses, const std::vector<BranchTable> &tables)
 {
     if (!program->code.empty()) {
         Layout(program, units, accesses, tables).run();

@@ -1,11 +1,12 @@
-// Where registers are: PTX has one for each value, thousands of them; those whose values are never needed at the same time share a
-// place, so that a warp's registers fit the host's caches.
+// Where registers are: PTX has one for each value, thousands of them; those whose values are never needed at the same
+// time share a place, so that a warp's registers fit the host's caches.
 #pragma once
 #include "program.h"
 
 #include <vector>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 struct RegisterUnit {
     uint32_t offset, bytes; // of all lanes
@@ -23,7 +24,7 @@ struct BranchTable {
 };
 
 // Gives all registers of a program without calls new places. `accesses` has an entry for each instruction.
-void compact_registers(Program *program, const std::vector<RegisterUnit> &units, const std::vector<RegisterAccess> &accesses,
-                       const std::vector<BranchTable> &tables);
+void compact_registers(Program *program, const std::vector<RegisterUnit> &units,
+                       const std::vector<RegisterAccess> &accesses, const std::vector<BranchTable> &tables);
 
 } // namespace gpusim::ptx

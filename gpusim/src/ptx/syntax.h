@@ -8,17 +8,18 @@
 #include <string_view>
 #include <vector>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 enum class Space : uint8_t { generic, global, shared, local, parameter, constant, registers };
 
 struct Operand {
     enum class Kind : uint8_t { name, integer, single_bits, double_bits, vector, memory, list, pair };
     Kind kind = Kind::name;
-    bool negated = false;      // !%p
-    std::string_view name;     // also of a memory operand's base; empty: an absolute address
-    uint64_t bits = 0;         // a literal
-    int64_t offset = 0;        // [name+offset], name+offset
+    bool negated = false;       // !%p
+    std::string_view name;      // also of a memory operand's base; empty: an absolute address
+    uint64_t bits = 0;          // a literal
+    int64_t offset = 0;         // [name+offset], name+offset
     std::vector<Operand> parts; // {a, b}, (a, b), a|b
 };
 
@@ -26,9 +27,9 @@ struct Variable {
     Space space = Space::registers;
     Type type = Type::none;
     std::string_view name;
-    size_t alignment = 0;     // 0: the type's
+    size_t alignment = 0; // 0: the type's
     size_t elements = 1;
-    int64_t range = -1;       // of %r<10>
+    int64_t range = -1; // of %r<10>
     bool external = false;
     std::vector<Operand> initial;
 
@@ -73,7 +74,8 @@ struct Function {
     size_t body_begin = 0, body_end = 0; // tokens between the braces; equal: a declaration only
     int first_sync_site = 0;
     int main_file = 0; // where it was written
-    std::map<std::pair<std::pair<int, int>, int>, Location> inlined; // (file, line), column -> the location that was inlined there
+    std::map<std::pair<std::pair<int, int>, int>, Location>
+        inlined; // (file, line), column -> the location that was inlined there
 };
 
 struct Syntax {

@@ -4,11 +4,36 @@
 #include <cstdint>
 #include <string_view>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
 enum class Type : uint8_t {
-    none, pred, b8, b16, b32, b64, b128, u8, u16, u32, u64, s8, s16, s32, s64,
-    f16, bf16, f16x2, bf16x2, f32, f64, tf32, u16x2, s16x2, e4m3x2, e5m2x2
+    none,
+    pred,
+    b8,
+    b16,
+    b32,
+    b64,
+    b128,
+    u8,
+    u16,
+    u32,
+    u64,
+    s8,
+    s16,
+    s32,
+    s64,
+    f16,
+    bf16,
+    f16x2,
+    bf16x2,
+    f32,
+    f64,
+    tf32,
+    u16x2,
+    s16x2,
+    e4m3x2,
+    e5m2x2
 };
 
 struct TypeTraits {

@@ -1,5 +1,5 @@
-// How a warp executes: lanes have program counters of their own; those at the lowest one go first, and the furthest ones get a
-// turn now and then so that spin locks within a warp make progress.
+// How a warp executes: lanes have program counters of their own; those at the lowest one go first, and the furthest
+// ones get a turn now and then so that spin locks within a warp make progress.
 #include "gpusim/gpusim.h"
 #include "lanes.h"
 #include "program.h"
@@ -9,9 +9,11 @@
 #include <cstdarg>
 #include <cstdio>
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 const uint32_t kStepsBeforeTurn = 64; // of the lowest lanes, before the furthest get
 const uint32_t kTurnSteps = 4;
@@ -20,7 +22,7 @@ const uint32_t kPollsBeforeYield = 16;
 struct Group {
     int pc = 0;
     uint32_t lanes = 0;
-    int limit = INT_MAX;     // where the next lanes wait
+    int limit = INT_MAX; // where the next lanes wait
     uint32_t steps = 0;
     bool diverged = false;
 };
@@ -271,9 +273,9 @@ void fault(Warp &warp, const Instruction &in, int lane, cudaError_t error, int k
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    report(static_cast<gpusim_report_kind>(kind), "%s: %s, at %s:%d (PTX line %d), block %u thread %u", grid.program->name.c_str(), what,
-           in.site ? in.site->file : "?", in.site ? in.site->line : 0, in.site ? in.site->ptx_line : 0, warp.block->index,
-           warp.index * 32 + static_cast<uint32_t>(lane));
+    report(static_cast<gpusim_report_kind>(kind), "%s: %s, at %s:%d (PTX line %d), block %u thread %u",
+           grid.program->name.c_str(), what, in.site ? in.site->file : "?", in.site ? in.site->line : 0,
+           in.site ? in.site->ptx_line : 0, warp.block->index, warp.index * 32 + static_cast<uint32_t>(lane));
 }
 
 } // namespace gpusim::ptx

@@ -1,10 +1,13 @@
-// Operations across the lanes of a warp. `lanes` are those that take part: all that the mask names, as far as they live.
+// Operations across the lanes of a warp. `lanes` are those that take part: all that the mask names, as far as they
+// live.
 #include "opcodes.h"
 #include "pick.h"
 
-namespace gpusim::ptx {
+namespace gpusim::ptx
+{
 
-namespace {
+namespace
+{
 
 enum class Shuffle : uint8_t { up, down, butterfly, index };
 
