@@ -3,6 +3,7 @@
 #include "report.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <tuple>
 
@@ -133,9 +134,9 @@ void check_threads(const Accessor &now, const Access &old, const char *old_verb)
                     old_thread / 32 == place.thread / 32u ? "no __syncwarp or __syncthreads between them" : "no __syncthreads between them");
 }
 
-void check_against(const Accessor &now, const Access &old, const char *old_verb)
+inline void check_against(const Accessor &now, const Access &old, const char *old_verb)
 {
-    if (!old.operation)
+    if (!old.operation || old.operation == now.operation->known_before)
         return;
     const bool atomics = (old.thread & kAccessAtomic) && (now.flags & kAtomic);
     if (old.operation == now.operation->id) {
@@ -192,6 +193,24 @@ void remember_read(Cell &cell, const Accessor &now)
         cell.other_reader = made;
 }
 
+void cell_access(Cell &cell, const Accessor &now)
+{
+    if (!(now.flags & kWrite) || (now.flags & kRead))
+        check_value(cell, now);
+    check_against(now, cell.writer, "write");
+    if (!(now.flags & kWrite)) {
+        remember_read(cell, now);
+        return;
+    }
+    check_against(now, cell.reader, "read");
+    check_against(now, cell.other_reader, "read");
+    if (cell.readers)
+        for (uint32_t one : reader_sets().members(cell.readers))
+            check_against(now, Access{one, 0, 0, 0, 0}, "read");
+    cell = Cell{};
+    cell.writer = access_of(now);
+}
+
 } // namespace
 
 uint32_t site_number(const Site &site)
@@ -224,21 +243,21 @@ BlockOrder &block_order()
     return order;
 }
 
-void cell_access(Cell &cell, const Accessor &now)
+// Neighbouring cells mostly have the same history: what was found for one holds for the next.
+void cells_access(ShadowMap &shadow, size_t offset, size_t bytes, const Accessor &now)
 {
-    if (!(now.flags & kWrite) || (now.flags & kRead))
-        check_value(cell, now);
-    check_against(now, cell.writer, "write");
-    if (!(now.flags & kWrite)) {
-        remember_read(cell, now);
-        return;
-    }
-    check_against(now, cell.reader, "read");
-    check_against(now, cell.other_reader, "read");
-    for (uint32_t one : reader_sets().members(cell.readers))
-        check_against(now, Access{one, 0, 0, 0, 0}, "read");
-    cell = Cell{};
-    cell.writer = access_of(now);
+    Cell before, after;
+    bool known = false;
+    shadow.each(offset, bytes, [&](Cell &cell) {
+        if (known && memcmp(&cell, &before, sizeof cell) == 0) {
+            cell = after;
+            return;
+        }
+        before = cell;
+        cell_access(cell, now);
+        after = cell;
+        known = true;
+    });
 }
 
 } // namespace gpusim

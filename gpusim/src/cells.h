@@ -23,7 +23,7 @@ uint32_t site_number(const Site &site);
 std::string site_text(uint32_t site);
 BlockOrder &block_order(); // of the kernel that runs
 
-// Checks and updates the cell.
-void cell_access(Cell &cell, const Accessor &now);
+// Checks and updates the cells of a range.
+void cells_access(ShadowMap &shadow, size_t offset, size_t bytes, const Accessor &now);
 
 } // namespace gpusim

@@ -14,6 +14,7 @@ namespace {
 struct Guard {
     bool installed = false;
     bool off = false;
+    bool closed = false;
     int depth = 0;
     struct sigaction before = {};
 };
@@ -45,11 +46,12 @@ void on_fault(int signal, siginfo_t *info, void *context)
     Locked lock(machine_lock());
     const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
     const Allocation *found = memory_find(address);
-    if (!found || found->space != Space::device || !found->live || guard().off || guard().depth)
+    if (!found || found->space != Space::device || !found->live || !guard().closed)
         return pass_on(signal, info, context);
     report(GPUSIM_HOST_ACCESS, "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d", address - found->base,
            found->bytes, found->device);
     guard().off = true;
+    guard().closed = false;
     protect(PROT_READ | PROT_WRITE);
 }
 
@@ -72,22 +74,28 @@ void install()
 
 GuardOpen::GuardOpen()
 {
-    if (!guard().installed)
-        install();
-    if (guard().depth++ == 0 && !guard().off)
+    Guard &one = guard();
+    one.depth++;
+    if (one.closed) {
+        one.closed = false;
         protect(PROT_READ | PROT_WRITE);
+    }
 }
 
 GuardOpen::~GuardOpen()
 {
-    if (--guard().depth == 0 && !guard().off)
-        protect(PROT_NONE);
+    guard().depth--;
 }
 
-void guard_reset()
+void guard_close()
 {
-    guard().off = false;
-    guard().installed = false;
+    Guard &one = guard();
+    if (!one.installed)
+        install();
+    if (one.off || one.depth)
+        return;
+    one.closed = true;
+    protect(PROT_NONE);
 }
 
 } // namespace gpusim

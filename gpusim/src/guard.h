@@ -1,5 +1,6 @@
-// Device memory can't be touched by host code: its pages are open only while operations run. A touch is reported, and then
-// let through (with the pages open from then on), so that a test can go on. GPUSIM_GUARD=0 leaves the pages open.
+// Device memory can't be touched by host code: its pages are closed when a host thread has waited for something or has
+// allocated, and opened when an operation runs. A touch is reported and then let through, with the pages open from then on, so
+// that a test can go on. GPUSIM_GUARD=0 leaves the pages open.
 #pragma once
 
 namespace gpusim {
@@ -13,7 +14,6 @@ public:
     GuardOpen &operator=(const GuardOpen &) = delete;
 };
 
-// To stop for a while within a GuardOpen: a host function runs.
-void guard_reset();
+void guard_close(); // unless something runs
 
 } // namespace gpusim

@@ -121,7 +121,6 @@ Allocation *memory_allocate(size_t bytes, int device, Space space)
     region->used += bytes;
     Allocation *result = made.get();
     arena().allocations[result->base] = std::move(made);
-    const GuardOpen open_and_closed; // the new pages too
     return result;
 }
 

@@ -77,10 +77,7 @@ bool access(const Operation &operation, const Place *place, uint32_t site, uintp
     check_allocated(operation, place, site, *allocation);
     const Accessor now = {&operation, place, flags, site, space_names[int(allocation->space)], false,
                           allocation->written_unseen};
-    allocation->shadow.each(address - allocation->base, bytes, [&](Cell &cell, size_t) {
-        cell_access(cell, now);
-        return true;
-    });
+    cells_access(allocation->shadow, address - allocation->base, bytes, now);
     return true;
 }
 
@@ -146,10 +143,7 @@ bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offs
         return false;
     }
     const Accessor now = {&operation, &place, flags, number, "shared", true, false};
-    shadow->cells.each(offset, bytes, [&](Cell &cell, size_t) {
-        cell_access(cell, now);
-        return true;
-    });
+    cells_access(shadow->cells, offset, bytes, now);
     return true;
 }
 

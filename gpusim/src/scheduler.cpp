@@ -330,6 +330,7 @@ cudaError_t wait_until_done(Stream &stream, uint64_t sequence)
         quiet.wait();
     }
     counts().host_synchronisations++;
+    guard_close();
     return device_fault(stream.device);
 }
 

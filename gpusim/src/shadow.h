@@ -30,7 +30,7 @@ class ShadowMap {
 public:
     static constexpr size_t page_bytes = 4096;
 
-    // Calls visit(cell, address offset) for each cell of the range; it returns false to stop.
+    // Calls visit(cell) for each cell of the range.
     template <class Visit> void each(size_t offset, size_t bytes, Visit visit)
     {
         const size_t end = offset + bytes;
@@ -41,8 +41,7 @@ public:
                 split(page);
             const size_t width = page.single_bytes ? 1 : 2;
             for (; offset < stop; offset += width)
-                if (!visit(page.cells[offset % page_bytes / width], offset))
-                    return;
+                visit(page.cells[offset % page_bytes / width]);
         }
     }
     void clear() { pages_.clear(); }

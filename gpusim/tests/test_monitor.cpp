@@ -180,6 +180,6 @@ GPUSIM_TEST(identical_reports_are_counted_once)
     Locked lock(machine_lock());
     for (unsigned thread = 0; thread < 10; thread++)
         monitor_access(kernel.place(block, thread), kernel.memory, 4, kRead, site);
-    CHECK(gpusim_reports(-1) == 1 && strstr(gpusim_report_text(0), "(20 times)"));
+    CHECK(gpusim_reports(-1) == 1 && strstr(gpusim_report_text(0), "(10 times)"));
     CHECK(strstr(gpusim_report_text(0), "kernel.cu:7"));
 }

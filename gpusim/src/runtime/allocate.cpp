@@ -1,5 +1,6 @@
 // Memory: cudaMalloc and its kin, pools, pinned and registered host memory.
 #include "../access.h"
+#include "../guard.h"
 #include "capture.h"
 #include "runtime.h"
 
@@ -23,6 +24,7 @@ cudaError_t allocate_device(void **made, size_t bytes, const char *call)
     if (!allocation)
         return fail(cudaErrorMemoryAllocation);
     *made = reinterpret_cast<void *>(allocation->base);
+    guard_close();
     return cudaSuccess;
 }
 
