@@ -8,7 +8,8 @@
  *               ranks ((0+1)+(2+3))+..., and rounded once; TP_ALL_REDUCE_RING adds along the ring instead. max and min: NaN wins.
  *   Aliasing    in == out (same memory) is allowed where the shapes allow it; other overlaps are not.
  *   Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything moves; TP_ERR_PEER with the failing rank's own message; TP_ERR_TIMEOUT;
- *               TP_ERR_MISMATCH in a checking world. After the last three the context can only be destroyed. */
+ *               TP_ERR_MISMATCH where ranks call different things. After the last three the context can only be destroyed. What makes something
+ *               (split, symmetric_create) is refused on all ranks if one has no memory: TP_ERR_MEMORY there, TP_ERR_PEER on the others, nothing broken. */
 #ifndef TP_COMM_H
 #define TP_COMM_H
 

@@ -26,6 +26,11 @@ tp_status tpi_comm_local_map(tp_ctx *ctx, const tpi_map_args *args)
     return tpi_cpu_table_of(ctx)->map(ctx, args);
 }
 
+tp_status tpi_comm_no_memory(tp_ctx *ctx, const tp_comm *comm, int rank, const char *what)
+{
+    return tpi_refuse(ctx, rank == comm->rank ? TP_ERR_MEMORY : TP_ERR_PEER, "rank %d of %d has no memory for %s", rank, comm->size, what);
+}
+
 void tpi_comm_copy(void *out, const void *in, size_t bytes)
 {
     if (bytes > 0 && out != in)

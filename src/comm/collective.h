@@ -54,6 +54,9 @@ size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype);
 /* comm.c: TP_OK if this context may communicate over comm. */
 tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm);
 
+/* A refusal on all ranks because `rank` has no memory for `what`: TP_ERR_MEMORY there, TP_ERR_PEER on the others. */
+tp_status tpi_comm_no_memory(tp_ctx *ctx, const tp_comm *comm, int rank, const char *what);
+
 /* check.c: the argument checks of comm.c; they fill in the transport's args. */
 tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc,
                                tpi_collective_args *args);

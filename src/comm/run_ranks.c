@@ -12,7 +12,15 @@ typedef struct rank_job {
     void *arg;
     pthread_t thread;
     tp_status status;
+    char message[TPI_MESSAGE_BYTES];
 } rank_job;
+
+/* Keeps the message for the verdict, and frees who waits for this rank. */
+static void failed(rank_job *job, tp_status status, const char *message)
+{
+    snprintf(job->message, sizeof job->message, "%s", message);
+    tpi_world_abort(job->world, job->rank, status, message);
+}
 
 static tp_status run_fn(rank_job *job, tp_ctx *ctx)
 {
@@ -20,10 +28,8 @@ static tp_status run_fn(rank_job *job, tp_ctx *ctx)
     /* Work that fn didn't wait for may fail too. */
     if (status == TP_OK && tp_ctx_failure(ctx) == TP_OK)
         status = tp_ctx_synchronize(ctx);
-    if (status != TP_OK) {
-        const char *message = tp_ctx_failure(ctx) != TP_OK ? tp_ctx_message(ctx) : tp_last_message();
-        tpi_world_abort(job->world, job->rank, status, message);
-    }
+    if (status != TP_OK)
+        failed(job, status, tp_ctx_failure(ctx) != TP_OK ? tp_ctx_message(ctx) : tp_last_message());
     return status;
 }
 
@@ -36,7 +42,7 @@ static void *run_rank(void *pointer)
     tp_ctx *ctx = NULL;
     job->status = tp_ctx_create(&desc, &ctx);
     if (job->status != TP_OK) {
-        tpi_world_abort(job->world, job->rank, job->status, tp_last_message());
+        failed(job, job->status, tp_last_message());
         return NULL;
     }
     job->status = run_fn(job, ctx);
@@ -51,23 +57,34 @@ static void run_jobs(rank_job *jobs, int ranks)
     while (started < ranks && pthread_create(&jobs[started].thread, NULL, run_rank, &jobs[started]) == 0)
         started++;
     if (started < ranks) {
-        jobs[started].status = TP_ERR_MEMORY;
         char message[64];
         snprintf(message, sizeof message, "no thread for rank %d of %d", started, ranks);
-        tpi_world_abort(jobs[started].world, started, TP_ERR_MEMORY, message);
+        jobs[started].status = TP_ERR_MEMORY;
+        failed(&jobs[started], TP_ERR_MEMORY, message);
     }
     for (int rank = 0; rank < started; rank++)
         pthread_join(jobs[rank].thread, NULL);
 }
 
-static tp_status verdict(const rank_job *jobs, int ranks)
+/* A refusal for want of a peer's memory may have been the first to end a rank: the peer's own status counts. */
+static const rank_job *culprit_of(const rank_job *jobs, int ranks)
 {
     for (int rank = 0; rank < ranks; rank++)
-        if (jobs[rank].status != TP_OK) {
-            const tp_world *world = jobs->world;
-            return tpi_message((tp_status)atomic_load(&world->failed), "rank %d: %s", world->failed_rank,
-                               world->message);
-        }
+        if (jobs[rank].status != TP_OK && jobs[rank].status != TP_ERR_PEER)
+            return &jobs[rank];
+    return NULL;
+}
+
+static tp_status verdict(const rank_job *jobs, int ranks)
+{
+    const tp_world *world = jobs->world;
+    tp_status first = (tp_status)atomic_load(&world->failed);
+    const rank_job *culprit = first == TP_ERR_PEER ? culprit_of(jobs, ranks) : NULL;
+    if (culprit != NULL)
+        return tpi_message(culprit->status, "rank %d: %s", culprit->rank, culprit->message);
+    for (int rank = 0; rank < ranks; rank++)
+        if (jobs[rank].status != TP_OK)
+            return tpi_message(first, "rank %d: %s", world->failed_rank, world->message);
     return TP_OK;
 }
 

@@ -16,8 +16,7 @@ static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, tp_symmetr
             return tpi_refuse(ctx, TP_ERR_MISMATCH, "symmetric_create: bytes is %zu on rank 0 and %zu on rank %d",
                               offers[0].bytes, offers[rank].bytes, rank);
         if (!offers[rank].ready)
-            return tpi_refuse(ctx, TP_ERR_MEMORY, "symmetric_create: rank %d of %d has no memory for %zu bytes", rank,
-                              comm->size, offers[rank].bytes);
+            return tpi_comm_no_memory(ctx, comm, rank, "a symmetric buffer");
     }
     for (int rank = 0; rank < comm->size; rank++)
         out->peer[rank] = offers[rank].memory;

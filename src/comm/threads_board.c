@@ -130,7 +130,7 @@ static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, offer *off
             return tpi_refuse(ctx, TP_ERR_MISMATCH, "plan: rank 0 has %d flags, rank %d has %d: they prepare different plans", offers[0].desc.flags,
                               rank, offers[rank].desc.flags);
         if (!offers[rank].ready)
-            return tpi_refuse(ctx, TP_ERR_MEMORY, "plan: rank %d of %d has no memory for its board", rank, comm->size);
+            return tpi_comm_no_memory(ctx, comm, rank, "a plan's board");
     }
     return TP_OK;
 }

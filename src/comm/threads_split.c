@@ -75,8 +75,7 @@ static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, offer *off
     TPI_TRY(exchange_as(comm, "split", mine, offers, sizeof *mine));
     for (int rank = 0; rank < comm->size; rank++)
         if (!offers[rank].ready)
-            return tpi_refuse(ctx, TP_ERR_MEMORY, "split: rank %d of %d has no memory for its communicator", rank,
-                              comm->size);
+            return tpi_comm_no_memory(ctx, comm, rank, "the communicator that it splits off");
     return TP_OK;
 }
 
@@ -113,7 +112,7 @@ tp_status tpi_threads_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_c
     }
     tp_status status = agree(ctx, comm, &offered, offers);
     if (status != TP_OK) {
-        take_back(ctx, own, alone, offered.group, status != TP_ERR_MEMORY);
+        take_back(ctx, own, alone, offered.group, tp_ctx_failure(ctx) != TP_OK);
         return status;
     }
     if (own)

@@ -44,8 +44,9 @@ static tp_status agree(tp_ctx *ctx, tpi_auto *choice)
         mine->status = tp_overlap_table_fill(&machine, &choice->shape, &mine->table);
     }
     tp_status status = comm->table->exchange(ctx, comm, mine, all, sizeof *mine);
-    if (status == TP_OK && all[0].status != TP_OK)
-        status = tpi_refuse(ctx, all[0].status, "plan executor: rank 0 of %d could not choose an overlap algorithm", comm->size);
+    tp_status made = all[0].status == TP_ERR_MEMORY && comm->rank > 0 ? TP_ERR_PEER : all[0].status;
+    if (status == TP_OK && made != TP_OK)
+        status = tpi_refuse(ctx, made, "plan executor: rank 0 of %d could not choose an overlap algorithm", comm->size);
     choice->table = all[0].table;
     tpi_host_release(ctx, all, bytes);
     return status;

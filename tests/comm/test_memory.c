@@ -92,6 +92,81 @@ Test(memory, every_allocation_may_fail)
     }
 }
 
+/* ---- one rank has no memory: the others are told whose it is, and all go on ---- */
+
+static _Thread_local bool has_none;
+
+static void *allocate_unless(void *user, size_t bytes, size_t alignment)
+{
+    (void)user;
+    return has_none ? NULL : aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void release_to_heap(void *user, void *memory, size_t bytes)
+{
+    (void)user, (void)bytes;
+    free(memory);
+}
+
+typedef tp_status (*make_fn)(tp_ctx *ctx);
+
+static tp_status make_split(tp_ctx *ctx)
+{
+    tp_comm *part = NULL;
+    tp_status status = tp_comm_split(ctx, tp_ctx_world(ctx), 0, 0, &part);
+    tp_comm_destroy(ctx, part);
+    return status;
+}
+
+static tp_status make_symmetric(tp_ctx *ctx)
+{
+    tp_symmetric buffer;
+    tp_status status = tp_symmetric_create(ctx, tp_ctx_world(ctx), 4096, &buffer);
+    tp_symmetric_destroy(ctx, tp_ctx_world(ctx), &buffer);
+    return status;
+}
+
+static tp_status make_board(tp_ctx *ctx)
+{
+    tp_comm *world = tp_ctx_world(ctx);
+    tpi_board *board = NULL;
+    tp_status status = world->table->board->create(ctx, world, &(tpi_board_desc){.flags = 3, .page_bytes = 8, .lanes = 1}, &board);
+    world->table->board->destroy(ctx, board);
+    return status;
+}
+
+static tp_status make_without_memory(tp_ctx *ctx, void *arg)
+{
+    static const make_fn makes[] = {make_split, make_symmetric, make_board};
+    const int *last = arg;
+    bool poor = tp_ctx_rank(ctx) == 1;
+    tp_status status = TP_OK;
+    for (int i = 0; i <= *last; i++) {
+        has_none = poor;
+        status = makes[i](ctx);
+        has_none = false;
+        CHECK(status == (poor ? TP_ERR_MEMORY : TP_ERR_PEER));
+        CHECK(strstr(tp_ctx_message(ctx), "rank 1 of 3 has no memory") != NULL);
+        CHECK(tp_ctx_failure(ctx) == TP_OK);
+        TPI_TRY(tp_barrier(ctx, tp_ctx_world(ctx)));
+        TPI_TRY(makes[i](ctx));
+    }
+    has_none = poor;
+    status = makes[*last](ctx);
+    has_none = false;
+    return status;
+}
+
+Test(memory, peers_are_told_whose_memory_is_missing)
+{
+    for (int last = 0; last < 3; last++) {
+        const tp_run_options options = {
+            .ranks = RANKS, .ctx = {.threads = 1, .timeout_ms = 60000, .allocator = {allocate_unless, release_to_heap, NULL}}};
+        cr_assert_eq(tp_run_ranks(&options, make_without_memory, &last), TP_ERR_MEMORY, "%s", tp_last_message());
+        cr_assert(strstr(tp_last_message(), "rank 1: rank 1 of 3 has no memory for") != NULL, "%s", tp_last_message());
+    }
+}
+
 static tp_status allocates_nothing_warm(tp_ctx *ctx, void *arg)
 {
     failing *f = arg;
