@@ -23,22 +23,46 @@ typedef struct parser {
     int rank;
 } parser;
 
-/* False, with the message. */
-static bool __attribute__((format(printf, 2, 3))) expected(const parser *p, const char *format, ...)
+static bool is_digit(char c)
 {
-    char what[128], found[16] = "the end";
+    return c >= '0' && c <= '9';
+}
+
+static bool __attribute__((format(printf, 2, 3))) wrong(const parser *p, const char *format, ...)
+{
+    char what[192];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(what, sizeof what, format, arguments);
     va_end(arguments);
-    if (*p->at == '\n')
-        snprintf(found, sizeof found, "the line's end");
-    else if (*p->at != '\0')
-        snprintf(found, sizeof found, *p->at >= ' ' && *p->at <= '~' ? "'%c'" : "byte 0x%02x",
-                 (unsigned)(unsigned char)*p->at);
-    tpi_message(TP_ERR_FORMAT, "plan text, line %d, column %ld: expected %s, found %s", p->line,
-                (long)(p->at - p->line_start) + 1, what, found);
+    tpi_message(TP_ERR_FORMAT, "plan text, line %d, column %ld: %s", p->line, (long)(p->at - p->line_start) + 1, what);
     return false;
+}
+
+/* What stands here: the end, a whole number, or one character. */
+static void describe_found(const parser *p, char found[32])
+{
+    int digits = 0;
+    while (is_digit(p->at[digits]) && digits < 20)
+        digits++;
+    if (digits > 0)
+        snprintf(found, 32, "%.*s%s", digits, p->at, is_digit(p->at[digits]) ? "..." : "");
+    else if (*p->at == '\0' || *p->at == '\n')
+        snprintf(found, 32, *p->at == '\n' ? "the line's end" : "the end");
+    else
+        snprintf(found, 32, *p->at >= ' ' && *p->at <= '~' ? "'%c'" : "byte 0x%02x", (unsigned)(unsigned char)*p->at);
+}
+
+/* False, with the message. */
+static bool __attribute__((format(printf, 2, 3))) expected(const parser *p, const char *format, ...)
+{
+    char what[128], found[32];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(what, sizeof what, format, arguments);
+    va_end(arguments);
+    describe_found(p, found);
+    return wrong(p, "expected %s, found %s", what, found);
 }
 
 static void skip_blanks(parser *p)
@@ -91,11 +115,6 @@ static bool accept_word(parser *p, const char *wanted)
     return true;
 }
 
-static bool is_digit(char c)
-{
-    return c >= '0' && c <= '9';
-}
-
 /* A number from low to high. */
 static bool number(parser *p, const char *what, int low, int high, int *out)
 {
@@ -122,9 +141,10 @@ static bool pieces(parser *p, int total, int *piece, int *count, int *step)
         return false;
     if (accept(p, "/") && !number(p, "step", 0, total, step))
         return false;
-    if (*count > 0 && (int64_t)*piece + (int64_t)(*count - 1) * *step >= total) {
+    int64_t last = (int64_t)*piece + (int64_t)(*count - 1) * *step;
+    if (*count > 0 && last >= total) {
         p->at = begin;
-        return expected(p, "pieces below %d", total);
+        return wrong(p, "the last of %d pieces from %d is %lld, must be 0 to %d", *count, *piece, (long long)last, total - 1);
     }
     return true;
 }
@@ -184,12 +204,14 @@ static bool wait_for(parser *p, tp_wait *out)
         if (!number(p, "op", 0, MAX_OPS, &out->op))
             return false;
     }
-    if (out->rank >= p->plan->ranks || (p->fill && out->op >= p->plan->rank[out->rank].count)) {
-        p->at = begin;
-        skip_blanks(p);
-        return expected(p, "an op that is there");
-    }
-    return true;
+    bool other = out->rank >= p->plan->ranks;
+    if (!other && (!p->fill || out->op < p->plan->rank[out->rank].count))
+        return true;
+    p->at = begin;
+    skip_blanks(p);
+    if (other)
+        return wrong(p, "a wait for an op of rank %d: there are %d ranks", out->rank, p->plan->ranks);
+    return wrong(p, "a wait for op %d of rank %d, which has %d ops", out->op, out->rank, p->plan->rank[out->rank].count);
 }
 
 static bool waits(parser *p)
