@@ -100,6 +100,19 @@ static bool plot_good(const char *path, char *message)
     return true;
 }
 
+/* An output over what is read would destroy it, maybe before it was read. */
+static bool spares_inputs(const bench_options *options, const output *o, char *message)
+{
+    const output inputs[] = {{"plan", options->plan_file, true}, {"machine", options->machine_file, false}};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
+        if (inputs[i].path != NULL && same_file(is_file(&inputs[i]) ? inputs[i].path : "/dev/stdin", o->path))
+            return bench_say(message, "--%s %s would overwrite --%s %s, which is read", o->option, o->path, inputs[i].option, inputs[i].path);
+    for (int i = 0; i < options->text.count; i++)
+        if (same_file(options->text.value[i], o->path))
+            return bench_say(message, "--%s %s would overwrite --text %s, which is read", o->option, o->path, options->text.value[i]);
+    return true;
+}
+
 bool bench_outputs_good(const bench_options *options, unsigned command, char message[BENCH_MESSAGE])
 {
     const char *machine = (command & BENCH_CALIBRATE) != 0 && options->out == NULL ? BENCH_MACHINE_FILE : options->out;
@@ -114,7 +127,7 @@ bool bench_outputs_good(const bench_options *options, unsigned command, char mes
         const output *o = &outputs[i];
         if (!is_file(o))
             continue;
-        if (!bench_output_good(o->option, o->path, message))
+        if (!bench_output_good(o->option, o->path, message) || !spares_inputs(options, o, message))
             return false;
         for (int j = 0; j < i; j++)
             if (is_file(&outputs[j]) && same_file(outputs[j].path, o->path))

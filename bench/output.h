@@ -11,7 +11,7 @@
    can be made (it is made, exclusively, and taken away again). All else is refused; message names the option and the path. */
 bool bench_output_good(const char *option, const char *path, char message[BENCH_MESSAGE]);
 
-/* All output options of a command (a BENCH_ bit): each path as above, no two of them the same file, a plot's suffix and its
+/* All output options of a command (a BENCH_ bit): each path as above, no two of them the same file, none of them what is read, a plot's suffix and its
    gnuplot. "-" is standard output to those that can go there. */
 bool bench_outputs_good(const bench_options *options, unsigned command, char message[BENCH_MESSAGE]);
 

@@ -3,36 +3,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "program.h"
 
 #ifdef TPT_HAVE_CJSON
 #include <cjson/cJSON.h>
 #endif
-
-#define TEXT_BYTES 65536
-
-static char text[TEXT_BYTES]; /* what the last run printed, both streams */
-
-/* Runs it and returns its exit status, -1 if it died. */
-static int run(const char *arguments)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "'%s' %s 2>&1", TPT_BENCH_PROGRAM, arguments);
-    FILE *pipe = popen(command, "r");
-    size_t used = fread(text, 1, sizeof text - 1, pipe);
-    text[used] = '\0';
-    int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void expect(const char *arguments, int status, const char *first, const char *second)
-{
-    int got = run(arguments);
-    cr_expect_eq(got, status, "tp_bench %s: exit status %d, not %d:\n%s", arguments, got, status, text);
-    cr_expect_not_null(strstr(text, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, text);
-    cr_expect_not_null(strstr(text, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, text);
-}
 
 Test(command, help)
 {
@@ -43,7 +20,7 @@ Test(command, help)
         snprintf(arguments, sizeof arguments, "%s --help", commands[i]);
         snprintf(usage, sizeof usage, "usage: tp_bench %s", commands[i]);
         expect(arguments, 0, usage, "examples:\n  tp_bench");
-        cr_expect_not_null(strstr(text, "--json"), "%s", text);
+        cr_expect_not_null(strstr(tpt_printed, "--json"), "%s", tpt_printed);
     }
 }
 
@@ -116,7 +93,7 @@ Test(command, layers)
             snprintf(arguments, sizeof arguments, "%s --hidden 64 --batch 2 --sequence 9 --ranks 1,2,8 --samples 2 --seconds 0.001 --warmup 1",
                      layers[i]);
         expect(arguments, 0, "reference", "yes");
-        cr_expect_null(strstr(text, "FAILED"), "%s", text);
+        cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     }
 }
 
@@ -130,18 +107,13 @@ Test(command, overlap)
                  layers[i], i == 1 ? "none,bulk,ring" : "pipeline,pull,direct,auto", i < 3 ? " --ffn 96" : "", i % 2 == 0 ? "f32" : "bf16",
                  i < 3 ? " --sequence-parallel" : "");
         expect(arguments, 0, "hidden", "both");
-        cr_expect_null(strstr(text, "FAILED"), "%s", text);
+        cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     }
     expect("mlp --overlap pull --link gemm --sequence-parallel --hidden 64 --batch 1 --sequence 50 --dtype f32 --samples 2 --seconds 0.001 "
            "--trace bench_trace.json", 0, "modelled link", "as fast as makes its transfers as long");
-    FILE *file = fopen("bench_trace.json", "r");
-    cr_assert_not_null(file);
-    size_t used = fread(text, 1, sizeof text - 1, file);
-    text[used] = '\0';
-    fclose(file);
-    cr_expect_not_null(strstr(text, "\"traceEvents\""), "%s", text);
-    cr_expect_not_null(strstr(text, "\"name\": \"gemm 0\", \"ph\": \"X\", \"pid\": 1"), "%s", text);
-    remove("bench_trace.json");
+    tpt_printed_file("bench_trace.json");
+    cr_expect_not_null(strstr(tpt_printed, "\"traceEvents\""), "%s", tpt_printed);
+    cr_expect_not_null(strstr(tpt_printed, "\"name\": \"gemm 0\", \"ph\": \"X\", \"pid\": 1"), "%s", tpt_printed);
 }
 
 /* Beside what was measured on a modelled link stands what the simulator says of it, with the costs of a machine file. */
@@ -188,7 +160,7 @@ Test(command, overlap_of_models)
     expect("model --overlap auto --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 1,2 --sequence-parallel", 0, "overlap auto", "tokens/s");
     expect("sweep --layers 1 --hidden 32 --sequence 32 --steps 3 --batch 2 --scaling strong --ranks 1,2,4 --overlap pull --chunks 2 --sequence-parallel", 0,
            "overlap pull", "yes");
-    cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
 }
 
 Test(command, overlap_refusals)
@@ -222,7 +194,7 @@ Test(command, model_uses_the_memory_that_was_predicted)
 Test(command, sweep_keeps_the_bits)
 {
     expect("sweep " SMALL "--ranks 1,2,4,8 --dtype f32,bf16 --threads 1,2", 0, "strong", "weak");
-    cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     expect("sweep " SMALL "--ranks 1,2 --one-by-one --family llama --ffn 48 --kv-heads 2 --sequence-parallel --microbatch 1 --dropout 0.1", 0,
            "one after the other", "yes");
     expect("sweep " SMALL "--ranks 1,3 --scaling strong", 0, "strong", "reference");
@@ -231,9 +203,9 @@ Test(command, sweep_keeps_the_bits)
 #ifdef TPT_HAVE_CJSON
 Test(command, sweep_as_json)
 {
-    cr_assert_eq(run("sweep " SMALL "--ranks 1,2 --json"), 0, "%s", text);
-    cJSON *root = cJSON_Parse(text);
-    cr_assert_not_null(root, "%s", text);
+    cr_assert_eq(run("sweep " SMALL "--ranks 1,2 --json"), 0, "%s", tpt_printed);
+    cJSON *root = cJSON_Parse(tpt_printed);
+    cr_assert_not_null(root, "%s", tpt_printed);
     cJSON *rows = cJSON_GetObjectItem(root, "rows");
     cr_assert_eq(cJSON_GetArraySize(rows), 4);
     cJSON *row = cJSON_GetArrayItem(rows, 1);
@@ -246,8 +218,8 @@ Test(command, sweep_as_json)
 
 Test(command, files)
 {
-    cr_assert_eq(run("sweep " SMALL "--ranks 1,2 --csv bench_rows.tmp --json bench_rows.json"), 0, "%s", text);
-    cr_assert_not_null(strstr(text, "# tp_bench sweep"), "the table is printed too: %s", text);
+    cr_assert_eq(run("sweep " SMALL "--ranks 1,2 --csv bench_rows.tmp --json bench_rows.json"), 0, "%s", tpt_printed);
+    cr_assert_not_null(strstr(tpt_printed, "# tp_bench sweep"), "the table is printed too: %s", tpt_printed);
     FILE *file = fopen("bench_rows.tmp", "r");
     cr_assert_not_null(file);
     char line[1024];
@@ -266,10 +238,10 @@ Test(command, plot)
     remove("bench_plot.svg");
     int status = run("collective --ranks 1 -b 64 -e 1K -o all_gather --samples 2 --seconds 0.001 --plot bench_plot.svg");
     bool there = system("command -v gnuplot >/dev/null 2>&1") == 0;
-    cr_assert_eq(status, there ? 0 : 2, "%s", text);
+    cr_assert_eq(status, there ? 0 : 2, "%s", tpt_printed);
     cr_assert_eq(access("bench_plot.svg", F_OK) == 0, there);
     cr_assert_eq(system("ls bench_plot.svg.* >bench_plot.tmp 2>&1") == 0, false, "nothing is left beside it");
     remove("bench_plot.tmp");
-    cr_assert(there || strstr(text, "gnuplot is not installed") != NULL, "%s", text);
+    cr_assert(there || strstr(tpt_printed, "gnuplot is not installed") != NULL, "%s", tpt_printed);
     remove("bench_plot.svg");
 }

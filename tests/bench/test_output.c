@@ -6,31 +6,20 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "output.h"
+#include "program.h"
 
-static char text[65536]; /* what the last run printed, both streams */
 static char message[BENCH_MESSAGE];
-
-static int run(const char *arguments)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "'%s' %s 2>&1", TPT_BENCH_PROGRAM, arguments);
-    FILE *pipe = popen(command, "r");
-    text[fread(text, 1, sizeof text - 1, pipe)] = '\0';
-    int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
 
 static void refused(const char *arguments, const char *first, const char *second)
 {
     int status = run(arguments);
-    cr_assert_eq(status, 2, "tp_bench %s: exit status %d, not 2:\n%s", arguments, status, text);
-    cr_assert_not_null(strstr(text, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, text);
-    cr_assert_not_null(strstr(text, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, text);
-    cr_assert_null(strstr(text, "# tp_bench"), "tp_bench %s: worked before it refused:\n%s", arguments, text);
+    cr_assert_eq(status, 2, "tp_bench %s: exit status %d, not 2:\n%s", arguments, status, tpt_printed);
+    cr_assert_not_null(strstr(tpt_printed, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, tpt_printed);
+    cr_assert_not_null(strstr(tpt_printed, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, tpt_printed);
+    cr_assert_null(strstr(tpt_printed, "# tp_bench"), "tp_bench %s: worked before it refused:\n%s", arguments, tpt_printed);
 }
 
 static char folder[64];
@@ -79,11 +68,11 @@ static void survives(const char *refused_run, const char *good_run, const char *
     FILE *held = fopen(file, "rb"); /* so that no new file can get its inode */
     cr_assert_not_null(held);
     struct stat file_before = look(file), link_before = look(link);
-    cr_assert_eq(run(refused_run), 2, "%s", text);
+    cr_assert_eq(run(refused_run), 2, "%s", tpt_printed);
     same_place(file, &file_before);
     same_place(link, &link_before);
     cr_assert_eq(look(file).st_size, 0, "a refused run writes nothing");
-    cr_assert_eq(run(good_run), 0, "%s", text);
+    cr_assert_eq(run(good_run), 0, "%s", tpt_printed);
     same_place(file, &file_before);
     same_place(link, &link_before);
     cr_assert_gt(look(file).st_size, 0);
@@ -152,7 +141,46 @@ Test(output, one_file_for_two_outputs_is_refused, .init = enter_folder, .fini = 
     make_empty("rows.csv");
     cr_assert_eq(symlink("rows.csv", "link.csv"), 0);
     refused("plan --json rows.csv --csv link.csv", "--csv link.csv", "same file");
-    cr_assert_eq(run("plan --json rows.json --csv rows.csv"), 0, "%s", text);
+    cr_assert_eq(run("plan --json rows.json --csv rows.csv"), 0, "%s", tpt_printed);
+}
+
+static void check_untouched(const char *path, const char *wanted)
+{
+    tpt_printed_file(path);
+    cr_assert_str_eq(tpt_printed, wanted);
+}
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "wb");
+    cr_assert_not_null(file);
+    fputs(text, file);
+    fclose(file);
+}
+
+/* What is read is not written over, whatever it is called, and what is there stays. */
+Test(output, inputs_survive, .init = enter_folder, .fini = leave_folder)
+{
+    static const char plan[] = "plan none gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; G0 0 reads input[0] writes output[0]; L reads output[0]\n";
+    static const char *const outputs[] = {"svg", "trace", "csv", "json"};
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        char arguments[128], option[32];
+        snprintf(option, sizeof option, "--%s ./rows.csv", outputs[i]);
+        write_text("rows.csv", plan);
+        cr_assert_eq(symlink("rows.csv", "link.csv"), 0);
+        snprintf(arguments, sizeof arguments, "plan --plan link.csv %s", option);
+        refused(arguments, option, "would overwrite --plan link.csv");
+        snprintf(arguments, sizeof arguments, "plan --plan - %s < rows.csv", option);
+        refused(arguments, option, "would overwrite --plan -");
+        unlink("link.csv");
+        check_untouched("rows.csv", plan);
+    }
+    write_text("rows.csv", "tp-machine 1\n");
+    refused("plan --machine rows.csv --rows 8 --cols 8 --inner 8 --csv rows.csv", "--csv rows.csv", "would overwrite --machine rows.csv");
+    check_untouched("rows.csv", "tp-machine 1\n");
+    write_text("rows.csv", "a text");
+    refused("sweep --text rows.csv --csv rows.csv", "--csv rows.csv", "would overwrite --text rows.csv");
+    check_untouched("rows.csv", "a text");
 }
 
 /* A search path without gnuplot. */

@@ -4,68 +4,37 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "program.h"
 
 #ifdef TPT_HAVE_CJSON
 #include <cjson/cJSON.h>
 #endif
 
-#define TEXT_BYTES 262144
-
-static char text[TEXT_BYTES]; /* what the last run printed, both streams, or a file */
-
-static int run(const char *arguments)
-{
-    char command[1024];
-    snprintf(command, sizeof command, "'%s' %s 2>&1", TPT_BENCH_PROGRAM, arguments);
-    FILE *pipe = popen(command, "r");
-    size_t used = fread(text, 1, sizeof text - 1, pipe);
-    text[used] = '\0';
-    int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-static void expect(const char *arguments, int status, const char *first, const char *second)
-{
-    int got = run(arguments);
-    cr_assert_eq(got, status, "tp_bench %s: exit status %d, not %d:\n%s", arguments, got, status, text);
-    cr_assert_not_null(strstr(text, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, text);
-    cr_assert_not_null(strstr(text, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, text);
-}
-
-static void read_whole(const char *path)
-{
-    FILE *file = fopen(path, "rb");
-    cr_assert_not_null(file, "%s", path);
-    text[fread(text, 1, sizeof text - 1, file)] = '\0';
-    fclose(file);
-    remove(path);
-}
-
 Test(plan, proves_and_prices)
 {
     expect("plan --algorithm all --pattern all --ranks 1,3 --chunks 1,3 --verify", 0, "direct", "chain-core-reduce");
-    cr_assert_null(strstr(text, "FAILED"), "%s", text);
+    cr_assert_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     expect("plan --chunks 4 --link 0,8e8 --ranks 2", 0, "11.25", "0.875");
     /* Communication of next to nothing has no hidden share. */
     expect("plan --chunks 4 --link 0,8e8 --ranks 2 --bytes 1000 --csv", 0, "pull,gather-gemm,2,4,", ",,");
-    cr_assert_null(strstr(text, "nan"), "%s", text);
+    cr_assert_null(strstr(tpt_printed, "nan"), "%s", tpt_printed);
 }
 
 #ifdef TPT_HAVE_CJSON
 static double cell(const cJSON *row, const char *name)
 {
     const cJSON *value = cJSON_GetObjectItemCaseSensitive(row, name);
-    cr_assert(cJSON_IsNumber(value), "no number %s in:\n%s", name, text);
+    cr_assert(cJSON_IsNumber(value), "no number %s in:\n%s", name, tpt_printed);
     return value->valuedouble;
 }
 
 Test(plan, json)
 {
     cr_assert_eq(run("plan --algorithm pull,ring --chunks 2,8 --link 0,8e8 --json --print"), 0);
-    cJSON *root = cJSON_Parse(text);
-    cr_assert_not_null(root, "%s", text);
+    cJSON *root = cJSON_Parse(tpt_printed);
+    cr_assert_not_null(root, "%s", tpt_printed);
     const cJSON *rows = cJSON_GetObjectItemCaseSensitive(root, "rows"), *row;
     cr_assert_eq(cJSON_GetArraySize(rows), 4);
     cJSON_ArrayForEach(row, rows)
@@ -86,11 +55,11 @@ Test(plan, draws)
     expect(arguments, 0, "ring", "chain");
     char path[64];
     snprintf(path, sizeof path, "plan-%d.svg", (int)getpid());
-    read_whole(path);
-    cr_assert(strncmp(text, "<svg ", 5) == 0 && strstr(text, "</svg>\n") != NULL);
+    tpt_printed_file(path);
+    cr_assert(strncmp(tpt_printed, "<svg ", 5) == 0 && strstr(tpt_printed, "</svg>\n") != NULL);
     snprintf(path, sizeof path, "plan-%d.json", (int)getpid());
-    read_whole(path);
-    cr_assert(strstr(text, "\"traceEvents\"") != NULL);
+    tpt_printed_file(path);
+    cr_assert(strstr(tpt_printed, "\"traceEvents\"") != NULL);
     expect("plan --print --chunks 2", 0, "plan pull gather-gemm ranks 2 chunks 2\n0: E writes", "\n1: E writes");
 }
 
@@ -108,7 +77,7 @@ Test(plan, automatic_choices_of_layers_say_why)
     char arguments[256];
     snprintf(arguments, sizeof arguments, "mlp --overlap auto --explain --sequence-parallel %s", shape);
     expect(arguments, 0, "chain, f32, 2 ranks, 32 rows, gemm 0: 48 x 64, gemm 1: 64 x 48", "\n  algorithm chunks   predicted");
-    cr_assert_not_null(strstr(text, "chain-backward, f32, 2 ranks"), "%s", text);
+    cr_assert_not_null(strstr(tpt_printed, "chain-backward, f32, 2 ranks"), "%s", tpt_printed);
     snprintf(arguments, sizeof arguments, "linear --overlap pull,auto --explain --kind row %s --link 5us,1GB/s --json", shape);
     expect(arguments, 0, "gemm-reduce, f32, 2 ranks, 32 rows, gemm 0: 64 x 48", "\"rows\"");
     snprintf(arguments, sizeof arguments, "mlp --overlap pull --explain %s", shape);

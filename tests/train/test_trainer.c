@@ -10,6 +10,7 @@
 
 #include "support/counting.h"
 #include "support/data.h"
+#include "support/text.h"
 
 enum { TEXT_BYTES = 611, MOST_STEPS = 16 };
 
@@ -27,23 +28,6 @@ static const tp_trainer_desc plan = {.batch = 6,
                                      .sequence = 16,
                                      .lr = 1e-2f,
                                      .optimizer = {.kind = TP_OPTIMIZER_ADAMW, .decay = 0.1f, .clip_norm = 1.0f}};
-
-/* A text with something to learn in it. */
-static tp_data *open_text(int64_t bytes)
-{
-    static const char words[] = "the cat sat on the mat and the dog lay on the rug; ";
-    char path[] = "/tmp/tp-trainer-XXXXXX";
-    int descriptor = mkstemp(path);
-    cr_assert_geq(descriptor, 0);
-    for (int64_t i = 0; i < bytes; i++)
-        cr_assert_eq(write(descriptor, &words[i % (int64_t)(sizeof words - 1)], 1), 1);
-    close(descriptor);
-    const char *paths[1] = {path};
-    tp_data *data;
-    cr_assert_eq(tp_data_open(paths, 1, TP_DATA_TEXT, &data), TP_OK, "%s", tp_last_message());
-    unlink(path);
-    return data;
-}
 
 typedef struct session {
     tp_model_desc model;
@@ -161,7 +145,7 @@ static session plain_session(const tp_data *data, int steps)
 
 Test(trainer, learns_the_same_on_every_number_of_ranks)
 {
-    tp_data *data = open_text(TEXT_BYTES);
+    tp_data *data = tpt_open_text(TEXT_BYTES);
     session one = run_session(plain_session(data, MOST_STEPS), 1);
     cr_assert_leq(fabs(one.report[0].loss - log(256.0)), 0.1); /* nothing is known at first */
     cr_assert_lt(one.report[MOST_STEPS - 1].loss, 0.7 * one.report[0].loss);
@@ -187,7 +171,7 @@ Test(trainer, learns_the_same_on_every_number_of_ranks)
 /* Reports and evaluations only look. */
 Test(trainer, looking_changes_nothing)
 {
-    tp_data *data = open_text(TEXT_BYTES);
+    tp_data *data = tpt_open_text(TEXT_BYTES);
     session every = run_session(plain_session(data, 5), 2);
     session quiet = plain_session(data, 5);
     quiet.report_every = 0;
@@ -207,7 +191,7 @@ Test(trainer, looking_changes_nothing)
 
 Test(trainer, microbatches_agree)
 {
-    tp_data *data = open_text(TEXT_BYTES);
+    tp_data *data = tpt_open_text(TEXT_BYTES);
     session whole = run_session(plain_session(data, 3), 1);
     for (int microbatch = 1; microbatch <= 3; microbatch++) {
         session split = plain_session(data, 3);
@@ -227,7 +211,7 @@ Test(trainer, microbatches_agree)
 /* Masks of a step belong to places in its batch, not to its microbatches: those of equal sequences differ, and are the same however it is split. */
 Test(trainer, dropout_does_not_depend_on_the_microbatch)
 {
-    tp_data *data = open_text(TEXT_BYTES);
+    tp_data *data = tpt_open_text(TEXT_BYTES);
     for (int ranks = 1; ranks <= 2; ranks++) {
         session whole = plain_session(data, 3);
         whole.model.dropout = 0.2f;
@@ -252,7 +236,7 @@ Test(trainer, dropout_does_not_depend_on_the_microbatch)
 /* A step's ids stay where they are while its ops wait: lanes that are late, and nobody who waits for them, change nothing. */
 Test(trainer, late_lanes_change_nothing)
 {
-    tp_data *data = open_text(TEXT_BYTES);
+    tp_data *data = tpt_open_text(TEXT_BYTES);
     session want = plain_session(data, 6);
     want.report_every = 0;
     want = run_session(want, 2);
@@ -271,14 +255,14 @@ Test(trainer, late_lanes_change_nothing)
 /* Batches follow each other in the data and go on at its beginning: two epochs of a text of exactly one batch are two equal steps. */
 Test(trainer, batches_follow_each_other)
 {
-    tp_data *data = open_text(96);
+    tp_data *data = tpt_open_text(96);
     session s = plain_session(data, 2);
     s.trainer.lr = 0.0f;
     s = run_session(s, 1);
     cr_assert_eq(s.report[0].loss, s.report[1].loss);
     free(s.values);
     tp_data_close(data);
-    data = open_text(17); /* shorter than a batch: the shortest that is enough */
+    data = tpt_open_text(17); /* shorter than a batch: the shortest that is enough */
     s = run_session(plain_session(data, 2), 1);
     cr_assert(isfinite(s.report[1].loss));
     free(s.values);
@@ -287,7 +271,7 @@ Test(trainer, batches_follow_each_other)
 
 Test(trainer, evaluation_does_not_depend_on_the_microbatch)
 {
-    tp_data *data = open_text(TEXT_BYTES);
+    tp_data *data = tpt_open_text(TEXT_BYTES);
     double loss = 0.0;
     for (int microbatch = 1; microbatch <= 7; microbatch += microbatch == 1 ? 1 : 5)
         for (int ranks = 1; ranks <= 2; ranks++)
@@ -311,7 +295,7 @@ Test(trainer, evaluation_does_not_depend_on_the_microbatch)
 /* A step whose gradient is not finite is reported as skipped, changes nothing, and neither the learning rate nor Adam goes on. */
 Test(trainer, bad_steps_are_skipped)
 {
-    tp_data *data = open_text(96); /* every batch is the same */
+    tp_data *data = tpt_open_text(96); /* every batch is the same */
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
         session good = plain_session(data, 4);
         good.trainer.warmup = 10;
@@ -349,7 +333,7 @@ Test(trainer, learning_rates)
 /* After the first step nothing is taken from the system. */
 Test(trainer, later_steps_allocate_nothing)
 {
-    tp_data *data = open_text(TEXT_BYTES);
+    tp_data *data = tpt_open_text(TEXT_BYTES);
     tpt_counting counting = {0};
     tp_ctx_desc desc = {.threads = 1, .allocator = tpt_counting_allocator(&counting)};
     tp_ctx *ctx;
@@ -411,7 +395,7 @@ static void check_refused(tp_trainer_desc trainer, const tp_data *data, const ch
 
 Test(trainer, bad_descriptions_are_refused)
 {
-    tp_data *data = open_text(TEXT_BYTES), *little = open_text(16);
+    tp_data *data = tpt_open_text(TEXT_BYTES), *little = tpt_open_text(16);
     tp_trainer_desc bad = plan;
     bad.batch = 10;
     bad.microbatch = 4;
