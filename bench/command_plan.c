@@ -259,13 +259,13 @@ static int measure_alone(bench_call *call, bench_plan_case one, tp_plan_costs *c
 {
     tp_plan *plan = NULL;
     tp_timeline *alone = NULL;
-    one.desc.algorithm = bench_plan_has_layer(TP_OVERLAP_NONE, one.desc.pattern) ? TP_OVERLAP_NONE : TP_OVERLAP_PIPELINE;
+    one.desc.algorithm = bench_plan_has_layer(TP_OVERLAP_NONE, one.desc.pattern) ? TP_OVERLAP_NONE : TP_OVERLAP_BULK;
     one.desc.chunks = 1;
     one.link = (tp_link){0, 0};
     if (tp_plan_create(&one.desc, &plan) != TP_OK)
         return bench_fail(call, "%s", tp_last_message());
     int status = bench_plan_run(&one, plan, &alone, call->message) ? BENCH_OK : BENCH_FAILED;
-    for (int part = 0; part < 2 && status == BENCH_OK; part++) {
+    for (int part = 0; part < TP_PLAN_PARTS && status == BENCH_OK; part++) {
         double seconds = spent(alone, TP_OP_GEMM, part);
         /* What small GEMMs lose is a share of what GEMMs take. */
         if (costs->gemm_seconds[part] > 0)
@@ -293,7 +293,7 @@ static int run_for_real(bench_call *call, const pricing *prices, const tp_plan *
                            .link = prices->machine.link,
                            .runs = RUNS};
     if (!bench_plan_has_layer(one.desc.algorithm, one.desc.pattern))
-        return bench_refuse(call, "--run: no layer runs a plan of %s on %s", tp_overlap_name(one.desc.algorithm), tp_pattern_name(one.desc.pattern));
+        return bench_refuse(call, "--run: linear and feed-forward layers run no plan of %s on %s", tp_overlap_name(one.desc.algorithm), tp_pattern_name(one.desc.pattern));
     int status = measure_alone(call, one, costs);
     if (status == BENCH_OK && !bench_plan_run(&one, plan, &found->measured, call->message))
         status = BENCH_FAILED;
@@ -438,7 +438,7 @@ int bench_command_plan(bench_call *call)
         bench_note(&call->table, "GEMMs %g ms each, buffers %.0f bytes; adds and fixed costs are taken as 0", prices->fixed.gemm_seconds[0] * 1e3,
                    prices->fixed.bytes[0]);
     bench_note(&call->table, "gemm: GEMMs and computes uncut; hidden = (gemm + comm - time) / min(gemm, comm), - where comm is under 1 us or 1 %% of time");
-    bench_note(&call->table, "the best for two ranks whose transfer is as long as the GEMM: hidden = 1 - 1/(2 chunks)");
+    bench_note(&call->table, "the best for one collective and its GEMM on two ranks, if they are as long as each other: hidden = 1 - 1/(2 chunks)");
     free(prices);
     return status;
 }

@@ -25,33 +25,48 @@ typedef struct rank_run {
     tp_pass pass;
     tp_io io, back;
     tp_linear_saved saved;
+    tp_mlp_saved mlp_saved;
     void *memory;
     size_t bytes;
 } rank_run;
 
+/* Of a linear layer. */
 static bool is_backward(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE;
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD;
+}
+
+static bool is_chain_backward(tp_pattern pattern)
+{
+    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE;
 }
 
 static bool is_sequence_parallel(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_CHAIN;
+    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_ROW_BACKWARD ||
+           pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_BACKWARD;
 }
 
 static bool is_feed_forward(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_REDUCE;
+    return pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_REDUCE || is_chain_backward(pattern);
+}
+
+static bool is_column(tp_pattern pattern)
+{
+    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE;
 }
 
 bool bench_plan_has_layer(tp_overlap algorithm, tp_pattern pattern)
 {
     bool several = is_backward(pattern) || is_feed_forward(pattern);
+    if (pattern == TP_PATTERN_ROW_BACKWARD && algorithm == TP_OVERLAP_PIPELINE)
+        return false; /* the layer has its rows cut then, one gradient after the other */
     return several ? algorithm != TP_OVERLAP_NONE
                    : pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_GEMM_REDUCE;
 }
 
-/* A backward GEMM of rows x cols x inner is that of a column layer with cols features in and inner out on each rank. */
+/* A backward GEMM of rows x cols x inner is that of a layer with cols features in and inner out, of which each rank has all or its share. */
 static tp_status make_layer(rank_run *r)
 {
     const bench_plan_case *c = r->c;
@@ -64,10 +79,11 @@ static tp_status make_layer(rank_run *r)
         mlp.chunks = c->desc.chunks;
         return tp_mlp_create(r->ctx, &mlp, &r->mlp);
     }
-    bool column = pattern == TP_PATTERN_GATHER_GEMM || is_backward(pattern);
+    bool column = is_column(pattern);
+    int64_t in = is_backward(pattern) ? c->cols : c->inner, out = is_backward(pattern) ? c->inner : c->cols;
     tp_linear_desc linear = {.name = "run", .kind = column ? TP_LINEAR_COLUMN : TP_LINEAR_ROW, .dtype = c->dtype};
-    linear.in_features = is_backward(pattern) ? c->cols : column ? c->inner : c->inner * ranks;
-    linear.out_features = is_backward(pattern) ? c->inner * ranks : column ? c->cols * ranks : c->cols;
+    linear.in_features = column ? in : in * ranks;
+    linear.out_features = column ? out * ranks : out;
     linear.sequence_parallel = is_sequence_parallel(pattern);
     linear.overlap = c->desc.algorithm;
     linear.chunks = c->desc.chunks;
@@ -81,24 +97,40 @@ static tp_tensor take(rank_run *r, size_t *used, int64_t rows, int64_t cols)
     return tensor;
 }
 
+static size_t take_saved(rank_run *r, size_t used)
+{
+    r->mlp_saved.bytes = tp_mlp_saved_bytes(r->mlp, &r->pass);
+    r->mlp_saved.memory = r->memory != NULL ? (char *)r->memory + used : NULL;
+    return used + r->mlp_saved.bytes;
+}
+
 /* Rows of the side that is cut by tokens under sequence parallelism, or all. */
 static size_t place_tensors(rank_run *r)
 {
     const bench_plan_case *c = r->c;
     tp_pattern pattern = c->desc.pattern;
     tp_range mine = tp_pass_rows(r->ctx, &r->pass, is_sequence_parallel(pattern));
-    int64_t own = mine.end - mine.begin, all = c->rows;
+    int64_t own = mine.end - mine.begin, all = c->rows, before = is_column(pattern) ? own : all, after = is_column(pattern) ? all : own;
     size_t used = 0;
     if (is_feed_forward(pattern)) {
         r->io = (tp_io){.in = take(r, &used, own, c->inner), .out = take(r, &used, own, c->inner)};
-    } else if (is_backward(pattern)) {
-        r->io = (tp_io){.in = take(r, &used, own, c->cols), .out = take(r, &used, all, c->inner)};
-        r->back = (tp_io){.in = take(r, &used, all, c->inner), .out = take(r, &used, own, c->cols)};
+        r->back = (tp_io){.in = take(r, &used, own, c->inner), .out = take(r, &used, own, c->inner)};
+        return take_saved(r, used);
+    }
+    if (is_backward(pattern)) {
+        r->io = (tp_io){.in = take(r, &used, before, c->cols), .out = take(r, &used, after, c->inner)};
+        r->back = (tp_io){.in = take(r, &used, after, c->inner), .out = take(r, &used, before, c->cols)};
     } else {
-        bool column = pattern == TP_PATTERN_GATHER_GEMM;
-        r->io = (tp_io){.in = take(r, &used, column ? own : all, c->inner), .out = take(r, &used, column ? all : own, c->cols)};
+        r->io = (tp_io){.in = take(r, &used, before, c->inner), .out = take(r, &used, after, c->cols)};
     }
     return used;
+}
+
+static tp_status forward_once(rank_run *r, bool saves)
+{
+    if (r->mlp != NULL)
+        return tp_mlp_forward(r->ctx, r->mlp, &r->pass, &r->io, saves ? &r->mlp_saved : NULL);
+    return tp_linear_forward(r->ctx, r->linear, &r->pass, &r->io, saves ? &r->saved : NULL);
 }
 
 static tp_status run_once(rank_run *r)
@@ -106,14 +138,15 @@ static tp_status run_once(rank_run *r)
     tp_status status = tp_barrier(r->ctx, tp_ctx_world(r->ctx));
     if (status != TP_OK)
         return status;
-    if (r->mlp != NULL)
-        return tp_mlp_forward(r->ctx, r->mlp, &r->pass, &r->io, NULL);
-    if (!is_backward(r->c->desc.pattern))
-        return tp_linear_forward(r->ctx, r->linear, &r->pass, &r->io, NULL);
-    status = tp_linear_forward(r->ctx, r->linear, &r->pass, &r->io, &r->saved);
-    if (status == TP_OK)
-        status = tp_barrier(r->ctx, tp_ctx_world(r->ctx));
-    return status == TP_OK ? tp_linear_backward(r->ctx, r->linear, &r->pass, &r->back, &r->saved) : status;
+    bool backward = is_backward(r->c->desc.pattern) || is_chain_backward(r->c->desc.pattern);
+    status = forward_once(r, backward);
+    if (status != TP_OK || !backward)
+        return status;
+    status = tp_barrier(r->ctx, tp_ctx_world(r->ctx));
+    if (status != TP_OK)
+        return status;
+    return r->mlp != NULL ? tp_mlp_backward(r->ctx, r->mlp, &r->pass, &r->back, &r->mlp_saved)
+                          : tp_linear_backward(r->ctx, r->linear, &r->pass, &r->back, &r->saved);
 }
 
 static tp_status run_all(rank_run *r, shared_run *shared)

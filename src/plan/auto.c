@@ -86,9 +86,11 @@ static double charge_lanes(const tp_machine *machine, const tp_plan *plan, tp_pl
 {
     lane_use use = use_of_lanes(plan, costs);
     double stolen = use.moving + use.ops * machine->lane_seconds + use.lanes * machine->start_seconds, computing = 0;
-    for (int i = 0; i < plan->rank[0].count; i++)
-        if (plan->rank[0].op[i].kind == TP_OP_GEMM || plan->rank[0].op[i].kind == TP_OP_COMPUTE)
-            computing += tpi_price_compute(plan, costs, &plan->rank[0].op[i]);
+    for (int i = 0; i < plan->rank[0].count; i++) {
+        const tp_plan_op *op = &plan->rank[0].op[i];
+        if (op->kind == TP_OP_GEMM || op->kind == TP_OP_COMPUTE)
+            computing += tpi_price_compute(plan, costs, op) - (op->kind == TP_OP_COMPUTE ? costs->compute_overhead : 0); /* that is of reductions too */
+    }
     if (!machine->lanes_share_cores || computing <= 0)
         return 0;
     double slower = 1 + stolen / computing;

@@ -88,13 +88,16 @@ Test(plan, automatic_choices_of_layers_say_why)
 
 Test(plan, runs_for_real)
 {
-    static const char *const patterns[] = {"gather-gemm", "gemm-scatter", "gemm-reduce", "backward", "backward-reduce", "chain", "chain-reduce"};
+    static const char *const patterns[] = {"gather-gemm",  "gemm-scatter", "gemm-reduce",    "backward",             "backward-reduce",
+                                           "row-backward", "chain",        "chain-reduce",   "chain-backward",       "chain-backward-reduce"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         char arguments[256];
         snprintf(arguments, sizeof arguments, "plan --run --rows 37 --cols 24 --inner 16 --algorithm pull,direct --chunks 2 --pattern %s --link 0,1e9", patterns[i]);
         expect(arguments, 0, "median of 15 runs", "simulated and run");
     }
+    expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm pipeline --pattern row-backward", 2, "--run", "pipeline on row-backward");
     expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm none --pattern chain", 2, "--run", "none on chain");
+    expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm pull --pattern chain-core", 2, "--run", "pull on chain-core");
 }
 
 /* A plan as text, written by hand: proven, priced and drawn, or told where it is wrong. */

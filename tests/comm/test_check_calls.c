@@ -40,6 +40,28 @@ static tp_status sum_bf16(tp_ctx *ctx, tp_comm *comm, float *x)
     return tp_all_reduce(ctx, comm, tensor, tensor, NULL);
 }
 
+static tp_status sum_narrowed(tp_ctx *ctx, tp_comm *comm, float *x)
+{
+    return tp_all_reduce(ctx, comm, vector(x, 12), tp_tensor_1d(x + 20, TP_DTYPE_BF16, 12), NULL);
+}
+
+static tp_status sum_6x2(tp_ctx *ctx, tp_comm *comm, float *x)
+{
+    tp_tensor tensor = tp_tensor_2d(x, TP_DTYPE_F32, 6, 2);
+    return tp_all_reduce(ctx, comm, tensor, tensor, NULL);
+}
+
+static tp_status sum_6x5(tp_ctx *ctx, tp_comm *comm, float *x)
+{
+    tp_tensor tensor = tp_tensor_2d(x, TP_DTYPE_F32, 6, 5);
+    return tp_all_reduce(ctx, comm, tensor, tensor, NULL);
+}
+
+static tp_status scatter_12(tp_ctx *ctx, tp_comm *comm, float *x)
+{
+    return tp_reduce_scatter(ctx, comm, vector(x, 12), vector(x + 20, 4), NULL, NULL);
+}
+
 static tp_status gather_12(tp_ctx *ctx, tp_comm *comm, float *x)
 {
     return tp_all_gather(ctx, comm, vector(x, 4), vector(x + 20, 12), NULL);
@@ -88,6 +110,9 @@ static const pair pairs[] = {
     {sum_12, max_12, "all_reduce(sum, f32, 12 x 1)", "all_reduce(max, f32, 12 x 1)", 2},
     {sum_12, sum_two_shot, "all_reduce(sum, f32, 12 x 1)", "different algorithms", 1},
     {sum_12, sum_bf16, "(sum, f32, 12 x 1)", "(sum, bf16, 12 x 1)", 1},
+    {sum_bf16, sum_narrowed, "(sum, bf16, 12 x 1)", "(sum, f32 to bf16, 12 x 1)", 2},
+    {sum_6x2, sum_6x5, "all_reduce(sum, f32, 6 x 2)", "all_reduce(sum, f32, 6 x 5)", 1},
+    {sum_12, scatter_12, "all_reduce(sum, f32, 12 x 1)", "reduce_scatter(sum, f32, 12 x 1)", 2},
     {sum_12, gather_12, "all_reduce(sum, f32, 12 x 1)", "all_gather(f32, 12 x 1)", 1},
     {gather_12, gather_counts, "all_gather(f32, 12 x 1)", "counts", 2},
     {broadcast_0, broadcast_1, "root 0", "root 1", 2},

@@ -19,6 +19,7 @@ static tpt_case attention_case(const tp_attention_desc *desc)
                       .out = desc->hidden,
                       .pass = {.tokens = 20, .sequences = 4, .offsets = lengths, .step = 5, .first_token = 40},
                       .residual = true,
+                      .residual_gradient = true,
                       .seed = 41};
 }
 

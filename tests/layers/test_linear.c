@@ -19,6 +19,7 @@ static tpt_case linear_case(const tp_linear_desc *desc, tp_dtype dtype, int64_t 
                       .out = desc->out_features,
                       .pass = {.tokens = tokens, .step = 3, .first_token = 100},
                       .residual = desc->kind == TP_LINEAR_ROW,
+                      .residual_gradient = tokens % 2 == 1,
                       .seed = 11};
 }
 

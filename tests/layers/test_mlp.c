@@ -17,6 +17,7 @@ static tpt_case mlp_case(const tp_mlp_desc *desc, int64_t tokens)
                       .out = desc->hidden,
                       .pass = {.tokens = tokens, .step = 2, .first_token = 7},
                       .residual = true,
+                      .residual_gradient = tokens % 2 == 1,
                       .seed = 31};
 }
 

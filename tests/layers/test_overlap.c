@@ -22,6 +22,7 @@ static tpt_case linear_case(const tp_linear_desc *desc, int64_t tokens)
                       .out = desc->out_features,
                       .pass = {.tokens = tokens, .step = 2, .first_token = 7},
                       .residual = desc->kind == TP_LINEAR_ROW,
+                      .residual_gradient = tokens % 2 == 1,
                       .microbatches = 2,
                       .seed = 31};
 }
@@ -132,6 +133,7 @@ static tpt_case wide_case(const char *name, const tpt_layer_table *table, const 
                       .out = hidden,
                       .pass = {.tokens = tokens, .step = 2, .first_token = 7},
                       .residual = true,
+                      .residual_gradient = tokens % 2 == 1,
                       .seed = 31};
 }
 

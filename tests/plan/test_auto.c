@@ -191,6 +191,125 @@ Test(auto, lanes_on_shared_cores_cost_time)
     tp_plan_destroy(none);
 }
 
+/* Everything that compute does gets longer: what its calls cost, and what lies between GEMMs. */
+Test(auto, lanes_take_from_all_that_computes)
+{
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_CHAIN, 2, 1000);
+    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 2, 4);
+    tp_overlap_candidate alone, beside;
+    shape.compute_flops = 1e9; /* 10 ms */
+    machine.call_seconds = 1e-4;
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &alone), TP_OK, "%s", tp_last_message());
+    machine.lanes_share_cores = true;
+    machine.lane_seconds = 1e-3;
+    machine.start_seconds = 5e-3;
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &beside), TP_OK);
+    tpt_same(beside.lane_seconds, 8 * 1e-3 + 5e-3, "four chunks in, four out");
+    tpt_same(beside.seconds - alone.seconds, 8 * 1e-3 + 5e-3, "what is taken");
+    tp_plan_destroy(plan);
+}
+
+/* What lanes copy: a collective's own rows too; a message once, by who receives it. */
+Test(auto, lanes_copy)
+{
+    static const struct {
+        tp_overlap algorithm;
+        double seconds;
+    } cases[] = {{TP_OVERLAP_PIPELINE, 4e-3}, {TP_OVERLAP_PULL, 2e-3}, {TP_OVERLAP_RING, 2e-3}, {TP_OVERLAP_DIRECT, 0}, {TP_OVERLAP_NONE, 0}};
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000); /* 4 MB */
+    machine.lanes_share_cores = true;
+    machine.copy_bytes_per_second = 1e9;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_plan *plan = tpt_plan(cases[i].algorithm, TP_PATTERN_GATHER_GEMM, 2, 1);
+        tp_overlap_candidate at;
+        cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &at), TP_OK, "%s", tp_last_message());
+        tpt_same(at.lane_seconds, cases[i].seconds, tp_overlap_name(cases[i].algorithm));
+        tp_plan_destroy(plan);
+    }
+}
+
+/* None stays unless something would be faster though its lanes took half as much again. */
+Test(auto, doubts_lanes)
+{
+    tp_machine machine = ideal(even_link);
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    machine.lanes_share_cores = true;
+    int doubted = 0, trusted = 0;
+    for (int i = 0; i < 40; i++) {
+        machine.start_seconds = i * 1e-3;
+        machine.direct_slowdown = 3;
+        tp_overlap_choice choice = choose(&machine, &shape);
+        double none = choice.candidate[0].seconds;
+        bool faster = false;
+        for (int c = 1; c < choice.candidates; c++)
+            faster = faster || choice.candidate[c].seconds < none * 0.98;
+        for (int c = 1; c < choice.candidates; c++)
+            if (choice.algorithm == choice.candidate[c].algorithm && choice.chunks == choice.candidate[c].chunks)
+                cr_assert_lt(choice.candidate[c].seconds + choice.candidate[c].lane_seconds / 2, none * 0.98, "start %d ms", i);
+        doubted += faster && choice.algorithm == TP_OVERLAP_NONE;
+        trusted += choice.algorithm != TP_OVERLAP_NONE;
+    }
+    cr_assert(doubted > 0 && trusted > 0, "%d doubted, %d trusted", doubted, trusted);
+}
+
+/* 3 thousandths are not worth another chunk; 2 hundredths are. */
+Test(auto, more_chunks_must_gain)
+{
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    tp_machine machine = ideal(even_link / 0.503);
+    tp_overlap_choice choice = choose(&machine, &shape);
+    cr_assert(choice.algorithm == TP_OVERLAP_DIRECT && choice.chunks == 1, "%s %d", tp_overlap_name(choice.algorithm), choice.chunks);
+    tpt_same(choice.seconds, 0.020 * 1.003, "one chunk");
+    machine = ideal(even_link / 0.52);
+    choice = choose(&machine, &shape);
+    cr_assert(choice.algorithm == TP_OVERLAP_PULL && choice.chunks == 2, "%s %d", tp_overlap_name(choice.algorithm), choice.chunks);
+    tpt_same(choice.seconds, 0.020, "two chunks");
+}
+
+/* GEMMs that read peers' memory under direct, by pattern. */
+Test(auto, direct_slows_what_reads_peers)
+{
+    static const struct {
+        tp_pattern pattern;
+        unsigned parts;
+    } cases[] = {{TP_PATTERN_GATHER_GEMM, 1},    {TP_PATTERN_GEMM_SCATTER, 0},          {TP_PATTERN_GEMM_REDUCE, 0},
+                 {TP_PATTERN_GATHER_WEIGHT, 1},  {TP_PATTERN_BACKWARD, 2},              {TP_PATTERN_BACKWARD_REDUCE, 0},
+                 {TP_PATTERN_ROW_BACKWARD, 3},   {TP_PATTERN_CHAIN, 1},                 {TP_PATTERN_CHAIN_REDUCE, 0},
+                 {TP_PATTERN_CHAIN_CORE, 1},     {TP_PATTERN_CHAIN_CORE_REDUCE, 0},     {TP_PATTERN_CHAIN_BACKWARD, 1 + 4 + 8},
+                 {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 0}, {TP_PATTERN_CHAIN_CORE_BACKWARD, 1 + 4 + 8}, {TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE, 0}};
+    tp_machine machine = ideal(0);
+    machine.direct_slowdown = 3;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_overlap_shape shape = linear(cases[i].pattern, 2, 1000);
+        tp_plan *plan = tpt_plan(TP_OVERLAP_DIRECT, cases[i].pattern, 2, 1);
+        tp_plan_costs costs;
+        cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK, "%s", tp_last_message());
+        for (int part = 0; part < TP_PLAN_PARTS; part++) {
+            double factor = cases[i].parts >> part & 1 ? 2 : 1; /* half of the operand is the peer's */
+            tpt_same(costs.gemm_seconds[part], 0.020 * factor, tp_pattern_name(cases[i].pattern));
+        }
+        tp_plan_destroy(plan);
+    }
+}
+
+/* Slices of columns: own rows in one call, the peer's once a slice, each of which but the first reads and writes their sums. */
+Test(auto, slices_cost_their_sums)
+{
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_ROW_BACKWARD, 2, 1000);
+    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, 4);
+    tp_plan_costs costs;
+    machine.reduce_bytes_per_second = 1e9;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK, "%s", tp_last_message());
+    double sum = 500 * 1000 * 8 / 1e9;
+    tpt_same(costs.gemm_overhead[0], 3 * sum / 5, "three times, over five calls");
+    tpt_same(costs.gemm_overhead[1], 0, "weight gradient");
+    tpt_same(costs.compute_seconds, shape.compute_bytes / 1e9, "what lies between");
+    tp_plan_destroy(plan);
+}
+
 /* Who sleeps for a modelled link wakes late; without one nobody sleeps. */
 Test(auto, waking_up_is_latency)
 {

@@ -94,6 +94,7 @@ Test(generators, many_ranks)
 #ifndef TPT_SANITIZED
 
 /* The process's own allocations, of which one can be made to fail. */
+void *__libc_malloc(size_t bytes);
 void *__libc_calloc(size_t count, size_t bytes);
 void *__libc_realloc(void *memory, size_t bytes);
 void __libc_free(void *memory);
@@ -104,6 +105,13 @@ static int live;
 static bool fails(void)
 {
     return allowed >= 0 && allowed-- == 0;
+}
+
+void *malloc(size_t bytes)
+{
+    void *memory = fails() ? NULL : __libc_malloc(bytes);
+    live += memory != NULL;
+    return memory;
 }
 
 void *calloc(size_t count, size_t bytes)

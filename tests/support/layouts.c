@@ -26,11 +26,16 @@ void *tpt_case_gradient(const tpt_case *c)
     return tpt_new_normal(c->dtype, c->pass.tokens * c->out, c->seed + 3, 1.0);
 }
 
+void *tpt_case_residual_gradient(const tpt_case *c)
+{
+    return tpt_new_normal(c->dtype, c->pass.tokens * c->in, c->seed + 4, 1.0);
+}
+
 typedef struct run_state {
     const tpt_case *c;
     const tpt_layout *layout;
     tpt_result *out;
-    const char *x, *residual, *dy;
+    const char *x, *residual, *dy, *residual_gradient;
 } run_state;
 
 /* This rank's part of a global [tokens, features] tensor. */
@@ -122,10 +127,11 @@ static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const 
     const tpt_case *c = s->c;
     tp_tensor x = take(s, in, s->x), y = take(s, out, NULL), dy = take(s, out, s->dy), dx = take(s, in, NULL);
     tp_tensor residual = c->residual ? take(s, out, s->residual) : tp_tensor_none();
+    tp_tensor dresidual = c->residual_gradient ? take(s, in, s->residual_gradient) : tp_tensor_none();
     size_t bytes = c->table->saved_bytes(layer, &c->pass);
     void *memory = tpt_allocate(bytes);
     memset(memory, 0xff, bytes);
-    tp_io io = {.in = x, .out = y, .residual = residual}, back = {.in = dy, .out = dx};
+    tp_io io = {.in = x, .out = y, .residual = residual}, back = {.in = dy, .out = dx, .residual = dresidual};
     tp_status status = c->table->forward(ctx, layer, &c->pass, &io, NULL, 0, false);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
@@ -139,7 +145,7 @@ static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const 
         status = tp_ctx_synchronize(ctx);
     put(s, out, y, s->out->y);
     put(s, in, dx, s->out->dx);
-    free(x.data), free(y.data), free(dy.data), free(dx.data), free(residual.data), free(memory);
+    free(x.data), free(y.data), free(dy.data), free(dx.data), free(residual.data), free(dresidual.data), free(memory);
     return status;
 }
 
@@ -178,10 +184,11 @@ void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
                         .y_unsaved = tpt_array(c->dtype, c->pass.tokens * c->out),
                         .dx = tpt_array(c->dtype, c->pass.tokens * c->in)};
     run_state state = {.c = c, .layout = layout, .out = out};
-    char *x = tpt_case_input(c), *residual = tpt_case_residual(c), *dy = tpt_case_gradient(c);
+    char *x = tpt_case_input(c), *residual = tpt_case_residual(c), *dy = tpt_case_gradient(c), *dresidual = tpt_case_residual_gradient(c);
     state.x = x;
     state.residual = residual;
     state.dy = dy;
+    state.residual_gradient = dresidual;
     tp_run_options options = {.ranks = layout->tp,
                               .ctx = {.threads = layout->threads,
                                       .isa = layout->isa,
@@ -191,7 +198,7 @@ void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
                                       .timeout_ms = 60000}};
     tp_status status = tp_run_ranks(&options, run_rank, &state);
     cr_assert_eq(status, TP_OK, "%s at tp %d: %s: %s", c->name, layout->tp, tp_status_name(status), tp_last_message());
-    free(x), free(residual), free(dy);
+    free(x), free(residual), free(dy), free(dresidual);
 }
 
 void tpt_result_free(tpt_result *result)
@@ -285,8 +292,12 @@ void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference
         s.y[i] += s.residual[i];
     check_array(c, "y", result->y, c->dtype, s.y, out, depth);
     double *gradient = differences(&s, s.x, in);
+    void *added = tpt_case_residual_gradient(c);
+    double *more = to_double(added, c->dtype, in);
+    for (int64_t i = 0; c->residual_gradient && i < in; i++)
+        gradient[i] += more[i];
     check_array(c, "dx", result->dx, c->dtype, gradient, in, 2 * depth);
-    free(gradient);
+    free(gradient), free(added), free(more);
     for (int i = 0; i < result->params; i++) {
         gradient = differences(&s, s.param[i], result->elements[i]);
         check_array(c, result->name[i], result->grad[i], TP_DTYPE_F32, gradient, result->elements[i], 2 * depth);

@@ -43,6 +43,7 @@ typedef struct tpt_case {
     int64_t in, out; /* global features */
     tp_pass pass;
     bool residual; /* forward with a residual */
+    bool residual_gradient; /* backward with one to be added to dx */
     int microbatches; /* backward is run this many times on the same data; 0: 1 */
     uint64_t seed;
 } tpt_case;
@@ -57,10 +58,11 @@ typedef struct tpt_result {
     float grad_norm;
 } tpt_result;
 
-/* Global inputs of a case: x, residual, dy. Freed by free(). */
+/* Global inputs of a case: x, residual, dy, what is added to dx. Freed by free(). */
 void *tpt_case_input(const tpt_case *c);
 void *tpt_case_residual(const tpt_case *c);
 void *tpt_case_gradient(const tpt_case *c);
+void *tpt_case_residual_gradient(const tpt_case *c);
 
 /* Runs the case; any failure fails the test. */
 void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out);
