@@ -8,7 +8,7 @@ namespace tpi {
 constexpr int FORWARD_QUERIES = 64, FORWARD_THREADS = 128;
 
 template <int Dim> struct ForwardTiles {
-    static constexpr int Keys = Dim > 128 ? 32 : 64, Line = Dim + 8;
+    static constexpr int Keys = Dim > 128 ? 16 : 64, Line = Dim + 8;
     uint16_t query[FORWARD_QUERIES * Line];
     uint16_t key[2][Keys * Line], value[2][Keys * Line];
 };

@@ -108,28 +108,29 @@ static __device__ __forceinline__ void gemm_hold_loads(int i)
 }
 
 /* Puts a finished chain into the tree: it adds what waits to its left. Each thread keeps its own sums in its own memory. */
-template <int N> __device__ __forceinline__ void gemm_fold(const Gemm &gemm, int block, float (&sum)[N])
+template <int Threads, int N> __device__ __forceinline__ void gemm_fold(const Gemm &gemm, int block, float (&sum)[N])
 {
+    float *const own = gemm.waiting + static_cast<int64_t>(blockIdx.x) * (GEMM_LEVELS * N * Threads) + threadIdx.x;
     bool last = block == gemm.blocks - 1;
     int level = 0;
 
     for (; level < GEMM_LEVELS && (last || block >> level & 1); level++) {
-        const float *wait = gemm.waiting + ((blockIdx.x * GEMM_LEVELS + level) * static_cast<int64_t>(N)) * blockDim.x;
+        const float *wait = own + level * (N * Threads);
 
         if (!(block >> level & 1))
             continue;
 #pragma unroll
         for (int i = 0; i < N; i++) {
             gemm_hold_loads(i);
-            sum[i] = __fadd_rn(wait[i * blockDim.x + threadIdx.x], sum[i]);
+            sum[i] = __fadd_rn(wait[i * Threads], sum[i]);
         }
     }
     if (last)
         return;
-    float *wait = gemm.waiting + ((blockIdx.x * GEMM_LEVELS + level) * static_cast<int64_t>(N)) * blockDim.x;
+    float *wait = own + level * (N * Threads);
 #pragma unroll
     for (int i = 0; i < N; i++)
-        wait[i * blockDim.x + threadIdx.x] = sum[i];
+        wait[i * Threads] = sum[i];
 }
 
 /* ---- the epilogue ---- */

@@ -8,7 +8,7 @@ template <int Rows_, int Cols_> struct F32Shape {
     static constexpr int Rows = Rows_, Cols = Cols_, Threads = 256;
     static constexpr int RowParts = Rows / 64, ColParts = Cols / 64;
     static constexpr int Sums = 16 * RowParts * ColParts;
-    static constexpr int Resident = Rows > 64 ? 1 : 2;
+    static constexpr int Resident = 1;
 };
 
 typedef F32Shape<128, 128> F32Large;
@@ -61,7 +61,7 @@ __device__ __forceinline__ void f32_load_operand(float *tile, const tpi_operand 
 template <class Shape>
 __device__ __forceinline__ void f32_step(const float *a, const float *b, float (&sum)[Shape::Sums])
 {
-#pragma unroll 4
+#pragma unroll 2
     for (int k = 0; k < GEMM_STEP; k++) {
         float left[4 * Shape::RowParts], right[4 * Shape::ColParts];
 
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_f32_kern
             }
             if (gemm.blocks == 1)
                 break;
-            gemm_fold(gemm, block, sum);
+            gemm_fold<Shape::Threads>(gemm, block, sum);
 #pragma unroll
             for (int i = 0; i < Shape::Sums; i++)
                 sum[i] = block == gemm.blocks - 1 ? sum[i] : 0.0f;

@@ -11,10 +11,10 @@ template <int Rows_, int Cols_, int WarpRows_, int WarpCols_> struct MmaShape {
     static constexpr int Rows = Rows_, Cols = Cols_, WarpRows = WarpRows_, WarpCols = WarpCols_;
     static constexpr int Threads = Rows / WarpRows * (Cols / WarpCols) * 32;
     static constexpr int Sums = WarpRows * WarpCols / 32; /* a thread's */
-    static constexpr int Resident = Sums > 64 ? 2 : 4;
+    static constexpr int Resident = Threads > 128 ? 1 : 3;
 };
 
-typedef MmaShape<128, 128, 64, 64> MmaLarge;
+typedef MmaShape<128, 128, 64, 32> MmaLarge;
 typedef MmaShape<64, 64, 32, 32> MmaSmall;
 
 /* One operand's tile in shared memory: lines of inner indices, or lines of rows; 8 elements are added to a line so that the eight addresses of a
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_mma_kern
             }
             if (gemm.blocks == 1)
                 break;
-            gemm_fold(gemm, block, sum);
+            gemm_fold<Shape::Threads>(gemm, block, sum);
 #pragma unroll
             for (int i = 0; i < Shape::Sums; i++)
                 sum[i] = block == gemm.blocks - 1 ? sum[i] : 0.0f;
