@@ -12,6 +12,7 @@ typedef struct tpi_board_desc {
     int flags;         /* of each rank */
     size_t page_bytes; /* of each rank */
     int lanes;         /* threads of a rank that may wait at once */
+    char what[64];     /* for whom it is: the plan */
 } tpi_board_desc;
 
 /* Stamps are nanoseconds of the clock that a modelled link runs by. */

@@ -126,9 +126,10 @@ static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, offer *off
 {
     TPI_TRY(comm->table->exchange(ctx, comm, mine, offers, sizeof *mine));
     for (int rank = 0; rank < comm->size; rank++) {
-        if (offers[rank].desc.flags != offers[0].desc.flags || offers[rank].desc.page_bytes != offers[0].desc.page_bytes)
-            return tpi_refuse(ctx, TP_ERR_MISMATCH, "plan: rank 0 has %d flags, rank %d has %d: they prepare different plans", offers[0].desc.flags,
-                              rank, offers[rank].desc.flags);
+        const tpi_board_desc *first = &offers[0].desc, *other = &offers[rank].desc;
+        if (strcmp(other->what, first->what) != 0 || other->flags != first->flags || other->page_bytes != first->page_bytes)
+            return tpi_refuse(ctx, TP_ERR_MISMATCH, "rank 0 prepares plan %s with %d flags, rank %d %s with %d", first->what, first->flags, rank, other->what,
+                              other->flags);
         if (!offers[rank].ready)
             return tpi_comm_no_memory(ctx, comm, rank, "a plan's board");
     }

@@ -46,22 +46,35 @@ static tp_status wait_for_all(const tpi_run *run, int index, int64_t *ready)
     return TP_OK;
 }
 
-/* Ranks that run a plan for different numbers of tokens must not touch each other's memory. */
-static tp_status check_page(const tpi_run *run, int rank)
+/* Ranks that run a plan for different numbers of tokens, columns or dtypes must not touch each other's memory. */
+static tp_status check_page(const tpi_run *run, int rank, int buffer)
 {
     const tpi_prepared *p = run->prepared;
-    int64_t theirs = tpi_run_page(run, rank)->tokens;
-    if (theirs == run->job.tokens)
+    const tpi_page *page = tpi_run_page(run, rank);
+    const tpi_view *mine = &run->job.view[buffer], *theirs = &page->view[buffer];
+    const char *algorithm = tp_overlap_name((tp_overlap)p->plan->algorithm), *pattern = tp_pattern_name((tp_pattern)p->plan->pattern);
+    if (page->tokens != run->job.tokens)
+        return tpi_fail(p->ctx, TP_ERR_MISMATCH, "plan %s %s: rank %d runs it for %lld tokens, rank %d for %lld", algorithm, pattern, p->rank,
+                        (long long)run->job.tokens, rank, (long long)page->tokens);
+    if (mine->dtype == theirs->dtype && mine->cols == theirs->cols)
         return TP_OK;
-    return tpi_fail(p->ctx, TP_ERR_MISMATCH, "plan %s %s: rank %d runs it for %lld tokens, rank %d for %lld", tp_overlap_name((tp_overlap)p->plan->algorithm),
-                    tp_pattern_name((tp_pattern)p->plan->pattern), p->rank, (long long)run->job.tokens, rank, (long long)theirs);
+    return tpi_fail(p->ctx, TP_ERR_MISMATCH, "plan %s %s: %s of rank %d has %lld columns of %s, that of rank %d %lld of %s", algorithm, pattern,
+                    tp_buffer_name((tp_buffer)buffer), p->rank, (long long)mine->cols, tp_dtype_name(mine->dtype), rank, (long long)theirs->cols,
+                    tp_dtype_name(theirs->dtype));
 }
 
 tp_status tpi_check_pages(const tpi_run *run, const tp_plan_op *op)
 {
-    for (int i = 0; i < op->reads + op->writes; i++)
-        TPI_TRY(check_page(run, i < op->reads ? op->read[i].rank : op->write[i - op->reads].rank));
-    return op->kind == TP_OP_RECV ? check_page(run, op->peer) : TP_OK;
+    const tpi_prepared *p = run->prepared;
+    for (int i = 0; i < op->reads + op->writes; i++) {
+        const tp_region *region = i < op->reads ? &op->read[i] : &op->write[i - op->reads];
+        if (region->rank != p->rank)
+            TPI_TRY(check_page(run, region->rank, (int)region->buffer));
+    }
+    if (op->kind != TP_OP_RECV)
+        return TP_OK;
+    const tp_plan_op *sent = &p->plan->rank[op->peer].op[p->note[op - p->list->op].partner];
+    return check_page(run, op->peer, (int)sent->read[0].buffer);
 }
 
 static bool is_transfer(tp_op_kind kind)

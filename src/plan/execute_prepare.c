@@ -1,4 +1,6 @@
 /* Preparing a plan for a context: who waits for whom, lanes, events and flags. */
+#include <stdio.h>
+
 #include "plan/execute_state.h"
 
 int tpi_flag_done(int op)
@@ -292,7 +294,9 @@ static tp_status make_board(tpi_prepared *p)
     if (!any_looks(p))
         return TP_OK;
     p->flags = 2 * most_ops(p->plan) + 1;
-    const tpi_board_desc desc = {.flags = p->flags, .page_bytes = TPI_RUN_SLOTS * sizeof(tpi_page), .lanes = TP_LANES + 1};
+    tpi_board_desc desc = {.flags = p->flags, .page_bytes = TPI_RUN_SLOTS * sizeof(tpi_page), .lanes = TP_LANES + 1};
+    snprintf(desc.what, sizeof desc.what, "%s %s in %d chunks", tp_overlap_name((tp_overlap)p->plan->algorithm), tp_pattern_name((tp_pattern)p->plan->pattern),
+             p->plan->chunks);
     return p->comm->table->board->create(p->ctx, p->comm, &desc, &p->board);
 }
 

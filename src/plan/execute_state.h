@@ -113,7 +113,8 @@ tpi_page *tpi_run_page(const tpi_run *run, int rank);
 
 tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
 
-/* execute.c: issues an op by its kind; waits until the addresses that it needs are shown; checks that those ranks run it for as many tokens. */
+/* execute.c: issues an op by its kind; waits until the addresses that it needs are shown; checks that those ranks run it for the same
+ * tokens, columns and dtypes. */
 tp_status tpi_call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 tp_status tpi_see_pages(const tpi_run *run, const tp_plan_op *op);
 tp_status tpi_check_pages(const tpi_run *run, const tp_plan_op *op);

@@ -190,6 +190,43 @@ Test(overlap, block, .timeout = 120)
     }
 }
 
+/* Frozen weights have no gradients, and nobody may want dx: what is left has the same bits, and nothing else is written. */
+static void same_with_less(const tpt_case *c, int linears)
+{
+    static const tpt_layout layouts[] = {{.tp = 2, .sequence_parallel = true, .chunks = 2}, {.tp = 4, .chunks = 1}};
+    for (unsigned frozen = 0; frozen < 1u << linears; frozen++)
+        for (int without_dx = frozen == 0; without_dx < 2; without_dx++) {
+            tpt_result one;
+            tpt_case_run(c, &(tpt_layout){.tp = 1, .threads = 1, .frozen = frozen, .without_dx = without_dx}, &one);
+            for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_AUTO; overlap++)
+                for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+                    tpt_layout layout = layouts[i];
+                    layout.threads = 1;
+                    layout.overlap = (tp_overlap)overlap;
+                    layout.frozen = frozen;
+                    layout.without_dx = without_dx;
+                    compare(c, &one, &layout);
+                }
+            tpt_result_free(&one);
+        }
+}
+
+Test(overlap, frozen_weights_and_no_dx, .timeout = 120)
+{
+    tp_linear_desc linear = {.name = "linear", .in_features = 21, .out_features = 19, .dtype = TP_DTYPE_F32, .bias = true};
+    for (int kind = 0; kind < 2; kind++) {
+        linear.kind = kind ? TP_LINEAR_ROW : TP_LINEAR_COLUMN;
+        tpt_case c = linear_case(&linear, 13);
+        same_with_less(&c, 1);
+    }
+    tp_mlp_desc mlp = {.name = "mlp", .hidden = 24, .ffn = 35, .activation = TP_ACTIVATION_GELU, .dtype = TP_DTYPE_BF16, .bias = true};
+    tpt_case c = wide_case("mlp", &tpt_mlp_table, &mlp, mlp.dtype, mlp.hidden, 13);
+    same_with_less(&c, 2);
+    tp_attention_desc attention = {.name = "attention", .hidden = 32, .heads = 8, .kv_heads = 8, .dtype = TP_DTYPE_F32, .bias = true};
+    c = wide_case("attention", &tpt_attention_table, &attention, attention.dtype, attention.hidden, 13);
+    same_with_less(&c, 2);
+}
+
 /* A machine with a link worth hiding, so that more than `none` is chosen. */
 static const tp_machine slow_link = {
     .gemm = {[TP_DTYPE_F32] = {.points = 1, .rows = {64}, .flops = {1e9}}},

@@ -241,3 +241,69 @@ Test(execute_faults, runs_wait_for_a_free_slot)
     cr_assert_leq(f.most, TPI_RUN_SLOTS);
     cr_assert(f.right[0] && f.right[1]);
 }
+
+/* Rank 1 has something else than rank 0. */
+typedef struct difference {
+    tp_plan_desc plan, other; /* other: rank 1's */
+    int64_t tokens, cols;     /* rank 1's */
+    tp_dtype dtype;           /* rank 1's */
+    tp_status status[2];
+} difference;
+
+static tp_status run_differently(tp_ctx *ctx, void *arg)
+{
+    static const tpi_plan_table nothing = {{NULL}};
+    difference *d = arg;
+    int rank = tp_ctx_rank(ctx);
+    tpi_prepared *prepared;
+    tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), rank == 0 ? &d->plan : &d->other, &prepared);
+    if (status != TP_OK)
+        return d->status[rank] = status;
+    tpi_job job;
+    float *memory = make_job(&job, NULL, &nothing);
+    if (rank == 1)
+        job.tokens = d->tokens;
+    for (int buffer = 0; buffer < TP_BUFFERS && rank == 1; buffer++) {
+        job.view[buffer].dtype = d->dtype;
+        job.view[buffer].cols = job.view[buffer].stride = d->cols;
+    }
+    status = tpi_plan_run(prepared, &job);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    free(memory);
+    return d->status[rank] = status;
+}
+
+static void refused(difference d, const char *first, const char *second)
+{
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
+    cr_assert_eq(tp_run_ranks(&options, run_differently, &d), TP_ERR_MISMATCH, "%s", tp_last_message());
+    cr_expect(strstr(tp_last_message(), first) && strstr(tp_last_message(), second), "%s", tp_last_message());
+    cr_expect(d.status[0] != TP_OK && d.status[1] != TP_OK);
+}
+
+/* Nobody touches memory that has other rows, columns or numbers than he thinks. */
+Test(execute_faults, ranks_that_differ)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL, TP_OVERLAP_DIRECT};
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER, TP_PATTERN_GEMM_REDUCE};
+    for (int a = 0; a < 3; a++)
+        for (int p = 0; p < 3; p++) {
+            const tp_plan_desc plan = {.algorithm = algorithms[a], .pattern = patterns[p], .ranks = 2, .chunks = 2};
+            const difference same = {.plan = plan, .other = plan, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32};
+            difference tokens = same, cols = same, dtype = same, chunks = same;
+            tokens.tokens = TOKENS - 1;
+            cols.cols = COLS - 1;
+            dtype.dtype = TP_DTYPE_BF16;
+            chunks.other.chunks = 3;
+            refused(tokens, "8", "7");
+            refused(cols, "columns of f32", "that of rank");
+            refused(dtype, "f32", "bf16");
+            refused(chunks, "in 2 chunks", "in 3 chunks");
+        }
+    /* As many ops and flags. */
+    const tp_plan_desc scatter = {.algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GEMM_SCATTER, .ranks = 2, .chunks = 2};
+    difference patterns_differ = {.plan = scatter, .other = scatter, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32};
+    patterns_differ.other.pattern = TP_PATTERN_GEMM_REDUCE;
+    refused(patterns_differ, "direct gemm-scatter in 2 chunks", "direct gemm-reduce in 2 chunks");
+}

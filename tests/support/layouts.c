@@ -131,7 +131,7 @@ static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const 
     size_t bytes = c->table->saved_bytes(layer, &c->pass);
     void *memory = tpt_allocate(bytes);
     memset(memory, 0xff, bytes);
-    tp_io io = {.in = x, .out = y, .residual = residual}, back = {.in = dy, .out = dx, .residual = dresidual};
+    tp_io io = {.in = x, .out = y, .residual = residual}, back = {.in = dy, .out = s->layout->without_dx ? tp_tensor_none() : dx, .residual = dresidual};
     tp_status status = c->table->forward(ctx, layer, &c->pass, &io, NULL, 0, false);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
@@ -149,6 +149,17 @@ static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const 
     return status;
 }
 
+/* Takes the gradients of frozen parameters away, or gives them back. */
+static void exchange_gradients(const run_state *s, tp_param **params, int count, void **kept)
+{
+    for (int i = 0; i < count; i++)
+        if (s->layout->frozen >> (i / 2) & 1) {
+            void *data = params[i]->grad.data;
+            params[i]->grad.data = kept[i];
+            kept[i] = data;
+        }
+}
+
 static tp_status run_rank(tp_ctx *ctx, void *arg)
 {
     run_state *s = arg;
@@ -163,8 +174,11 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     int count = c->table->params(layer, params, TPT_MAX_PARAMS);
     side in = side_of(ctx, s, c->cut == TPT_CUT_INPUT, c->in), out = side_of(ctx, s, c->cut == TPT_CUT_OUTPUT, c->out);
     status = load_params(ctx, s, params, count);
+    void *kept[TPT_MAX_PARAMS] = {NULL};
+    exchange_gradients(s, params, count, kept);
     if (status == TP_OK)
         status = run_passes(ctx, layer, s, &in, &out);
+    exchange_gradients(s, params, count, kept);
     if (status == TP_OK)
         status = tp_params_finish(ctx, params, count);
     if (status == TP_OK)

@@ -15,6 +15,8 @@ typedef struct tpt_layout {
     uint64_t lane_delay_seed;
     bool issue_ahead; /* ranks wait for each other when they issue, as on devices */
     bool split_backward; /* backward_input, then backward_weight, instead of backward */
+    unsigned frozen; /* bit k: parameters 2k and 2k + 1 have no gradients */
+    bool without_dx;
     tp_overlap overlap;
     int chunks;
     const struct tp_machine *machine; /* for TP_OVERLAP_AUTO */
