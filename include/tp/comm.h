@@ -68,6 +68,7 @@ typedef struct tp_symmetric {
 typedef struct tp_run_options {
     int ranks;              /* 0: 1 */
     tp_ctx_desc ctx;        /* template; world and rank are filled in */
+    int devices;            /* ranks are dealt out in turn over so many devices from ctx.device_index on; 0: 1 */
     tp_link link;
     bool check_calls;
 } tp_run_options;

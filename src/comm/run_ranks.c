@@ -39,6 +39,8 @@ static void *run_rank(void *pointer)
     tp_ctx_desc desc = job->options->ctx;
     desc.world = job->world;
     desc.rank = job->rank;
+    if (job->options->devices > 1)
+        desc.device_index += job->rank % job->options->devices;
     tp_ctx *ctx = NULL;
     job->status = tp_ctx_create(&desc, &ctx);
     if (job->status != TP_OK) {
