@@ -347,6 +347,7 @@ Test(execute, every_plan_is_right_under_random_delays, .timeout = 120)
 
 typedef struct planted {
     tp_plan_desc plan;
+    bool ahead; /* ranks wait for each other when they issue */
     int rank, gemm;
     tp_status status[8];
     char message[8][256];
@@ -357,6 +358,8 @@ static tp_status fail_inside(tp_ctx *ctx, void *arg)
     planted *f = arg;
     int rank = tp_ctx_rank(ctx);
     tpi_prepared *prepared;
+    if (f->ahead)
+        tpi_ctx_issue_ahead(ctx);
     tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &f->plan, &prepared);
     rank_state s = {.ctx = ctx, .rank = rank, .ranks = f->plan.ranks, .plan = f->plan, .tokens = 23, .fails_at = rank == f->rank ? f->gemm : -1};
     bool good;
@@ -367,9 +370,10 @@ static tp_status fail_inside(tp_ctx *ctx, void *arg)
     return status;
 }
 
-static void check_failure(tp_overlap algorithm, tp_pattern pattern, int gemm, uint64_t lane_delay_seed)
+static void check_failure(tp_overlap algorithm, tp_pattern pattern, int when, uint64_t lane_delay_seed)
 {
-    planted f = {.plan = {.algorithm = algorithm, .pattern = pattern, .ranks = 3, .chunks = 2}, .rank = gemm % 3, .gemm = gemm};
+    int gemm = when % 2;
+    planted f = {.plan = {.algorithm = algorithm, .pattern = pattern, .ranks = 3, .chunks = 2}, .ahead = when >= 2, .rank = gemm % 3, .gemm = gemm};
     const tp_run_options options = {.ranks = 3, .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = 20000}};
     double begin = tpi_seconds();
     tp_status status = tp_run_ranks(&options, fail_inside, &f);
@@ -388,8 +392,8 @@ Test(execute, a_rank_failing_inside_any_plan_frees_its_peers, .timeout = 120)
 {
     for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
-            for (int when = 0; when < 2; when++)
-                check_failure((tp_overlap)algorithm, (tp_pattern)pattern, when, when ? (uint64_t)(algorithm * 20 + pattern + 1) : 0);
+            for (int when = 0; when < 4; when++)
+                check_failure((tp_overlap)algorithm, (tp_pattern)pattern, when, when % 2 ? (uint64_t)(algorithm * 20 + pattern + 1) : 0);
 }
 
 /* O34: ranks that disagree about the tokens are told so, all alike, before they touch each other's memory. */
