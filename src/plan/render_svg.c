@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/context.h"
+#include "plan/patterns.h"
 #include "plan/price.h"
 #include "plan/render.h"
 
@@ -396,7 +397,8 @@ static void legend(const picture *p, double y, bool simulated)
     x = legend_entry(p, "x", "exposed communication", x, y);
     if (simulated)
         x = legend_entry(p, "lane i", "critical path", x, y);
-    text(p, "n", x, y, "rA.B: chunk B of rank A's rows");
+    bool sliced = tpi_pattern_is_sliced((tp_pattern)p->plan->pattern);
+    text(p, "n", x, y, sliced ? "rA.B: rank A's rows, slice B of columns" : "rA.B: chunk B of rank A's rows");
     tpi_put(p->page, "\n");
 }
 

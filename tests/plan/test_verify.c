@@ -15,6 +15,14 @@ static tp_plan *parse(const char *text)
     return plan;
 }
 
+/* Two ranks with all slices of all rows. What rank 0 makes of them comes between. */
+#define SLICED_2X2                                                                                                                        \
+    "plan none row-backward ranks 2 chunks 2\n"                                                                                           \
+    "0: E writes input[0x2], gradient[0x2], output[0x4]; C 0x4 all-gather reads input[0x2] writes gathered[0x4]; "
+#define SLICED_2X2_OTHER                                                                                                                  \
+    "1: E writes input[2x2], gradient[0x2], output[0x4]; C 0x4 all-gather reads input[2x2] writes gathered[0x4]; G0 0x4 reads "            \
+    "gathered[0x4] writes output[0x4]; G1 0x4 reads gradient[0x2], gathered[0x4] writes gradient[0x2]; L\n"
+
 static const struct wrong {
     const char *name, *text;
     tp_fault fault;
@@ -163,6 +171,26 @@ static const struct wrong {
      "0:input[1] writes gathered[1]; G0 2x2 reads input[2x2] writes output[2x2]; G0 0 after 1 reads gathered[0] writes "
      "output[0]; G0 1 after 2 reads gathered[1] writes output[1]; L after 0.2 reads output[0x4] writes input[2x2], output[0x4]\n",
      TP_FAULT_RACE, 0, 6, "writes, after leave, output piece 3 of rank 0"},
+    {"sums over slices of all owners in one",
+     SLICED_2X2 "G0 0x4 reads gathered[0x4] writes output[0x4]; G1 0x4 reads gradient[0x2], gathered[0x4] writes gradient[0x2]; L\n" SLICED_2X2_OTHER,
+     TP_FAULT_NONE, -1, -1, ""},
+    {"owners out of order",
+     SLICED_2X2 "G1 2x2 reads gradient[0x2], gathered[2x2] writes gradient[0x2]; L\n" SLICED_2X2_OTHER,
+     TP_FAULT_RESULT, 0, 2, "accumulates out of order"},
+    {"a sum that goes on from a peer's",
+     SLICED_2X2 "G0 0 reads gathered[0] writes output[0]; G0 1 reads gathered[1], 1:output[0] writes output[1]; L\n" SLICED_2X2_OTHER,
+     TP_FAULT_FIELD, 0, 3, "must go on from the slice before"},
+    {"a sum that begins in the middle",
+     SLICED_2X2 "G0 1 reads gathered[1] writes output[1]; L\n" SLICED_2X2_OTHER, TP_FAULT_FIELD, 0, 2, "the sum before if there is one"},
+    {"a sum that goes on from another owner's",
+     SLICED_2X2 "G0 0x2 reads gathered[0x2] writes output[0x2]; G0 3 reads gathered[3], output[1] writes output[3]; L\n" SLICED_2X2_OTHER,
+     TP_FAULT_FIELD, 0, 3, "must go on from the slice before"},
+    {"a gradient of other slices",
+     SLICED_2X2 "G1 0x2/2 reads gradient[1], gathered[0x2/2] writes gradient[1]; L\n" SLICED_2X2_OTHER,
+     TP_FAULT_FIELD, 0, 2, "other slices"},
+    {"a slice without its gradient",
+     SLICED_2X2 "G0 0x4 reads gathered[0x4] writes output[0x4]; G1 0x2/2 reads gradient[0], gathered[0x2/2] writes gradient[0]; L\n" SLICED_2X2_OTHER,
+     TP_FAULT_RESULT, 0, -1, "the gradient of rank 0 has 0 of 2 pieces"},
     {"a collective of no part",
      "plan none gather-gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; C4 0 all-gather reads input[0] writes "
      "gathered[0]; G0 0 reads gathered[0] writes output[0]; L reads output[0]\n",
