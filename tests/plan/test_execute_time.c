@@ -117,6 +117,7 @@ Test(execute_time, runs_take_as_long_as_simulated, .timeout = 120)
         check(algorithms[i], TP_PATTERN_GATHER_GEMM, 1, 1);
         check(algorithms[i], TP_PATTERN_GEMM_SCATTER, 1, 1);
         check(algorithms[i], TP_PATTERN_BACKWARD, 2, 2);
+        check(algorithms[i], TP_PATTERN_ROW_BACKWARD, 2, 1);
         check(algorithms[i], TP_PATTERN_CHAIN, 2, 2);
         check(algorithms[i], TP_PATTERN_CHAIN_BACKWARD, 4, 3);
     }

@@ -1,0 +1,112 @@
+/* Plans that TP_OVERLAP_AUTO makes for a place in a layer: all ranks go by rank 0's table, made for the machine and the link that it runs on; the number of
+ * tokens picks the entry. */
+#include <criterion/criterion.h>
+#include <tp/tp.h>
+
+#include "plan/execute_state.h"
+
+/* GEMMs of 1 GFLOP/s; a link, or memory that is shared. */
+static tp_machine machine_with(double bytes_per_second)
+{
+    tp_machine machine = {.threads = 1, .link = {.bytes_per_second = bytes_per_second}};
+    machine.gemm[TP_DTYPE_F32].points = 1;
+    machine.gemm[TP_DTYPE_F32].rows[0] = 64;
+    machine.gemm[TP_DTYPE_F32].flops[0] = 1e9;
+    return machine;
+}
+
+static const tp_plan_desc gather = {.algorithm = TP_OVERLAP_AUTO, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2};
+static const tp_overlap_shape layer = {.dtype = TP_DTYPE_F32, .cols = {20, 0}, .inner = {24, 0}};
+
+/* What auto makes of the layer on a machine. */
+static void fill(const tp_machine *machine, tp_overlap_table *out)
+{
+    tp_overlap_shape shape = layer;
+    shape.pattern = TP_PATTERN_GATHER_GEMM;
+    shape.ranks = 2;
+    shape.rows = (int64_t)1 << 17;
+    cr_assert_eq(tp_overlap_table_fill(machine, &shape, out), TP_OK, "%s", tp_last_message());
+}
+
+static bool same_table(const tp_overlap_table *a, const tp_overlap_table *b)
+{
+    bool same = a->classes == b->classes;
+    for (int i = 0; same && i < a->classes; i++)
+        same = a->entry[i].rows == b->entry[i].rows && a->entry[i].algorithm == b->entry[i].algorithm && a->entry[i].chunks == b->entry[i].chunks;
+    return same;
+}
+
+typedef struct scene {
+    tp_machine machine[2]; /* of each rank */
+    tp_overlap_table table[2];
+} scene;
+
+static tp_status choose(tp_ctx *ctx, void *arg)
+{
+    scene *s = arg;
+    int rank = tp_ctx_rank(ctx);
+    tpi_site site;
+    ctx->desc.machine = &s->machine[rank];
+    tp_status status = tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &site);
+    if (status == TP_OK)
+        s->table[rank] = site.choice->table;
+    return status;
+}
+
+static void check_choice(scene *s, tp_link link, const tp_machine *meant)
+{
+    tp_overlap_table wanted;
+    fill(meant, &wanted);
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}, .link = link};
+    cr_assert_eq(tp_run_ranks(&options, choose, s), TP_OK, "%s", tp_last_message());
+    cr_assert(same_table(&s->table[0], &wanted) && same_table(&s->table[1], &wanted));
+}
+
+/* Whatever each rank thinks of its machine. */
+Test(execute_site, all_go_by_the_first_rank)
+{
+    scene s = {.machine = {machine_with(5e7), machine_with(0)}};
+    tp_overlap_table other;
+    fill(&s.machine[1], &other);
+    check_choice(&s, (tp_link){0, 0}, &s.machine[0]);
+    cr_assert(!same_table(&s.table[0], &other), "the two machines ask for the same");
+}
+
+Test(execute_site, a_modelled_link_goes_before_the_machines)
+{
+    scene s = {.machine = {machine_with(0), machine_with(0)}};
+    tp_machine linked = machine_with(5e7);
+    check_choice(&s, (tp_link){0, 5e7}, &linked);
+}
+
+static tp_status share(tp_ctx *ctx, void *arg)
+{
+    const tp_machine *machine = arg;
+    tp_overlap_shape half = layer;
+    half.dtype = TP_DTYPE_BF16;
+    tpi_site first, again, other, group;
+    tp_comm *split = NULL;
+    ctx->desc.machine = machine;
+    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &first));
+    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &again));
+    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &half, &other));
+    TPI_TRY(tp_comm_split(ctx, tp_ctx_world(ctx), 0, 0, &split));
+    TPI_TRY(tpi_site_make(ctx, split, &gather, &layer, &group));
+    bool right = first.choice == again.choice && first.choice != other.choice && first.choice != group.choice && group.choice->comm == split;
+    const tpi_auto *choice = first.choice;
+    for (int i = 0; i < choice->table.classes; i++) {
+        int64_t rows = choice->table.entry[i].rows;
+        right = right && tpi_site_at(&first, rows) == choice->plan[i];
+        right = right && tpi_site_at(&first, rows + 1) == choice->plan[i + 1 < choice->table.classes ? i + 1 : i];
+        right = right && tpi_prepared_plan(choice->plan[i])->algorithm == (int)choice->table.entry[i].algorithm;
+    }
+    return right ? TP_OK : tpi_fail(ctx, TP_ERR_INTERNAL, "another choice, or another entry");
+}
+
+/* Layers of one shape on one group share a table; others don't. */
+Test(execute_site, tables_are_shared)
+{
+    tp_machine machine = machine_with(5e7);
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
+    cr_assert_eq(tp_run_ranks(&options, share, &machine), TP_OK, "%s", tp_last_message());
+}
