@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, FORWARD, BACKWARD, TOKENS, RATE, SHARE, COMM, SPEEDUP, SAME, KEPT, TOTAL, OFF, FITS, COLUMNS };
+enum { OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, FORWARD, BACKWARD, TOKENS, RATE, SHARE, BANDWIDTH, COMM, SPEEDUP, SAME, KEPT, TOTAL, OFF, FITS, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"layer", "", 0, true},         {"shape", "", 0, true},          {"dtype", "", 0, true},          {"isa", "", 0, true},
     {"ranks", "", 0, false},        {"threads", "each", 0, false},   {"sequence parallel", "", 0, false}, {"on", "", 0, true},
     {"forward", "us", 4, false},    {"backward", "us", 4, false},    {"tokens/s", "", 4, false},      {"rate", "GFLOP/s", 4, false},
-    {"share", "of peak", -3, false}, {"comm", "of time", -3, false}, {"speed-up", "", -2, false},     {"same bits", "", 0, false},
+    {"share", "of peak", -3, false}, {"bandwidth", "GB/s", 4, false}, {"comm", "of time", -3, false}, {"speed-up", "", -2, false},     {"same bits", "", 0, false},
     {"kept", "samples", 0, false},  {"of", "samples", 0, false},     {"off the CPU", "", 2, false},
     {"ranks <= cores", "", 0, false},
 };
@@ -165,6 +165,8 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
     bench_real(table, (double)(run->shape.batch * run->shape.sequence) / both);
     bench_real(table, flops / 1e9);
     bench_real(table, flops / bench_peak_for(call, peaks, run->shape.dtype, party->ranks * threads));
+    double traffic = 5.0 * (double)(run->shape.batch * run->shape.sequence * run->shape.hidden) * (double)tp_dtype_size(run->shape.dtype);
+    bench_real(table, run->shape.command == BENCH_NORM ? traffic / both / 1e9 : NAN);
     bench_real(table, bench_team_comm_share(&party->team));
     const layer_party *first = &run->party[0];
     bench_real(table, (first->forward.figure.seconds + first->backward.figure.seconds) / both);
@@ -319,7 +321,7 @@ int bench_command_layer(bench_call *call)
     bench_options *options = &call->options;
     bench_layer_shape shape = {0};
     int status = take_shape(call, &shape);
-    bool overlap = options->overlaps.count > 0 && shape.command != BENCH_BLOCK;
+    bool overlap = options->overlaps.count > 0 && shape.command != BENCH_BLOCK; /* norm has none */
     if (overlap)
         bench_list_default(&options->ranks, 1, (const int64_t[]){2});
     bench_list_default(&options->ranks, 2, (const int64_t[]){1, 2});

@@ -325,6 +325,7 @@ double bench_layer_flops(const bench_layer_shape *s)
     case BENCH_LINEAR: return 2 * tokens * hidden * ffn;
     case BENCH_MLP: return mlp;
     case BENCH_ATTENTION: return attention;
+    case BENCH_NORM: return NAN;
     default: return attention + mlp;
     }
 }
@@ -339,6 +340,8 @@ void bench_layer_shape_text(const bench_layer_shape *s, char text[BENCH_CELL_TEX
         snprintf(rest, left, "%s %lldx%lld", bench_kind_names[s->kind], (long long)s->hidden, (long long)s->ffn);
     else if (s->command == BENCH_MLP)
         snprintf(rest, left, "%lldx%lld %s", (long long)s->hidden, (long long)s->ffn, activation);
+    else if (s->command == BENCH_NORM)
+        snprintf(rest, left, "%lld, %s", (long long)s->hidden, s->family == TP_MODEL_LLAMA ? "RMSNorm" : "LayerNorm");
     else if (s->command == BENCH_ATTENTION)
         snprintf(rest, left, "%lld, heads %lld/%lld", (long long)s->hidden, (long long)s->heads, (long long)s->kv_heads);
     else

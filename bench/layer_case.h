@@ -62,6 +62,7 @@ typedef struct bench_layer {
         tp_linear_saved linear;
         tp_mlp_saved mlp;
         tp_attention_saved attention;
+        tp_norm_saved norm;
         tp_block_saved block;
     } saved;
 } bench_layer;

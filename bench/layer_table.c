@@ -177,6 +177,49 @@ static tp_status attention_backward(bench_layer *layer)
     return tp_attention_backward(layer->ctx, layer->object, pass_of(layer), &io, &layer->saved.attention);
 }
 
+/* ---- norm ------------------------------------------------------------------------------------------------------------ */
+
+static tp_status norm_create(tp_ctx *ctx, const bench_layer_shape *shape, void **out)
+{
+    tp_norm_desc desc = {.name = "norm",
+                         .kind = shape->family == TP_MODEL_LLAMA ? TP_NORM_RMS : TP_NORM_LAYER,
+                         .features = shape->hidden,
+                         .dtype = shape->dtype,
+                         .sequence_parallel = shape->sequence_parallel};
+    tp_norm *layer = NULL;
+    tp_status status = tp_norm_create(ctx, &desc, &layer);
+    *out = layer;
+    return status;
+}
+
+static void norm_destroy(void *layer)
+{
+    tp_norm_destroy(layer);
+}
+
+static int norm_params(void *layer, tp_param **out, int capacity)
+{
+    return tp_norm_params(layer, out, capacity);
+}
+
+static size_t norm_saved_bytes(const void *layer, const tp_pass *pass)
+{
+    return tp_norm_saved_bytes(layer, pass);
+}
+
+static tp_status norm_forward(bench_layer *layer)
+{
+    tp_io io = forward_io(layer);
+    layer->saved.norm = (tp_norm_saved){.memory = layer->memory, .bytes = layer->bytes};
+    return tp_norm_forward(layer->ctx, layer->object, pass_of(layer), &io, &layer->saved.norm);
+}
+
+static tp_status norm_backward(bench_layer *layer)
+{
+    tp_io io = backward_io(layer);
+    return tp_norm_backward(layer->ctx, layer->object, pass_of(layer), &io, &layer->saved.norm);
+}
+
 /* ---- block ----------------------------------------------------------------------------------------------------------- */
 
 static tp_status block_create(tp_ctx *ctx, const bench_layer_shape *shape, void **out)
@@ -230,6 +273,7 @@ const bench_layer_table bench_layer_tables[] = {
     {BENCH_LINEAR, linear_create, linear_destroy, linear_params, linear_saved_bytes, linear_forward, linear_backward},
     {BENCH_MLP, mlp_create, mlp_destroy, mlp_params, mlp_saved_bytes, mlp_forward, mlp_backward},
     {BENCH_ATTENTION, attention_create, attention_destroy, attention_params, attention_saved_bytes, attention_forward, attention_backward},
+    {BENCH_NORM, norm_create, norm_destroy, norm_params, norm_saved_bytes, norm_forward, norm_backward},
     {BENCH_BLOCK, block_create, block_destroy, block_params, block_saved_bytes, block_forward, block_backward},
     {0, NULL, NULL, NULL, NULL, NULL, NULL},
 };

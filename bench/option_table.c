@@ -37,6 +37,7 @@ static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 #define MAX_COUNT 1099511627776.0 /* 2^40: products of two sizes stay within int64_t times a dtype's size */
 #define RANKED (BENCH_COLLECTIVE | BENCH_LAYERS | BENCH_MODELS)
 #define SHAPED (BENCH_LAYERS | BENCH_MODELS)
+#define OVERLAPPED (BENCH_LINEAR | BENCH_MLP | BENCH_ATTENTION)
 #define ON_DEVICE (BENCH_INFO | BENCH_GEMM | RANKED)
 #define TIMED (BENCH_ALL & ~(BENCH_PLAN | BENCH_CALIBRATE))
 
@@ -61,14 +62,14 @@ const bench_option bench_option_table[] = {
 
     {"model", 0, BENCH_OPTION_TEXT, AT(model), SHAPED, 0, 0, NULL, "NAME",
      "a published shape: gpt2, gpt2-medium, gpt2-xl, llama3-8b, ... (an unknown name lists the nearest)"},
-    {"family", 0, BENCH_OPTION_CHOICE, AT(family), BENCH_MODELS | BENCH_BLOCK, 1, 0, bench_family_names, "NAME",
+    {"family", 0, BENCH_OPTION_CHOICE, AT(family), BENCH_MODELS | BENCH_NORM | BENCH_BLOCK, 1, 0, bench_family_names, "NAME",
      "what the parts are like when no --model is given; default gpt2"},
     {"layers", 0, BENCH_OPTION_INTEGER, AT(layers), BENCH_MODELS, 1, 10000, NULL, "N", "transformer blocks: cuts a preset's depth"},
     {"hidden", 0, BENCH_OPTION_INTEGER, AT(hidden), SHAPED, 1, 1e6, NULL, "N", "features of the residual stream"},
     {"heads", 0, BENCH_OPTION_INTEGER, AT(heads), BENCH_ATTENTION | BENCH_BLOCK | BENCH_MODELS, 1, 65536, NULL, "N", "query heads"},
     {"kv-heads", 0, BENCH_OPTION_INTEGER, AT(kv_heads), BENCH_ATTENTION | BENCH_BLOCK | BENCH_MODELS, 1, 65536, NULL, "N",
      "key and value heads (grouped queries); default: heads"},
-    {"ffn", 0, BENCH_OPTION_INTEGER, AT(ffn), SHAPED & ~BENCH_ATTENTION, 1, 4e6, NULL, "N",
+    {"ffn", 0, BENCH_OPTION_INTEGER, AT(ffn), SHAPED & ~(BENCH_ATTENTION | BENCH_NORM), 1, 4e6, NULL, "N",
      "width of the feed-forward layer; linear: the other dimension"},
     {"activation", 0, BENCH_OPTION_CHOICE, AT(activation), BENCH_MLP | BENCH_BLOCK | BENCH_MODELS, 1, 0, bench_activation_names, "NAME",
      "gelu gelu-tanh relu relu2 swiglu geglu"},
@@ -83,7 +84,7 @@ const bench_option bench_option_table[] = {
      "storage types: f32 bf16 f16 (collective: i32 i64 u8 too)"},
     {"sequence-parallel", 0, BENCH_OPTION_FLAG, AT(sequence_parallel), SHAPED, 0, 0, NULL, NULL,
      "shard tokens where tensor parallelism would replicate them"},
-    {"dropout", 0, BENCH_OPTION_REAL, AT(dropout), SHAPED, 0, 0.99, NULL, "P", "dropout probability; default 0"},
+    {"dropout", 0, BENCH_OPTION_REAL, AT(dropout), SHAPED & ~BENCH_NORM, 0, 0.99, NULL, "P", "dropout probability; default 0"},
     {"text", 0, BENCH_OPTION_TEXTS, AT(text), BENCH_MODELS, 0, 0, NULL, "FILE",
      "training text or .bin tokens, repeatable; default: /usr/share/common-licenses as one stream"},
 
@@ -119,18 +120,18 @@ const bench_option bench_option_table[] = {
     {"place", 0, BENCH_OPTION_CHOICES, AT(places), BENCH_COLLECTIVE, 0, 0, bench_place_names, "out,in", "out of place, in place; default both"},
     {"iterations", 'n', BENCH_OPTION_INTEGER, AT(iterations), BENCH_COLLECTIVE, 1, 1e6, NULL, "N",
      "calls a sample; default: as many as take 0.2 ms"},
-    {"overlap", 0, BENCH_OPTION_CHOICES, AT(overlaps), SHAPED, 0, 0, bench_overlap_names, "NAME,...",
+    {"overlap", 0, BENCH_OPTION_CHOICES, AT(overlaps), SHAPED & ~BENCH_NORM, 0, 0, bench_overlap_names, "NAME,...",
      "none bulk ring pipeline pull direct auto: of collectives with GEMMs; linear, mlp, attention: how much of the communication it hides"},
-    {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), SHAPED, 0, 16, NULL, "4,8",
+    {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), SHAPED & ~BENCH_NORM, 0, 16, NULL, "4,8",
      "of --overlap: pieces that a rank's tokens are cut into; 0: the algorithm's default"},
     {"tokens", 0, BENCH_OPTION_INTEGERS, AT(token_counts), BENCH_AUTO, 1, 1e6, NULL, "40,200", "tokens of a pass; default 40,200,520"},
     {"link", 0, BENCH_OPTION_TEXT, AT(link), RANKED | BENCH_AUTO, 0, 0, NULL, "LAT,BW",
      "put a modelled link between ranks: 5us,2GB/s, or seconds and bytes/s; gemm with --overlap: as long as the GEMMs; rows are labelled"},
-    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), SHAPED | BENCH_AUTO, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
-    {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_LAYERS & ~BENCH_BLOCK, 0, 0, NULL, NULL,
+    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), (SHAPED & ~BENCH_NORM) | BENCH_AUTO, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
+    {"explain", 0, BENCH_OPTION_FLAG, AT(explain), OVERLAPPED, 0, 0, NULL, NULL,
      "with --overlap auto: of each combination the candidates, their predicted times and why one was taken; on standard error if the table is not printed"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_AUTO, 0, 0, NULL, NULL, "every fixed choice's time, on standard error"},
-    {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_LAYERS & ~BENCH_BLOCK, 0, 0, NULL, "FILE",
+    {"trace", 0, BENCH_OPTION_TEXT, AT(trace), OVERLAPPED, 0, 0, NULL, "FILE",
      "with --overlap: when each op of one call ran on each rank, for Chrome or Perfetto; the last row's"},
 
     {"algorithm", 0, BENCH_OPTION_CHOICES, AT(overlaps), BENCH_PLAN, 0, 0, bench_overlap_names, "NAME,...",

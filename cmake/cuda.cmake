@@ -1,6 +1,7 @@
 # The CUDA backend: plugins, never linked into libtp. tp_cuda_sim runs on simulated GPUs and is what tests load; tp_cuda is for machines with GPUs.
 set(TP_CUDA AUTO CACHE STRING "The CUDA backend: ON, OFF, or AUTO (if nvcc 13 or later is found)")
 set_property(CACHE TP_CUDA PROPERTY STRINGS AUTO ON OFF)
+option(TP_TEST_REAL_GPU "Tests under tests/cuda run on this machine's GPU, not on simulated ones" OFF)
 option(TP_CUDA_PLUGIN "Also build libtp_cuda.so for real GPUs (compiles every kernel for every architecture)" OFF)
 set(TP_CUDA_ARCHITECTURES 80-real 90a-real 90-virtual CACHE STRING "Architectures of libtp_cuda.so")
 set(TP_CUDA_LEAST 13)
@@ -18,8 +19,8 @@ function(tp_cuda_why_not out)
         set(${out} "${TP_NVCC} is ${found}, at least ${TP_CUDA_LEAST} is needed" PARENT_SCOPE)
     elseif(NOT CMAKE_CXX_COMPILER)
         set(${out} "no C++ compiler" PARENT_SCOPE)
-    elseif(TP_SANITIZE AND TP_CUDA STREQUAL AUTO)
-        set(${out} "not with sanitizers unless TP_CUDA is ON" PARENT_SCOPE)
+    elseif(TP_SANITIZE MATCHES thread AND TP_CUDA STREQUAL AUTO)
+        set(${out} "not with the thread sanitizer unless TP_CUDA is ON" PARENT_SCOPE)
     endif()
 endfunction()
 
@@ -45,6 +46,14 @@ if(TP_CCACHE AND NOT CMAKE_CUDA_COMPILER_LAUNCHER)
 endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
+
+# Kernels interpreted under a sanitizer take hours: there the simulator has its own tests, and the backend's run without it.
+if(TP_SANITIZE AND TP_CUDA STREQUAL AUTO)
+    add_subdirectory(gpusim)
+    list(APPEND TP_FOUND "CUDA ${CUDAToolkit_VERSION}: gpusim and its tests")
+    list(APPEND TP_LEFT_OUT "CUDA backend: not with sanitizers unless TP_CUDA is ON")
+    return()
+endif()
 list(APPEND TP_FOUND "CUDA ${CUDAToolkit_VERSION}: the CUDA backend on simulated GPUs (libtp_cuda_sim.so)")
 
 file(GLOB cuda_host_sources CONFIGURE_DEPENDS src/cuda/*.c)

@@ -13,8 +13,10 @@ test program. The last line is "N passed, N failed, N skipped"; the exit status 
 
   --preset NAME   build this preset of CMakePresets.json instead of release; may be given more than once
                   (release debug asan tsan clang-release clang-debug clang-asan clang-tsan)
-  --all           release, clang-release, asan and tsan
+  --all           release, clang-release, asan and tsan. The CUDA backend is tested in the first, on simulated GPUs; these have their own tests in
+                  the first three
   --quick         only the tests of core, cpu, comm and plan, and the lint
+  --cuda          only the tests of the CUDA backend and of the simulated GPUs
   --tests REGEX   only tests whose name matches
   --strict        what is missing after installing is a failure, not a skip
   --no-install    install nothing
@@ -29,7 +31,7 @@ examples
 TEXT
 }
 
-presets=() all=no quick=no strict=no install=yes jobs=$(nproc) pattern=.
+presets=() all=no cuda=no quick=no strict=no install=yes jobs=$(nproc) pattern=.
 while [ $# -gt 0 ]; do
     case $1 in
     --preset | --tests | --jobs) [ $# -ge 2 ] || die "$1 needs a value (see --help)" ;;
@@ -40,6 +42,7 @@ while [ $# -gt 0 ]; do
     --jobs) jobs=$2; shift ;;
     --all) all=yes ;;
     --quick) quick=yes ;;
+    --cuda) cuda=yes ;;
     --strict) strict=yes ;;
     --no-install) install=no ;;
     --help | -h) usage; exit 0 ;;
@@ -62,7 +65,7 @@ trouble() { # TEXT: something is missing
 
 # What the build can't do without, and what only some of the work needs.
 needed=(cc g++ headers cmake ninja pkg-config)
-wanted=(criterion cjson)
+wanted=(criterion cjson nvcc)
 [[ " ${presets[*]} " != *" clang-"* ]] || wanted+=(clang)
 [[ " ${presets[*]} " != *" clang-asan "* && " ${presets[*]} " != *" clang-tsan "* ]] || wanted+=(clang-runtime)
 [ $all = no ] || wanted+=(gnuplot)
@@ -72,6 +75,7 @@ missing=$(missing_of "${needed[@]}")
 [ -z "$missing" ] || die "missing, and needed:" $missing
 for thing in $(missing_of "${wanted[@]}"); do
     trouble "missing: $(package_of "$thing")"
+    [ "$thing" != nvcc ] || echo "  the CUDA backend and gpusim are not built, their tests are left out: $(nvcc_advice)"
 done
 
 # count_tests NUMBER NAME STATUS SECONDS: adds one ctest test to the sums and prints its line. synthesis[] and skips[] come from its output.
@@ -100,8 +104,9 @@ count_test() {
 run_tests() {
     local log=build/logs/$1/test.log options=(-j "$jobs" -V -R "$pattern") wrapper=() line
     [ $quick = no ] || options+=(-L '^(core|cpu|comm|plan|lint|support)$')
-    # The rules hold for the sources: one check of them is enough.
-    [ "$1" = "${presets[0]}" ] || options+=(-LE '^lint$')
+    [ $cuda = no ] || options+=(-L '^(cuda|gpusim)$')
+    # The rules hold for the sources, and kernels are nvcc's whatever compiles the rest: once is enough.
+    [ "$1" = "${presets[0]}" ] || options+=(-LE '^(lint|cuda)$')
     # The thread sanitizer needs a plain address-space layout, which some kernels don't give by themselves.
     if [[ $1 == *tsan ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
         wrapper=(setarch "$(uname -m)" -R)

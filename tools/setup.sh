@@ -13,6 +13,7 @@ package_of() {
     cjson) echo libcjson-dev ;;
     gnuplot) echo gnuplot-nox ;;
     clang-runtime) echo libclang-rt-dev ;;
+    nvcc) echo "nvcc 13 or later" ;; # no package of Debian's
     *) echo "$1" ;;
     esac
 }
@@ -22,6 +23,7 @@ is_there() {
     headers) [ -e /usr/include/stdio.h ] ;;
     criterion) pkg-config --exists criterion ;;
     cjson) pkg-config --exists libcjson ;;
+    nvcc) nvcc_path ;;
     clang-runtime) [ -e "$(clang -print-file-name=libclang_rt.asan-x86_64.a 2>/dev/null)" ] || [ -e "$(clang -print-resource-dir 2>/dev/null)/lib/linux" ] ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
@@ -33,9 +35,12 @@ missing_of() {
     done
 }
 
-# The CUDA compiler: in the path, or where NVIDIA's own packages put it. CUDA 13 can't come from Debian.
+# The CUDA compiler: in the path, or where NVIDIA's own packages put it. One that is too old is none. CUDA 13 can't come from Debian.
 nvcc_path() {
-    command -v nvcc || { [ -x /usr/local/cuda/bin/nvcc ] && echo /usr/local/cuda/bin/nvcc; }
+    local nvcc release
+    nvcc=$(command -v nvcc) || nvcc=/usr/local/cuda/bin/nvcc
+    release=$("$nvcc" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\)\..*/\1/p')
+    [ "${release:-0}" -ge 13 ] && echo "$nvcc"
 }
 nvcc_advice() {
     echo "the CUDA backend needs the CUDA toolkit 13 or later (nvcc, cudart, cuBLASLt, NVTX) and NCCL. Debian's nvidia-cuda-toolkit is too old; take" \
@@ -50,7 +55,7 @@ as_root() {
 install_missing() {
     local thing packages=()
     for thing in $(missing_of "$@"); do
-        packages+=("$(package_of "$thing")")
+        [ "$thing" = nvcc ] || packages+=("$(package_of "$thing")")
     done
     [ ${#packages[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null || { echo "missing: ${packages[*]} (no apt-get here to install them)"; return 0; }

@@ -1,0 +1,67 @@
+# Figures of bench/gpu.sh in Markdown, from its CSV files; -v gpu=...: the heading.
+function split_line(line,    i, count, part) {
+    count = split(line, part, "\"")
+    line = ""
+    for (i = 1; i <= count; i++) {
+        if (i % 2 == 0)
+            gsub(",", ";", part[i])
+        line = line part[i]
+    }
+    return split(line, field, ",")
+}
+
+function value(name) { return (name in column) ? field[column[name]] : "" }
+
+function shown(x, format) { return x == "" ? "-" : sprintf(format, x) }
+
+FNR == 1 {
+    delete column
+    names_seen = 0
+    file = FILENAME
+    sub(/.*\//, "", file)
+    sub(/\.csv$/, "", file)
+}
+FNR == 1 && /^# tp_bench/ { commands[++command_count] = substr($0, 3) }
+/^#/ { next }
+!names_seen {
+    count = split_line($0)
+    for (i = 1; i <= count; i++) {
+        sub(/ \(.*/, "", field[i])
+        column[field[i]] = i
+    }
+    names_seen = 1
+    next
+}
+{ split_line($0) }
+file == "torch" {
+    peers[++peer_count] = sprintf("| %s | %s | %s | %s | %.1f | %.1f | %.2f |", value("what"), value("shape"), value("dtype"), value("pass"), value("ours us"),
+        value("torch us"), value("torch us") / value("ours us"))
+    next
+}
+file ~ /^gemm/ && value("layer") == "geometric mean" {
+    rows[++row_count] = sprintf("| %s | %s | %s | %s | - | %s | %s |", file, value("variant"), value("dtype"), value("ranks"), shown(value("rate"), "%.0f"),
+        shown(value("share"), "%.3f"))
+    next
+}
+file ~ /^(norm|attention|block)/ {
+    rows[++row_count] = sprintf("| %s | %s | %s | %s | %s + %s us | %s | %s |", file, value("shape"), value("dtype"), value("ranks"),
+        shown(value("forward"), "%.1f"), shown(value("backward"), "%.1f"), shown(value("rate") != "" ? value("rate") : value("bandwidth"), "%.0f"),
+        shown(value("share"), "%.3f"))
+}
+file ~ /^model/ {
+    rows[++row_count] = sprintf("| %s | %s sequences | %s | %s | %s ms | %s | %s |", file, value("batch"), value("dtype"), value("ranks"),
+        shown(value("step"), "%.2f"), shown(value("rate"), "%.0f"), shown(value("share"), "%.3f"))
+}
+END {
+    print "# " gpu "\n\nWritten by bench/gpu.sh. Share: of cuBLASLt's large product on this GPU in the same dtype (f32: not TF32).\n"
+    print "| what | shape | dtype | ranks | time | GFLOP/s (norm: GB/s) | share |\n|---|---|---|---|---|---|---|"
+    for (i = 1; i <= row_count; i++)
+        print rows[i]
+    if (peer_count > 0)
+        print "\n| against PyTorch | shape | dtype | pass | ours, us | PyTorch, us | times as fast |\n|---|---|---|---|---|---|---|"
+    for (i = 1; i <= peer_count; i++)
+        print peers[i]
+    print "\nCommands:\n"
+    for (i = 1; i <= command_count; i++)
+        print "    " commands[i]
+}
