@@ -57,7 +57,7 @@ tp_ctx_desc bench_ctx_desc(const bench_call *call, int threads);
 void bench_isa_cell(bench_call *call);
 void bench_on_cell(bench_call *call, const char *transport);
 
-/* Whether so many threads of so many ranks have cores of their own; on a GPU: whether the rank has it alone. */
+/* Whether so many threads of so many ranks have cores of their own; on GPUs: whether each rank has one. */
 bool bench_fits(const bench_call *call, int ranks, int threads);
 
 /* On a simulated GPU: columns with these bits stay empty, and a note says why. */

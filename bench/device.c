@@ -10,6 +10,8 @@ static int refuse_without_gpu(bench_call *call)
         return bench_refuse(call, "--plugin %s: of what? --device cuda says it", options->plugin);
     if (options->device_index != 0)
         return bench_refuse(call, "--device-index %lld: of what? --device cuda says it", (long long)options->device_index);
+    if (options->devices > 0)
+        return bench_refuse(call, "--devices %lld: of what? --device cuda says it", (long long)options->devices);
     if (options->check)
         return bench_refuse(call, "--check compares with the CPU: --device cuda says what");
     return BENCH_OK;
@@ -28,7 +30,10 @@ int bench_take_device(bench_call *call)
         return bench_refuse(call, "--trace %s: notes the CPU's clock, --device is cuda (a profiler shows the ops by their names)", options->trace);
     if (tp_device_describe(TP_DEVICE_CUDA, (int)options->device_index, options->plugin, &call->gpu) != TP_OK)
         return bench_fail(call, "%s", call->gpu.reason);
-    call->machine.available = call->gpu.memory_bytes;
+    if (options->device_index + options->devices > call->gpu.count)
+        return bench_fail(call, "--device-index %lld --devices %lld: there are %d", (long long)options->device_index, (long long)options->devices,
+                          call->gpu.count);
+    call->machine.available = call->gpu.memory_bytes * (size_t)(options->devices > 1 ? options->devices : 1);
     return BENCH_OK;
 }
 
@@ -58,13 +63,16 @@ void bench_on_cell(bench_call *call, const char *transport)
 {
     const bench_options *options = &call->options;
     bool modelled = options->link_bandwidth > 0 || options->link_gemm;
-    bench_word(&call->table, "%s%s%s%s", transport, modelled ? ", modelled link" : "",
-               !bench_on_gpu(call) ? "" : call->gpu.simulated ? ", simulated GPU" : ", one GPU", options->sums == TP_SUM_FAST ? ", fast sums" : "");
+    char gpus[32] = "";
+    if (bench_on_gpu(call))
+        snprintf(gpus, sizeof gpus, ", %s%s", call->gpu.simulated ? "simulated " : "", options->devices > 1 ? "GPUs" : "GPU");
+    bench_word(&call->table, "%s%s%s%s", transport, modelled ? ", modelled link" : "", gpus, options->sums == TP_SUM_FAST ? ", fast sums" : "");
 }
 
 bool bench_fits(const bench_call *call, int ranks, int threads)
 {
-    return bench_on_gpu(call) ? ranks == 1 : ranks * threads <= call->machine.cores;
+    int64_t gpus = call->options.devices > 1 ? call->options.devices : 1;
+    return bench_on_gpu(call) ? ranks <= gpus : ranks * threads <= call->machine.cores;
 }
 
 void bench_hide_times(bench_call *call, uint64_t columns)

@@ -177,6 +177,7 @@ elif [ "$preset" = release ]; then
 else
     part nccl 60 ctest --test-dir "build/$preset" -R nccl --no-tests=error --output-on-failure --timeout 60
 fi
+[ "$gpus" -lt 2 ] || part ranks 60 "$program" block "${on[@]}" --devices 2 --plugin "build/$preset/$plugin" "${layers[@]}"
 part info 30 bash -c 'measure info info --device cuda --seconds 0.02'
 for one in gemm norm attention block model; do
     declare -n commands=$one

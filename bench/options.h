@@ -57,7 +57,7 @@ typedef struct bench_options {
     bench_list thread_counts; /* sweep */
     int64_t isa; /* tp_isa */
     int64_t device; /* tp_device */
-    int64_t device_index;
+    int64_t device_index, devices;
     const char *plugin;
     int64_t sums; /* tp_sum_order */
     bool check;

@@ -47,6 +47,7 @@ Test(device, refusals)
     expect("gemm --device gpu", 2, "--device", "cuda");
     expect("gemm --plugin x.so", 2, "--plugin x.so", "--device cuda");
     expect("mlp --device-index 1", 2, "--device-index 1", "--device cuda");
+    expect("mlp --devices 2", 2, "--devices 2", "--device cuda");
     expect("mlp --check", 2, "--check", "--device cuda");
     expect("mlp --device cuda --isa avx2", 2, "--isa avx2", "cuda");
     expect("mlp --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
@@ -62,6 +63,7 @@ Test(device, info)
     expect("info --seconds 0.001" SIMULATED, 0, "bf16 peak, GPU 0", "simulated: its time is no speed");
     expect("info --seconds 0.001 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "GPU 1");
     expect("gemm --shapes 5x5x5 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "tp_bench gemm");
+    expect("mlp --devices 3" SIMULATED, 3, "--devices 3", "there are 2");
     expect("gemm --shapes 5x5x5 --callers 2" SIMULATED, 2, "--callers 2", "GPU");
 }
 
@@ -132,6 +134,20 @@ Test(device, layers_agree_with_the_cpu)
         double off = atof(cell("off the CPU"));
         cr_expect(cell("off the CPU")[0] != '\0' && off <= (i % 2 == 0 ? 1e-5 : 3e-2), "%s: %s", arguments, text);
     }
+}
+
+/* Ranks as threads on one GPU, and on two: the same bits. */
+Test(device, ranks_have_the_same_bits)
+{
+    static const char *const places[] = {"--devices 1", "--devices 2 --sequence-parallel"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof arguments, "mlp %s --hidden 32 --ffn 48 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --csv" SIMULATED, places[i]);
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        expect_cell("same bits", "yes");
+        expect_cell("on", i == 0 ? "\"threads, simulated GPU\"" : "\"threads, simulated GPUs\"");
+    }
+    expect("collective --ranks 2 -b 1K -e 1K --place out" SIMULATED, 0, "Out of bounds values : 0 OK", "simulated GPU");
 }
 
 #endif
