@@ -232,6 +232,50 @@ static int run_parties(bench_call *call, model_run *run, const bench_prediction 
     return BENCH_OK;
 }
 
+/* ---- against the CPU ------------------------------------------------------------------------------------------------- */
+
+/* As many steps as the parties took, on one rank. */
+typedef struct cpu_run {
+    const bench_training *training;
+    tp_dtype dtype;
+    int64_t steps;
+    double loss;
+} cpu_run;
+
+static tp_status cpu_main(tp_ctx *ctx, void *arg)
+{
+    cpu_run *run = arg;
+    bench_stepper stepper;
+    tp_status status = bench_stepper_open(&stepper, ctx, run->training, run->dtype);
+    for (int64_t step = 0; step < run->steps && status == TP_OK; step++) {
+        bench_progress("model: %s on the CPU, step %lld", tp_dtype_name(run->dtype), (long long)step + 1);
+        status = bench_stepper_step(&stepper);
+    }
+    run->loss = stepper.loss;
+    bench_stepper_close(&stepper);
+    return status;
+}
+
+/* Losses of the last step: what rounding adds up to after some steps of the optimizer is far below these. */
+static int check_losses(bench_call *call, const model_run *run, int64_t steps)
+{
+    double most = run->dtype == TP_DTYPE_F32 ? 1e-4 : 2e-2;
+    cpu_run cpu = {.training = run->training, .dtype = run->dtype, .steps = steps};
+    tp_run_options options = {.ranks = 1, .ctx = {.version = TP_VERSION, .seed = (uint64_t)call->options.seed}};
+    if (tp_run_ranks(&options, cpu_main, &cpu) != TP_OK)
+        return bench_fail(call, "on the CPU: %.300s", tp_last_message());
+    for (int i = 0; i < run->parties; i++) {
+        const model_party *party = &run->party[i];
+        double off = fabs(party->loss - cpu.loss) / fabs(cpu.loss);
+        bench_note(&call->table, "%s, %d ranks: loss %.6f after %lld steps, on the CPU %.6f", tp_dtype_name(run->dtype), party->ranks, party->loss,
+                   (long long)steps, cpu.loss);
+        if (!(off <= most))
+            bench_check_failed(call, "%s, %d ranks: the loss is %.3g of it off the CPU's, at most %.3g is right", tp_dtype_name(run->dtype), party->ranks,
+                               off, most);
+    }
+    return BENCH_OK;
+}
+
 static int run_dtype(bench_call *call, const bench_training *training, tp_dtype dtype, bench_peaks *peaks)
 {
     const bench_list *ranks = &call->options.ranks;
@@ -260,6 +304,8 @@ static int run_dtype(bench_call *call, const bench_training *training, tp_dtype 
         party->team.party = i;
     }
     status = run_parties(call, &run, predicted, peaks);
+    if (status == BENCH_OK && call->options.check)
+        status = check_losses(call, &run, call->options.steps);
     free(run.party);
     return status;
 }

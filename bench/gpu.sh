@@ -164,7 +164,7 @@ else
     norm=("norm|norm ${on[*]} $small --check")
     attention=("attention|attention ${on[*]} $small --heads 4")
     block=("block|block ${on[*]} $small --heads 4")
-    model=("model|model ${on[*]} --layers 1 $small --heads 4 --steps 2")
+    model=("model|model ${on[*]} --layers 1 $small --heads 4 --steps 2 --check")
     layers=(--hidden 32 --heads 4 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --check)
 fi
 part tests 150 ctest --test-dir "build/$preset" -R "$tests" -j "$jobs" --output-on-failure --timeout 120

@@ -58,7 +58,7 @@ const bench_option bench_option_table[] = {
      "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, whose time is not shown"},
     {"sums", 0, BENCH_OPTION_CHOICE, AT(sums), RANKED | BENCH_GEMM, 0, 0, bench_sums_names, "NAME",
      "tree (the same bits on every layout) or fast (on a GPU: cuBLASLt); default tree"},
-    {"check", 0, BENCH_OPTION_FLAG, AT(check), SHAPED, 0, 0, NULL, NULL, "with --device cuda: compare with what the CPU makes of it, within tolerances"},
+    {"check", 0, BENCH_OPTION_FLAG, AT(check), BENCH_LAYERS | BENCH_MODEL, 0, 0, NULL, NULL, "with --device cuda: compare with what the CPU makes of it, within tolerances"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
 
     {"model", 0, BENCH_OPTION_TEXT, AT(model), SHAPED, 0, 0, NULL, "NAME",

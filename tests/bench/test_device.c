@@ -147,6 +147,8 @@ Test(device, ranks_have_the_same_bits)
         expect_cell("same bits", "yes");
         expect_cell("on", i == 0 ? "\"threads, simulated GPU\"" : "\"threads, simulated GPUs\"");
     }
+    expect("model --layers 1 --hidden 32 --heads 2 --batch 1 --sequence 9 --ranks 1,2 --steps 2 --check" SIMULATED, 0, "2 ranks: loss", "simulated GPU");
+    cr_expect_null(strstr(text, "FAILED"), "%s", text);
     expect("collective --ranks 2 -b 1K -e 1K --place out" SIMULATED, 0, "Out of bounds values : 0 OK", "simulated GPU");
 }
 
