@@ -85,14 +85,13 @@ static tp_status share(tp_ctx *ctx, void *arg)
     tp_overlap_shape half = layer;
     half.dtype = TP_DTYPE_BF16;
     tpi_site first, again, other, group;
-    tp_comm *split = NULL;
+    tp_comm *tensor = tp_ctx_group(ctx, TP_AXIS_TP); /* the same ranks, another group */
     ctx->desc.machine = machine;
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &first));
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &again));
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &half, &other));
-    TPI_TRY(tp_comm_split(ctx, tp_ctx_world(ctx), 0, 0, &split));
-    TPI_TRY(tpi_site_make(ctx, split, &gather, &layer, &group));
-    bool right = first.choice == again.choice && first.choice != other.choice && first.choice != group.choice && group.choice->comm == split;
+    TPI_TRY(tpi_site_make(ctx, tensor, &gather, &layer, &group));
+    bool right = first.choice == again.choice && first.choice != other.choice && first.choice != group.choice && group.choice->comm == tensor;
     const tpi_auto *choice = first.choice;
     for (int i = 0; i < choice->table.classes; i++) {
         int64_t rows = choice->table.entry[i].rows;
