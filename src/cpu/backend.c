@@ -92,9 +92,27 @@ static tp_status cpu_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t
     return tpi_cpu_launch(stream, tpi_cpu_table_of(stream->ctx)->gemm_pack, &args, sizeof args);
 }
 
+/* The caller's description of packed memory need not outlive the call that issues the task. */
+typedef struct gemm_task {
+    tpi_gemm_args args;
+    tpi_packed packed;
+} gemm_task;
+
+static tp_status run_gemm(tp_ctx *ctx, const void *pointer)
+{
+    const gemm_task *task = pointer;
+    tpi_gemm_args args = task->args;
+    if (args.b_packed != NULL)
+        args.b_packed = &task->packed;
+    return tpi_cpu_table_of(ctx)->gemm(ctx, &args);
+}
+
 static tp_status cpu_gemm(tpi_stream *stream, const tpi_gemm_args *args)
 {
-    return tpi_cpu_launch(stream, tpi_cpu_table_of(stream->ctx)->gemm, args, sizeof *args);
+    gemm_task task = {.args = *args};
+    if (args->b_packed != NULL)
+        task.packed = *args->b_packed;
+    return tpi_cpu_launch(stream, run_gemm, &task, sizeof task);
 }
 
 static tp_status cpu_reduce(tpi_stream *stream, const tpi_reduce_args *args)
