@@ -193,7 +193,13 @@ static const tpi_plan_issue general[TP_OP_KINDS] = {
 tp_status tpi_call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
     tpi_plan_issue issue = run->job.table->issue[op->kind] ? run->job.table->issue[op->kind] : general[op->kind];
-    return issue ? issue(run, stream, op) : TP_OK;
+    if (!issue)
+        return TP_OK;
+    const tpi_backend *backend = run->prepared->ctx->backend;
+    backend->range_push(tp_op_name(op->kind));
+    tp_status status = issue(run, stream, op);
+    backend->range_pop();
+    return status;
 }
 
 /* Peers' addresses are needed to issue an op that touches their memory. Where ops are issued ahead of time, the issuing thread waits for them. */
