@@ -1,4 +1,5 @@
 // What stops a kernel, and how it is told: unknown opcodes, bad addresses, traps, assertions, locks that nobody opens.
+#undef NDEBUG // a kernel's assertion is to be there in every build
 #include "devices.h"
 
 #include <cassert>
