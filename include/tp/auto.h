@@ -39,6 +39,7 @@ typedef struct tp_overlap_shape {
     int64_t rows;
     int64_t cols[2], inner[2];
     double compute_flops, compute_bytes; /* of COMPUTE 0, all rows together */
+    bool apart; /* ranks don't reach each other's memory: algorithms of collectives only (none, bulk, pipeline) */
 } tp_overlap_shape;
 
 typedef struct tp_overlap_candidate {

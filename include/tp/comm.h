@@ -32,13 +32,27 @@ typedef struct tp_link {
     double bytes_per_second;
 } tp_link;
 
+/* What moves data between ranks. THREADS: ranks read each other's memory; they may share a device. NCCL: a GPU a rank. AUTO: NCCL if sum_order is
+ * TP_SUM_FAST, every rank has a GPU of its own and the library is there; THREADS otherwise. */
+typedef enum tp_transport { TP_TRANSPORT_AUTO = 0, TP_TRANSPORT_THREADS, TP_TRANSPORT_NCCL } tp_transport;
+
 typedef struct tp_world_desc {
     int ranks; /* 1 to 64 */
     tp_link link;
     /* Compare all calls of all ranks, also what ranks of all_to_all send each other, before anything moves: a gate more a collective. */
     bool check_calls;
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
+    tp_transport transport;
 } tp_world_desc;
+
+/* One process of a world whose ranks are processes. */
+typedef struct tp_process_desc {
+    int rank, ranks;
+    const char *address; /* host name or number of rank 0's machine; borrowed for the call */
+    int port;            /* that rank 0 listens on */
+    bool check_calls;    /* as in tp_world_desc */
+    int64_t timeout_ms;  /* bound of every wait, the one for all ranks to come too; 0: ten minutes */
+} tp_process_desc;
 
 /* How a reduced value is finished: out = round(dropout(sum + bias) + residual), in f32, rounded once.
  * All parts optional. first_row is the global row of out's first row (masks are drawn on global indices). */
@@ -71,12 +85,20 @@ typedef struct tp_run_options {
     int devices;            /* ranks are dealt out in turn over so many devices from ctx.device_index on; 0: 1 */
     tp_link link;
     bool check_calls;
+    tp_transport transport;
 } tp_run_options;
 
 TP_BEGIN_DECLS
 
 /* A world of thread ranks in this process. Each rank's thread creates its own context with .world and .rank. */
 TP_API tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **out);
+/* A world whose ranks are processes: returns when all of them have come. Each makes one context with .world and .rank, on a GPU of its own (data moves
+ * over NCCL). Errors: TP_ERR_ARGUMENT (two ranks with one number, different numbers of ranks: all are told), TP_ERR_TIMEOUT (nobody listens, or who did
+ * not come), TP_ERR_COMM, TP_ERR_VERSION. */
+TP_API tp_status tp_world_create_processes(const tp_process_desc *desc, tp_world **out);
+/* The same from the environment that launchers set: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, and LOCAL_RANK (default: RANK). Fills in desc->world,
+ * ->rank and, on a GPU, ->device_index; takes ->timeout_ms. The caller destroys the world. */
+TP_API tp_status tp_world_create_env(tp_ctx_desc *desc);
 /* After all its contexts were destroyed. NULL is fine. */
 TP_API void tp_world_destroy(tp_world *world);
 
@@ -86,11 +108,12 @@ TP_API tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_
 
 TP_API int tp_comm_rank(const tp_comm *comm);
 TP_API int tp_comm_size(const tp_comm *comm);
-/* "self", "threads", ... */
+/* "self", "threads", "nccl", ... */
 TP_API const char *tp_comm_transport(const tp_comm *comm);
 
 /* Collectives: all ranks of the communicator call the same operations in the same order, with the same shapes, dtypes, row counts, root, op and algorithm.
- * Where they don't, all get TP_ERR_MISMATCH with the calls of two ranks that differ, before any data has moved. */
+ * Where they don't, all get TP_ERR_MISMATCH with the calls of two ranks that differ, before any data has moved. NCCL compares nothing itself: over it that is so
+ * in a checking world, elsewhere the call ends with its bound. */
 
 /* out = finish(sum over ranks of in). in, out: same shape on all ranks. Input f32 may write f32, bf16 or f16; other inputs keep their
  * dtype. desc NULL: plain sum. */

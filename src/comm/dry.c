@@ -54,6 +54,12 @@ static void dry_abort(tp_comm *comm, int rank, tp_status status, const char *mes
     (void)message;
 }
 
+static tp_status dry_health(tp_comm *comm)
+{
+    (void)comm;
+    return TP_OK;
+}
+
 static void dry_leave(tp_comm *comm)
 {
     (void)comm;
@@ -82,6 +88,7 @@ const tpi_comm_table tpi_comm_dry = {
     .exchange = dry_exchange,
     .destroy = dry_destroy,
     .abort = dry_abort,
+    .health = dry_health,
     .leave = dry_leave,
     .board = &tpi_board_alone,
 };

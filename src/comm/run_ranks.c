@@ -102,6 +102,7 @@ tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ct
         .link = options->link,
         .check_calls = options->check_calls,
         .timeout_ms = options->ctx.timeout_ms,
+        .transport = options->transport,
     };
     tp_world *world = NULL;
     TPI_TRY(tp_world_create_threads(&desc, &world));

@@ -151,6 +151,12 @@ static void self_abort(tp_comm *comm, int rank, tp_status status, const char *me
         world->table->abort(world, world->rank, status, message);
 }
 
+static tp_status self_health(tp_comm *comm)
+{
+    (void)comm;
+    return TP_OK;
+}
+
 static void self_leave(tp_comm *comm)
 {
     (void)comm;
@@ -179,6 +185,7 @@ const tpi_comm_table tpi_comm_self = {
     .exchange = self_exchange,
     .destroy = self_destroy,
     .abort = self_abort,
+    .health = self_health,
     .leave = self_leave,
     .board = &tpi_board_alone,
 };

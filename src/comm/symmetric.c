@@ -42,6 +42,8 @@ tp_status tp_symmetric_create(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symme
     TPI_TRY(tpi_comm_usable(ctx, comm));
     if (!out)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "symmetric_create: out is NULL");
+    if (comm->apart)
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: the ranks do not reach each other's memory");
     *out = (tp_symmetric){.bytes = bytes};
     TPI_TRY(ctx->backend->stream_synchronize(ctx->compute));
     out->peer = tpi_host_allocate(ctx, peers_bytes(comm));

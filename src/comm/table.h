@@ -43,6 +43,8 @@ typedef struct tpi_comm_table {
     void (*destroy)(tp_ctx *ctx, tp_comm *comm);
     /* rank: of this communicator. Never waits. */
     void (*abort)(tp_comm *comm, int rank, tp_status status, const char *message);
+    /* TP_OK, or breaks the context with a peer's failure. Never waits. */
+    tp_status (*health)(tp_comm *comm);
     /* After a failure: waits, within the bound of waits and ten seconds, until all peers have come here too or
      * destroyed their communicator, so that symmetric memory may be freed. */
     void (*leave)(tp_comm *comm);
@@ -53,18 +55,28 @@ struct tp_comm {
     const tpi_comm_table *table;
     tp_ctx *ctx;
     int rank, size;
+    bool apart;  /* ranks do not reach each other's memory: no symmetric buffers, no boards */
+    unsigned issued; /* collectives that its host issued elsewhere in this communicator's name (nccl.c) */
     void *state; /* the transport's */
 };
 
 extern const tpi_comm_table tpi_comm_self;
 extern const tpi_comm_table tpi_comm_threads;
 extern const tpi_comm_table tpi_comm_dry;
+extern const tpi_comm_table tpi_comm_nccl;
+/* What concerns the host only. */
+extern const tpi_comm_table tpi_comm_processes;
 
 /* Communicator of a world for one rank (threads), and the group of one (self). The caller may use a communicator on one
  * lane at a time, in the same order on all ranks; operations of several lanes go over communicators of their own
  * (split). */
 tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
+tp_status tpi_comm_create_processes(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
+/* Over the backend's fabric; `control`, of the same ranks, does what concerns the host, and goes with it. On failure it stays the caller's. */
+tp_status tpi_comm_create_nccl(tp_ctx *ctx, tp_comm *control, tp_comm **out);
+/* A rank's communicator of its world, by the transport that the world asks for, or the best (docs/cuda.md). Collective on a GPU. */
+tp_status tpi_comm_create_world(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
 /* One rank of a dry run's group. */
 tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out);
 
@@ -72,8 +84,8 @@ tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out);
  * this rank). Only the first abort of a world counts. */
 int tpi_world_ranks(const tp_world *world);
 tp_link tpi_world_link(const tp_world *world);
-/* Makes the memory of all the world's ranks, which have their contexts, reachable from this one's device. */
-tp_status tpi_world_reach(tp_ctx *ctx, const tp_world *world);
+bool tpi_world_checks(const tp_world *world);
+tp_transport tpi_world_transport(const tp_world *world);
 void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
 
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */

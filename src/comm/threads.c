@@ -161,6 +161,8 @@ static void destroy(tp_ctx *ctx, tp_comm *comm)
 {
     tpi_thread_comm *own = comm->state;
     tpi_group *group = own->group;
+    if (comm->issued > 0)
+        atomic_store(&group->seats[comm->rank].passed, comm->issued);
     atomic_store(&group->seats[comm->rank].left, 1);
     if (!own->owns_rank || group->world->single_use)
         go_for_good(group, comm->rank);
@@ -179,6 +181,24 @@ static void abort_world(tp_comm *comm, int rank, tp_status status, const char *m
 {
     tpi_thread_comm *own = comm->state;
     tpi_world_abort(own->group->world, own->group->seats[rank].world_rank, status, message);
+}
+
+/* A rank that went before it came to what this one has issued elsewhere, or -1. */
+static int missing_rank(const tp_comm *comm, tpi_group *group)
+{
+    for (int rank = 0; rank < comm->size; rank++)
+        if (atomic_load(&group->seats[rank].left) && atomic_load(&group->seats[rank].passed) < comm->issued)
+            return rank;
+    return -1;
+}
+
+static tp_status health(tp_comm *comm)
+{
+    tpi_call call = tpi_call_begin(comm, "an operation", 0);
+    if (atomic_load(&call.group->world->failed) != TP_OK)
+        return tpi_call_peer_failed(&call);
+    int missing = comm->issued > 0 && atomic_load(&call.group->gone) > 0 ? missing_rank(comm, call.group) : -1;
+    return missing < 0 ? TP_OK : tpi_call_peer_gone(&call, missing);
 }
 
 static bool all_left(const tpi_group *group)
@@ -207,13 +227,6 @@ static int other_device(const tp_world *world, const tp_ctx *ctx)
         if (world->taken[rank] && world->device[rank].kind != ctx->desc.device)
             return rank;
     return -1;
-}
-
-tp_status tpi_world_reach(tp_ctx *ctx, const tp_world *world)
-{
-    for (int rank = 0; rank < world->desc.ranks; rank++)
-        TPI_TRY(ctx->backend->reach(ctx, world->device[rank].index));
-    return TP_OK;
 }
 
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out)
@@ -260,6 +273,7 @@ const tpi_comm_table tpi_comm_threads = {
     .exchange = tpi_threads_exchange,
     .destroy = destroy,
     .abort = abort_world,
+    .health = health,
     .leave = leave,
     .board = &tpi_board_threads,
 };

@@ -127,6 +127,10 @@ struct tp_world {
     char message[TPI_MESSAGE_BYTES];
     pthread_mutex_t link_lock;
     tpi_link_state *links; /* [ranks] */
+    /* Ranks that are processes: this one's, or NULL. */
+    struct tpi_rendezvous *rendezvous;
+    int own_rank;
+    uint32_t splits; /* that this rank called */
 };
 
 typedef struct tpi_device_comm tpi_device_comm;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "comm/rendezvous.h"
 #include "comm/threads.h"
 
 #define DEFAULT_TIMEOUT_MS ((int64_t)600000)
@@ -22,6 +23,8 @@ static tp_status check_desc(const tp_world_desc *desc)
     if (!(desc->link.bytes_per_second >= 0))
         return tpi_message(TP_ERR_ARGUMENT, "link.bytes_per_second is %g, must be 0 or more",
                            desc->link.bytes_per_second);
+    if (desc->transport < TP_TRANSPORT_AUTO || desc->transport > TP_TRANSPORT_NCCL)
+        return tpi_message(TP_ERR_ARGUMENT, "transport is %d, must be 0 to %d", (int)desc->transport, (int)TP_TRANSPORT_NCCL);
     if (desc->timeout_ms < 0)
         return tpi_message(TP_ERR_ARGUMENT, "timeout_ms is %" PRId64 ", must be 0 or more", desc->timeout_ms);
     return TP_OK;
@@ -72,6 +75,7 @@ void tp_world_destroy(tp_world *world)
         tpi_group_free(group);
     }
     tpi_shared_boards_free(world->boards);
+    tpi_rendezvous_close(world->rendezvous);
     free(world->links);
     free(world->device);
     free(world->taken);
@@ -83,6 +87,16 @@ void tp_world_destroy(tp_world *world)
 int tpi_world_ranks(const tp_world *world)
 {
     return world->desc.ranks;
+}
+
+bool tpi_world_checks(const tp_world *world)
+{
+    return world->desc.check_calls;
+}
+
+tp_transport tpi_world_transport(const tp_world *world)
+{
+    return world->desc.transport;
 }
 
 tp_link tpi_world_link(const tp_world *world)
@@ -103,6 +117,8 @@ void tpi_world_abort(tp_world *world, int world_rank, tp_status status, const ch
         for (tpi_group *group = world->groups; group; group = group->next)
             tpi_group_fail(group);
         tpi_shared_boards_fail(world->boards);
+        if (world->rendezvous && world_rank == world->own_rank)
+            tpi_rendezvous_abort(world->rendezvous, status, world->message);
     }
     pthread_mutex_unlock(&world->lock);
 }

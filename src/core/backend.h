@@ -78,6 +78,7 @@ typedef struct tpi_backend {
     /* After the slots. */
     bool behind;      /* streams run behind the host: ranks wait for each other when they issue (docs/cuda.md, section 3) */
     bool host_memory; /* the host may read and write the context's memory */
+    const struct tpi_fabric *fabric; /* comm/fabric.h; NULL: none */
 } tpi_backend;
 
 #define TPI_TASK_BYTES 768

@@ -138,13 +138,12 @@ static tp_status prepare(tp_ctx *ctx)
     if (ctx->desc.dry_run && ranks > 1)
         TPI_TRY(tpi_comm_create_dry(ctx, ctx->desc.rank, ranks, &ctx->world));
     else if (ctx->desc.world)
-        TPI_TRY(tpi_comm_create_threads(ctx, ctx->desc.world, ctx->desc.rank, &ctx->world));
+        TPI_TRY(tpi_comm_create_world(ctx, ctx->desc.world, ctx->desc.rank, &ctx->world));
     else
         TPI_TRY(tpi_comm_create_self(ctx, &ctx->world));
     for (int axis = 0; axis < TP_AXIS_COUNT; axis++)
         TPI_TRY(create_group(ctx, (tp_axis)axis));
-    /* A group of several ranks was split off, so all of them are there. */
-    return ctx->desc.world ? tpi_world_reach(ctx, ctx->desc.world) : TP_OK;
+    return TP_OK;
 }
 
 static void unmake(tp_ctx *ctx)

@@ -37,6 +37,9 @@ struct tp_ctx {
     tpi_cost issued;                      /* work of all ops issued so far */
     struct tpi_executor *executor;        /* the plan executor's lanes and events */
     void (*executor_free)(tp_ctx *ctx);   /* if set: called by tp_ctx_destroy while the backend is open */
+    /* If set: called now and then while the host waits for a stream that may wait for peers. It may break the context; then such waits of streams end. */
+    void (*watch)(tp_ctx *ctx);
+    struct tpi_nccl_comm *nccl; /* communicators over the fabric */
 };
 
 /* A refused call: nothing was changed. Writes the context's (ctx may be NULL) and the thread's message and returns status. */

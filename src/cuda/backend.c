@@ -87,4 +87,5 @@ const tpi_backend tpi_backend_cuda = {
     .random_fill = random_fill,
     .behind = true,
     .host_memory = false,
+    .fabric = &tpi_fabric_nccl,
 };

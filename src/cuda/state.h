@@ -100,4 +100,7 @@ void tpi_cuda_describe(int index, tp_device_info *out);
 
 extern const tpi_backend tpi_backend_cuda;
 
+/* nccl.c */
+extern const struct tpi_fabric tpi_fabric_nccl;
+
 #endif

@@ -35,7 +35,7 @@ static int list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_O
     one.algorithm = TP_OVERLAP_BULK;
     if (is_backward(shape->pattern))
         desc[count++] = one;
-    for (size_t a = 0; a < sizeof cut / sizeof *cut; a++)
+    for (size_t a = shape->apart ? 3 : 0; a < sizeof cut / sizeof *cut; a++) /* the last one is made of collectives */
         for (size_t c = 0; c < sizeof chunk_counts / sizeof *chunk_counts; c++) {
             one.algorithm = cut[a];
             one.chunks = chunk_counts[c];

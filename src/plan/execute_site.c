@@ -108,6 +108,7 @@ tp_status tpi_site_make(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, co
     whole.pattern = desc->pattern;
     whole.ranks = desc->ranks;
     whole.rows = MOST_ROWS;
+    whole.apart = comm->apart;
     return find_auto(ctx, comm, &whole, &out->choice);
 }
 

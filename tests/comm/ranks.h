@@ -2,10 +2,13 @@
 #ifndef TPT_RANKS_H
 #define TPT_RANKS_H
 
+#include <arpa/inet.h>
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <tp/comm.h>
+#include <unistd.h>
 
 #include "comm/table.h"
 #include "support/data.h"
@@ -20,6 +23,18 @@
     } while (0)
 
 typedef tp_status (*tpt_rank_fn)(tp_ctx *ctx, void *arg);
+
+/* A TCP port of this machine that is free now. */
+static inline int tpt_free_port(void)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t bytes = sizeof address;
+    int probe = socket(AF_INET, SOCK_STREAM, 0);
+    cr_assert_eq(bind(probe, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(getsockname(probe, (struct sockaddr *)&address, &bytes), 0);
+    close(probe);
+    return ntohs(address.sin_port);
+}
 
 static inline void tpt_run_with(tp_run_options options, tpt_rank_fn fn, void *arg)
 {

@@ -24,7 +24,7 @@ Test(run_ranks, every_rank_runs_once)
     const int counts[] = {1, 2, 3, 8, 64};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         atomic_int seen[64] = {0};
-        tpt_run(counts[i], count_ranks, seen);
+        tpt_run_with((tp_run_options){.ranks = counts[i]}, count_ranks, seen);
         for (int rank = 0; rank < 64; rank++)
             cr_assert_eq(atomic_load(&seen[rank]), rank < counts[i] ? 1 : 0);
     }

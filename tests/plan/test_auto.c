@@ -339,6 +339,20 @@ Test(auto, repeats)
     free(choice);
 }
 
+/* Where ranks don't reach each other's memory, nothing reads it. */
+Test(auto, apart)
+{
+    tp_machine machine = ideal(1e8);
+    tp_overlap_shape shape = linear(TP_PATTERN_BACKWARD, 4, 4096);
+    shape.apart = true;
+    tp_overlap_choice choice = choose(&machine, &shape);
+    int seen[TP_OVERLAP_COUNT] = {0};
+    for (int i = 0; i < choice.candidates; i++)
+        seen[choice.candidate[i].algorithm]++;
+    cr_assert(seen[TP_OVERLAP_NONE] == 1 && seen[TP_OVERLAP_BULK] == 1 && seen[TP_OVERLAP_PIPELINE] > 1);
+    cr_assert(seen[TP_OVERLAP_DIRECT] == 0 && seen[TP_OVERLAP_PULL] == 0 && seen[TP_OVERLAP_RING] == 0);
+}
+
 Test(auto, table_of_rows)
 {
     tp_machine machine;

@@ -1,0 +1,65 @@
+/* Inside the transport over a fabric (NCCL). Data goes over the fabric; whatever concerns the host (exchange, splitting, failures, boards) goes over a
+ * communicator of the same ranks that does without it: that of thread ranks, or of processes.
+ *
+ * Under TP_SUM_TREE sums of floats are not left to the fabric, whose order is its own: parts move to their owner, who adds them in the tree's order. */
+#ifndef TPI_COMM_NCCL_H
+#define TPI_COMM_NCCL_H
+
+#include "comm/collective.h"
+#include "comm/fabric.h"
+
+/* Up to here, all ranks' inputs together, everybody gets all inputs and adds them: one step instead of two. */
+#define TPI_NCCL_ONE_SHOT_BYTES ((size_t)262144)
+/* Staging grows up to this; what needs more is done in stretches. */
+#define TPI_NCCL_STAGING_BYTES ((size_t)33554432)
+
+typedef struct tpi_nccl_comm {
+    tp_comm comm;
+    tp_comm *control;
+    tpi_fabric_comm *fabric; /* NULL: aborted */
+    struct tpi_nccl_comm *next; /* of the context's */
+    void *staging;
+    size_t staging_bytes;
+    tpi_stream *staging_stream; /* that used it last, */
+    tpi_event *staging_used;    /* until here */
+    tpi_pointer_ring arrays;
+    bool checks; /* a checking world */
+} tpi_nccl_comm;
+
+/* One operation. */
+typedef struct tpi_nccl_call {
+    tp_ctx *ctx;
+    tpi_nccl_comm *own;
+    tpi_fabric_comm *fabric;
+    const tpi_fabric *table;
+    tpi_stream *stream;
+    int rank, size;
+} tpi_nccl_call;
+
+/* nccl_call.c */
+tp_status tpi_nccl_begin(tpi_stream *stream, tp_comm *comm, tpi_nccl_call *out);
+/* What follows every operation; status: its own. */
+tp_status tpi_nccl_end(const tpi_nccl_call *call, tp_status status);
+/* Device memory of this communicator, at most TPI_NCCL_STAGING_BYTES, until tpi_nccl_unstage. */
+tp_status tpi_nccl_stage(const tpi_nccl_call *call, size_t bytes, void **out);
+tp_status tpi_nccl_unstage(const tpi_nccl_call *call);
+/* Moves of bytes; 0 bytes are nothing. Within a group. */
+tp_status tpi_nccl_send(const tpi_nccl_call *call, const void *from, size_t bytes, int peer);
+tp_status tpi_nccl_receive(const tpi_nccl_call *call, void *to, size_t bytes, int peer);
+/* On this rank. */
+tp_status tpi_nccl_copy(const tpi_nccl_call *call, void *to, const void *from, size_t bytes);
+/* A group's end, after `status` of what was in it. */
+tp_status tpi_nccl_group_end(const tpi_nccl_call *call, tp_status status);
+
+/* nccl_check.c: in a checking world, compares what all ranks call; TP_ERR_MISMATCH names two that differ. */
+tp_status tpi_nccl_check(const tpi_nccl_call *call, const char *name, const tpi_collective_args *args);
+
+/* nccl_reduce.c, nccl_move.c */
+tp_status tpi_nccl_all_reduce(const tpi_nccl_call *call, const tpi_collective_args *args);
+tp_status tpi_nccl_reduce_scatter(const tpi_nccl_call *call, const tpi_collective_args *args);
+tp_status tpi_nccl_all_gather(const tpi_nccl_call *call, const tpi_collective_args *args);
+tp_status tpi_nccl_broadcast(const tpi_nccl_call *call, const tpi_collective_args *args);
+tp_status tpi_nccl_all_to_all(const tpi_nccl_call *call, const tpi_collective_args *args);
+tp_status tpi_nccl_barrier(const tpi_nccl_call *call, const tpi_collective_args *args);
+
+#endif

@@ -1,0 +1,279 @@
+/* The NCCL transport when ranks fail, hang, end or differ, and when they are processes. */
+#include <pthread.h>
+
+#include "cuda/nccl_script.h"
+
+/* ---- failures --------------------------------------------------------------------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    tp_status status[MAX_RANKS];
+    char message[MAX_RANKS][256];
+} outcome;
+
+static tp_status note_outcome(tp_ctx *ctx, outcome *all, tp_status status)
+{
+    int rank = tp_ctx_rank(ctx);
+    all->status[rank] = status;
+    snprintf(all->message[rank], sizeof all->message[rank], "%s", tp_ctx_message(ctx));
+    return status;
+}
+
+static tp_status reduce_and_wait(tp_ctx *ctx)
+{
+    tpt_device array;
+    TPI_TRY(random_up(ctx, TP_DTYPE_F32, 50, 3, 23, &array));
+    tp_status status = tp_all_reduce(ctx, tp_ctx_world(ctx), array.tensor, array.tensor, NULL);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    tpt_down(ctx, &array, NULL);
+    return status;
+}
+
+/* Rank 1 fails while the others' streams wait for it. */
+static tp_status one_fails(tp_ctx *ctx, void *arg)
+{
+    tp_status status = reduce_and_wait(ctx); /* rank 1 may be through, and fail, before another has seen its own end */
+    if (tp_ctx_rank(ctx) == 1)
+        return note_outcome(ctx, arg, tpi_fail(ctx, TP_ERR_BACKEND, "planted"));
+    return note_outcome(ctx, arg, status == TP_OK ? reduce_and_wait(ctx) : status);
+}
+
+Test(nccl, a_failing_rank_frees_its_peers)
+{
+    if (!tpt_have_gpus(4))
+        return;
+    for (size_t s = 0; s < COUNT_OF(tpt_schedules); s++) {
+        outcome all = {.status = {TP_OK}};
+        tp_run_options options = on_gpus(4);
+        options.ctx.threads = 1;
+        tpt_schedule(s);
+        double begin = tpi_seconds();
+        cr_assert_eq(tp_run_ranks(&options, one_fails, &all), TP_ERR_BACKEND, "%s", tp_last_message());
+        cr_assert_lt(tpi_seconds() - begin, 20);
+        for (int rank = 0; rank < 4; rank++) {
+            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank, all.message[rank]);
+            cr_assert_not_null(strstr(all.message[rank], "planted"), "rank %d: %s", rank, all.message[rank]);
+        }
+        tpt_no_reports(tpt_schedules[s].name);
+    }
+}
+
+/* Rank 2's function ends before the second sum. */
+static tp_status one_ends(tp_ctx *ctx, void *arg)
+{
+    tp_status status = reduce_and_wait(ctx); /* another may have noticed before this one has seen its own end */
+    if (tp_ctx_rank(ctx) == 2)
+        return status;
+    return note_outcome(ctx, arg, status == TP_OK ? reduce_and_wait(ctx) : status);
+}
+
+Test(nccl, a_rank_that_ended_is_not_waited_for)
+{
+    if (!tpt_have_gpus(3))
+        return;
+    for (size_t s = 0; s < COUNT_OF(tpt_schedules); s++) {
+        outcome all = {.status = {TP_OK}};
+        tp_run_options options = on_gpus(3);
+        tpt_schedule(s);
+        double begin = tpi_seconds();
+        cr_assert_eq(tp_run_ranks(&options, one_ends, &all), TP_ERR_STATE, "%s", tp_last_message());
+        cr_assert_lt(tpi_seconds() - begin, 20);
+        for (int rank = 0; rank < 2; rank++)
+            cr_assert_eq(all.status[rank], TP_ERR_PEER, "rank %d: %s", rank, all.message[rank]);
+        tpt_no_reports(tpt_schedules[s].name);
+    }
+}
+
+/* Rank 0 never comes to the second sum. */
+static tp_status one_stays_away(tp_ctx *ctx, void *arg)
+{
+    TPI_TRY(reduce_and_wait(ctx));
+    if (tp_ctx_rank(ctx) != 0)
+        return note_outcome(ctx, arg, reduce_and_wait(ctx));
+    double begin = tpi_seconds();
+    while (tpi_seconds() - begin < 4 && ctx->world->table->health(ctx->world) == TP_OK)
+        ;
+    return note_outcome(ctx, arg, tp_barrier(ctx, tp_ctx_world(ctx)));
+}
+
+Test(nccl, a_hang_is_a_time_out)
+{
+    if (!tpt_have_gpus(3))
+        return;
+    outcome all = {.status = {TP_OK}};
+    tp_run_options options = on_gpus(3);
+    options.ctx.timeout_ms = 500;
+    tpt_schedule(0);
+    cr_assert_eq(tp_run_ranks(&options, one_stays_away, &all), TP_ERR_TIMEOUT, "%s", tp_last_message());
+    int late = 0;
+    for (int rank = 0; rank < 3; rank++) {
+        late += all.status[rank] == TP_ERR_TIMEOUT;
+        cr_assert(all.status[rank] == TP_ERR_TIMEOUT || all.status[rank] == TP_ERR_PEER, "rank %d: %s", rank, all.message[rank]);
+    }
+    cr_assert_geq(late, 1);
+    cr_assert_eq(all.status[0], TP_ERR_PEER);
+    tpt_no_reports("time-out");
+}
+
+/* ---- ranks that are processes ------------------------------------------------------------------------------------------------------------------------------- */
+
+/* Threads stand for the processes: the simulated GPUs are in one. */
+typedef struct process {
+    tp_process_desc desc;
+    tpt_rank_fn fn;
+    void *arg;
+    tp_status status;
+    char message[256];
+} process;
+
+static tp_status run_context(process *own, tp_world *world)
+{
+    tp_ctx_desc desc = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .device_index = own->desc.rank, .threads = 1, .world = world};
+    tp_ctx *ctx;
+    desc.rank = own->desc.rank;
+    desc.timeout_ms = own->desc.timeout_ms;
+    TPI_TRY(tp_ctx_create(&desc, &ctx));
+    tp_status status = own->fn(ctx, own->arg);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    if (status != TP_OK)
+        snprintf(own->message, sizeof own->message, "%s", tp_ctx_failure(ctx) ? tp_ctx_message(ctx) : tp_last_message());
+    tp_ctx_destroy(ctx);
+    return status;
+}
+
+static void *run_process(void *pointer)
+{
+    process *own = pointer;
+    tp_world *world;
+    own->status = tp_world_create_processes(&own->desc, &world);
+    if (own->status == TP_OK) {
+        own->status = run_context(own, world);
+        tp_world_destroy(world);
+    }
+    if (own->status != TP_OK && !own->message[0])
+        snprintf(own->message, sizeof own->message, "%s", tp_last_message());
+    return NULL;
+}
+
+static void run_processes(int ranks, tpt_rank_fn fn, void *arg, process *own)
+{
+    pthread_t threads[MAX_RANKS];
+    int port = tpt_free_port();
+    for (int rank = 0; rank < ranks; rank++) {
+        own[rank] = (process){.fn = fn, .arg = arg};
+        own[rank].desc = (tp_process_desc){.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port, .timeout_ms = 60000};
+        cr_assert_eq(pthread_create(&threads[rank], NULL, run_process, &own[rank]), 0);
+    }
+    for (int rank = 0; rank < ranks; rank++)
+        pthread_join(threads[rank], NULL);
+}
+
+Test(nccl, processes_get_the_same_bits)
+{
+    if (!tpt_have_gpus(4))
+        return;
+    static const tpt_rank_fn fns[] = {run_script, run_split};
+    for (size_t f = 0; f < COUNT_OF(fns); f++) {
+        script cpu = {0}, gpu = {0};
+        process own[MAX_RANKS];
+        tpt_schedule(2 - f);
+        run_processes(4, fns[f], &gpu, own);
+        for (int rank = 0; rank < 4; rank++)
+            cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
+        tpt_no_reports("processes");
+        tpt_run_with((tp_run_options){.ranks = 4}, fns[f], &cpu);
+        for (int rank = 0; rank < 4; rank++) {
+            cr_assert_eq(gpu.log[rank].used, cpu.log[rank].used);
+            cr_assert_eq(memcmp(gpu.log[rank].bytes, cpu.log[rank].bytes, cpu.log[rank].used), 0, "rank %d", rank);
+            free(gpu.log[rank].bytes);
+            free(cpu.log[rank].bytes);
+        }
+    }
+}
+
+Test(nccl, a_failing_process_frees_its_peers)
+{
+    if (!tpt_have_gpus(3))
+        return;
+    outcome all = {.status = {TP_OK}};
+    process own[MAX_RANKS];
+    tpt_schedule(1);
+    run_processes(3, one_fails, &all, own);
+    for (int rank = 0; rank < 3; rank++) {
+        cr_assert_eq(own[rank].status, rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank, own[rank].message);
+        cr_assert_not_null(strstr(own[rank].message, "planted"), "rank %d: %s", rank, own[rank].message);
+    }
+    tpt_no_reports("a failing process");
+}
+
+/* What needs the other ranks' memory is refused, and the automatic choice goes without. */
+static tp_status apart(tp_ctx *ctx, void *arg)
+{
+    (void)arg;
+    tp_symmetric symmetric;
+    tpi_board *board;
+    tp_comm *world = tp_ctx_world(ctx);
+    const tpi_board_desc desc = {.flags = 1, .page_bytes = 8, .lanes = 1};
+    CHECK(tp_symmetric_create(ctx, world, 64, &symmetric) == TP_ERR_UNSUPPORTED);
+    CHECK(world->table->board->create(ctx, world, &desc, &board) == TP_ERR_UNSUPPORTED);
+    CHECK(strstr(tp_ctx_message(ctx), "touch each other's memory"));
+    return tp_barrier(ctx, world);
+}
+
+Test(nccl, processes_do_not_share_memory)
+{
+    if (!tpt_have_gpus(2))
+        return;
+    process own[MAX_RANKS];
+    tpt_schedule(0);
+    run_processes(2, apart, NULL, own);
+    for (int rank = 0; rank < 2; rank++)
+        cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
+}
+
+/* ---- a checking world --------------------------------------------------------------------------------------------------------------------------------------- */
+
+static tp_status different_calls(tp_ctx *ctx, void *arg)
+{
+    tpt_device array;
+    int64_t rows = tp_ctx_rank(ctx) == 2 ? 5 : 4;
+    TPI_TRY(random_up(ctx, TP_DTYPE_F32, rows, 3, 29, &array));
+    tp_status status = note_outcome(ctx, arg, tp_all_reduce(ctx, tp_ctx_world(ctx), array.tensor, array.tensor, NULL));
+    tpt_down(ctx, &array, NULL);
+    return status;
+}
+
+static tp_status different_counts(tp_ctx *ctx, void *arg)
+{
+    tpt_device in, out;
+    int64_t two[] = {2, 2, 2}, wrong[] = {2, 2, 3};
+    bool odd = tp_ctx_rank(ctx) == 1;
+    TPI_TRY(random_up(ctx, TP_DTYPE_F32, 6, 3, 31, &in));
+    TPI_TRY(poison_up(ctx, TP_DTYPE_F32, odd ? 7 : 6, 3, &out));
+    tp_status status = note_outcome(ctx, arg, tp_all_to_all(ctx, tp_ctx_world(ctx), in.tensor, two, out.tensor, odd ? wrong : two));
+    tpt_down(ctx, &in, NULL);
+    tpt_down(ctx, &out, NULL);
+    return status;
+}
+
+Test(nccl, a_checking_world_compares_calls)
+{
+    if (!tpt_have_gpus(3))
+        return;
+    static const tpt_rank_fn wrong[] = {different_calls, different_counts};
+    tpt_schedule(2);
+    script all = {0};
+    tp_run_options options = on_gpus(3);
+    options.check_calls = true;
+    tpt_run_with(options, run_script, &all);
+    for (int rank = 0; rank < 3; rank++)
+        free(all.log[rank].bytes);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        outcome seen = {.status = {TP_OK}};
+        cr_assert_eq(tp_run_ranks(&options, wrong[i], &seen), TP_ERR_MISMATCH, "%s", tp_last_message());
+        for (int rank = 0; rank < 3; rank++)
+            cr_assert_eq(seen.status[rank], TP_ERR_MISMATCH, "rank %d: %s", rank, seen.message[rank]);
+    }
+    tpt_no_reports("different calls");
+}
