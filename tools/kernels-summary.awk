@@ -21,11 +21,11 @@
     }
 }
 END {
-    printf "%-28s %7s %9s %9s %8s  %s\n", "source", "kernels", "registers", "shared B", "spilling", "most registers in"
+    printf "%-28s %7s %9s %9s %8s  %s\n", "source", "rows", "registers", "shared B", "spilling", "most registers in"
     for (i = 1; i <= sources; i++)
         printf "%-28s %7d %9d %9d %8d  %s\n", order[i], rows[order[i]], most[order[i]], shared[order[i]], spilling[order[i]], largest[order[i]]
     for (i = 1; i <= spilled; i++)
         print "spills: " spills[i]
-    print forbidden > 0 ? "FAILED: attention or norm kernels spill" : "attention and norm kernels spill nothing"
-    exit forbidden > 0
+    print (forbidden ? "FAILED: attention or norm kernels spill" : "attention and norm kernels spill nothing")
+    exit forbidden != 0
 }
