@@ -67,6 +67,15 @@ static tp_status allocate_gradients(tp_ctx *ctx, const tpi_param_desc *desc, int
     return TP_OK;
 }
 
+/* Whether sums over the cut dimension follow the order: always in the tree, else only if it leaves out what a neighbour owns. */
+static bool needs_order(const tp_ctx *ctx, const tpi_inner *order, int64_t local)
+{
+    int64_t owned = 0;
+    for (int i = 0; i < order->segments; i++)
+        owned += order->segment[i].length;
+    return ctx->desc.sum_order == TP_SUM_TREE || owned < local;
+}
+
 static tp_status fill_param(tp_ctx *ctx, const tpi_param_desc *desc, tp_param *param)
 {
     int ranks = group_size(ctx), rank = group_rank(ctx);
@@ -89,11 +98,11 @@ static tp_status fill_param(tp_ctx *ctx, const tpi_param_desc *desc, tp_param *p
     param->internal = internal;
     internal->ctx = ctx;
     internal->packed = desc->packed;
-    if (desc->shard_dim >= 0) {
-        internal->ordered = ctx->desc.sum_order == TP_SUM_TREE;
-        tpi_inner_from_parts(desc->part, desc->parts, ranks, rank, &internal->order);
-    }
     int64_t local = desc->shard_dim >= 0 ? tpi_parts_local(desc->part, desc->parts, ranks, rank) : 0;
+    if (desc->shard_dim >= 0) {
+        tpi_inner_from_parts(desc->part, desc->parts, ranks, rank, &internal->order);
+        internal->ordered = needs_order(ctx, &internal->order, local);
+    }
     param->value = local_view(desc, desc->dtype, local);
     TPI_TRY(allocate_view(ctx, &param->value));
     TPI_TRY(allocate_gradients(ctx, desc, local, param));

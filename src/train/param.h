@@ -26,7 +26,7 @@ typedef void (*tpi_param_listener)(void *user, tp_ctx *ctx, tp_param *param);
 typedef struct tpi_param_internal {
     tp_ctx *ctx;
     bool packed;
-    bool ordered; /* the cut dimension is summed by virtual ranks */
+    bool ordered; /* the cut dimension is summed by virtual ranks, or without what a neighbour owns */
     tpi_inner order; /* of the cut dimension, over this rank's shard */
     tpi_packed forward;  /* value as right operand of x W^T: cols = rows of value, inner = cols of value */
     tpi_packed backward; /* value as right operand of dy W: cols = cols of value, inner = rows of value */

@@ -77,6 +77,22 @@ Test(attention, half_precision_agrees_with_double_precision, .timeout = 120)
     check((tp_attention_desc){.hidden = 16, .heads = 4, .kv_heads = 2, .rope_theta = 500, .dtype = TP_DTYPE_BF16}, 2, true);
 }
 
+/* A kv head that several ranks hold adds to the input's gradient once, in either order of sums. */
+Test(attention, shared_kv_heads_count_once_with_fast_sums)
+{
+    tp_attention_desc desc = {
+        .name = "shared", .hidden = 10, .heads = 9, .kv_heads = 1, .head_dim = 4, .window = 5, .dtype = TP_DTYPE_F32, .bias = true};
+    tpt_case c = attention_case(&desc);
+    tpt_result tree, fast;
+    tpt_case_run(&c, &(tpt_layout){.tp = 1, .threads = 1}, &tree);
+    for (int tp = 2; tp <= 8; tp++) {
+        tpt_case_run(&c, &(tpt_layout){.tp = tp, .threads = 1, .sequence_parallel = tp % 2 == 0, .sum_order = TP_SUM_FAST}, &fast);
+        cr_assert(tpt_result_near(&c, &fast, &tree, 6), "tp %d", tp);
+        tpt_result_free(&fast);
+    }
+    tpt_result_free(&tree);
+}
+
 static void same_bits(tp_attention_desc desc, const char *name)
 {
     desc.name = name;

@@ -57,12 +57,15 @@ static tp_status linear_backward_split(tp_ctx *ctx, void *object, const tp_pass 
 {
     linear_object *o = object;
     tp_linear_delayed delayed = {.bytes = tp_linear_delayed_bytes(o->layer, pass)};
-    delayed.memory = tpt_allocate(delayed.bytes);
-    tp_status status = tp_linear_backward_input(ctx, o->layer, pass, io, &delayed);
+    tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_OTHER, delayed.bytes, &delayed.memory);
+    if (status != TP_OK)
+        return status;
+    void *memory = delayed.memory;
+    status = tp_linear_backward_input(ctx, o->layer, pass, io, &delayed);
     if (status == TP_OK)
         status = tp_linear_backward_weight(ctx, o->layer, pass, &o->saved, &delayed);
     tp_status waited = tp_ctx_synchronize(ctx);
-    free(delayed.memory);
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, delayed.bytes);
     return status != TP_OK ? status : waited;
 }
 
@@ -186,12 +189,15 @@ static tp_status mlp_backward_split(tp_ctx *ctx, void *object, const tp_pass *pa
 {
     mlp_object *o = object;
     tp_mlp_delayed delayed = {.bytes = tp_mlp_delayed_bytes(o->layer, pass)};
-    delayed.memory = tpt_allocate(delayed.bytes);
-    tp_status status = tp_mlp_backward_input(ctx, o->layer, pass, io, &o->saved, &delayed);
+    tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_OTHER, delayed.bytes, &delayed.memory);
+    if (status != TP_OK)
+        return status;
+    void *memory = delayed.memory;
+    status = tp_mlp_backward_input(ctx, o->layer, pass, io, &o->saved, &delayed);
     if (status == TP_OK)
         status = tp_mlp_backward_weight(ctx, o->layer, pass, &o->saved, &delayed);
     tp_status waited = tp_ctx_synchronize(ctx);
-    free(delayed.memory);
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, delayed.bytes);
     return status != TP_OK ? status : waited;
 }
 
@@ -254,12 +260,15 @@ static tp_status attention_backward_split(tp_ctx *ctx, void *object, const tp_pa
 {
     attention_object *o = object;
     tp_attention_delayed delayed = {.bytes = tp_attention_delayed_bytes(o->layer, pass)};
-    delayed.memory = tpt_allocate(delayed.bytes);
-    tp_status status = tp_attention_backward_input(ctx, o->layer, pass, io, &o->saved, &delayed);
+    tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_OTHER, delayed.bytes, &delayed.memory);
+    if (status != TP_OK)
+        return status;
+    void *memory = delayed.memory;
+    status = tp_attention_backward_input(ctx, o->layer, pass, io, &o->saved, &delayed);
     if (status == TP_OK)
         status = tp_attention_backward_weight(ctx, o->layer, pass, &o->saved, &delayed);
     tp_status waited = tp_ctx_synchronize(ctx);
-    free(delayed.memory);
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, delayed.bytes);
     return status != TP_OK ? status : waited;
 }
 
@@ -322,12 +331,15 @@ static tp_status block_backward_split(tp_ctx *ctx, void *object, const tp_pass *
 {
     block_object *o = object;
     tp_block_delayed delayed = {.bytes = tp_block_delayed_bytes(o->layer, pass)};
-    delayed.memory = tpt_allocate(delayed.bytes);
-    tp_status status = tp_block_backward_input(ctx, o->layer, pass, io, &o->saved, &delayed);
+    tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_OTHER, delayed.bytes, &delayed.memory);
+    if (status != TP_OK)
+        return status;
+    void *memory = delayed.memory;
+    status = tp_block_backward_input(ctx, o->layer, pass, io, &o->saved, &delayed);
     if (status == TP_OK)
         status = tp_block_backward_weight(ctx, o->layer, pass, &o->saved, &delayed);
     tp_status waited = tp_ctx_synchronize(ctx);
-    free(delayed.memory);
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, delayed.bytes);
     return status != TP_OK ? status : waited;
 }
 

@@ -55,31 +55,55 @@ static side side_of(tp_ctx *ctx, const run_state *s, bool cut, int64_t features)
     return part;
 }
 
-static tp_tensor take(const run_state *s, const side *part, const char *global)
+/* A side's rows between a host array and a global one. */
+static void copy_rows(const run_state *s, const side *part, char *local, char *global, bool to_global)
+{
+    int64_t cols = part->cols.end - part->cols.begin;
+    size_t size = tp_dtype_size(s->c->dtype);
+    for (int64_t r = part->rows.begin; r < part->rows.end; r++) {
+        char *here = local + (size_t)((r - part->rows.begin) * cols) * size;
+        char *there = global + (size_t)(r * part->features + part->cols.begin) * size;
+        memcpy(to_global ? there : here, to_global ? here : there, (size_t)cols * size);
+    }
+}
+
+/* New memory of the context: from the host; or, to be written, poisoned with NaN. A device's is left as it is: reading what nobody wrote is reported. */
+static tp_status new_memory(tp_ctx *ctx, const void *host, size_t bytes, void **out)
+{
+    tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_OTHER, bytes, out);
+    if (status != TP_OK || (host == NULL && !ctx->backend->host_memory))
+        return status;
+    char *poison = tpt_allocate(bytes);
+    memset(poison, 0xff, bytes);
+    status = tp_ctx_upload(ctx, *out, host != NULL ? host : poison, bytes);
+    free(poison);
+    return status;
+}
+
+static tp_status take(tp_ctx *ctx, const run_state *s, const side *part, const char *global, tp_tensor *out)
 {
     int64_t rows = part->rows.end - part->rows.begin, cols = part->cols.end - part->cols.begin;
-    size_t size = tp_dtype_size(s->c->dtype);
-    tp_tensor local = tp_tensor_2d(tpt_array(s->c->dtype, rows * cols), s->c->dtype, rows, cols);
-    for (int64_t r = 0; r < rows; r++) {
-        char *to = (char *)local.data + (size_t)(r * cols) * size;
-        if (global != NULL)
-            memcpy(to, global + (size_t)((part->rows.begin + r) * part->features + part->cols.begin) * size, (size_t)cols * size);
-        else
-            memset(to, 0xff, (size_t)cols * size); /* outputs are poisoned with NaN */
-    }
-    return local;
+    *out = tp_tensor_2d(NULL, s->c->dtype, rows, cols);
+    char *local = global != NULL ? tpt_array(s->c->dtype, rows * cols) : NULL;
+    if (global != NULL)
+        copy_rows(s, part, local, (char *)(uintptr_t)global, false);
+    tp_status status = new_memory(ctx, local, tp_tensor_bytes(*out), &out->data);
+    free(local);
+    return status;
 }
 
 /* Ranks that hold the same elements write them in turn: all should bring the same. */
-static void put(const run_state *s, const side *part, tp_tensor local, char *global)
+static tp_status put(tp_ctx *ctx, const run_state *s, const side *part, tp_tensor local, char *global)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    size_t size = tp_dtype_size(s->c->dtype);
+    char *host = tpt_allocate(tp_tensor_bytes(local));
+    tp_status status = tp_ctx_download(ctx, host, local.data, tp_tensor_bytes(local));
     pthread_mutex_lock(&lock);
-    for (int64_t r = 0; r < local.shape[0]; r++)
-        memcpy(global + (size_t)((part->rows.begin + r) * part->features + part->cols.begin) * size,
-               (char *)local.data + (size_t)(r * local.stride[0]) * size, (size_t)local.shape[1] * size);
+    if (status == TP_OK)
+        copy_rows(s, part, host, global, true);
     pthread_mutex_unlock(&lock);
+    free(host);
+    return status;
 }
 
 static tp_status load_params(tp_ctx *ctx, const run_state *s, tp_param **params, int count)
@@ -122,30 +146,61 @@ static tp_status gather_params(tp_ctx *ctx, const run_state *s, tp_param **param
     return TP_OK;
 }
 
-static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const side *in, const side *out)
+/* What a rank has for the passes; all of it from the context. */
+typedef struct pass_memory {
+    tp_tensor x, y, dy, dx, residual, dresidual;
+    void *saved;
+    size_t saved_bytes;
+} pass_memory;
+
+static tp_status make_memory(tp_ctx *ctx, const run_state *s, const side *in, const side *out, pass_memory *m)
+{
+    TPI_TRY(take(ctx, s, in, s->x, &m->x));
+    TPI_TRY(take(ctx, s, out, NULL, &m->y));
+    TPI_TRY(take(ctx, s, out, s->dy, &m->dy));
+    TPI_TRY(take(ctx, s, in, NULL, &m->dx));
+    if (s->c->residual)
+        TPI_TRY(take(ctx, s, out, s->residual, &m->residual));
+    if (s->c->residual_gradient)
+        TPI_TRY(take(ctx, s, in, s->residual_gradient, &m->dresidual));
+    return new_memory(ctx, NULL, m->saved_bytes, &m->saved);
+}
+
+static void free_memory(tp_ctx *ctx, const pass_memory *m)
+{
+    const tp_tensor *tensors[] = {&m->x, &m->y, &m->dy, &m->dx, &m->residual, &m->dresidual};
+    for (size_t i = 0; i < sizeof tensors / sizeof tensors[0]; i++)
+        if (tensors[i]->data != NULL)
+            tp_ctx_release(ctx, TP_MEMORY_OTHER, tensors[i]->data, tp_tensor_bytes(*tensors[i]));
+    if (m->saved != NULL)
+        tp_ctx_release(ctx, TP_MEMORY_OTHER, m->saved, m->saved_bytes);
+}
+
+static tp_status pass_through(tp_ctx *ctx, void *layer, const run_state *s, const side *in, const side *out, const pass_memory *m)
 {
     const tpt_case *c = s->c;
-    tp_tensor x = take(s, in, s->x), y = take(s, out, NULL), dy = take(s, out, s->dy), dx = take(s, in, NULL);
-    tp_tensor residual = c->residual ? take(s, out, s->residual) : tp_tensor_none();
-    tp_tensor dresidual = c->residual_gradient ? take(s, in, s->residual_gradient) : tp_tensor_none();
-    size_t bytes = c->table->saved_bytes(layer, &c->pass);
-    void *memory = tpt_allocate(bytes);
-    memset(memory, 0xff, bytes);
-    tp_io io = {.in = x, .out = y, .residual = residual}, back = {.in = dy, .out = s->layout->without_dx ? tp_tensor_none() : dx, .residual = dresidual};
-    tp_status status = c->table->forward(ctx, layer, &c->pass, &io, NULL, 0, false);
-    if (status == TP_OK)
-        status = tp_ctx_synchronize(ctx);
-    put(s, out, y, s->out->y_unsaved);
-    for (int m = 0; status == TP_OK && m < (c->microbatches > 0 ? c->microbatches : 1); m++) {
-        status = c->table->forward(ctx, layer, &c->pass, &io, memory, bytes, true);
-        if (status == TP_OK)
-            status = (s->layout->split_backward ? c->table->backward_split : c->table->backward)(ctx, layer, &c->pass, &back);
+    tp_io io = {.in = m->x, .out = m->y, .residual = m->residual}, back = {.in = m->dy, .out = m->dx, .residual = m->dresidual};
+    if (s->layout->without_dx)
+        back.out = tp_tensor_none();
+    TPI_TRY(c->table->forward(ctx, layer, &c->pass, &io, NULL, 0, false));
+    TPI_TRY(put(ctx, s, out, m->y, s->out->y_unsaved));
+    for (int i = 0; i < (c->microbatches > 0 ? c->microbatches : 1); i++) {
+        TPI_TRY(c->table->forward(ctx, layer, &c->pass, &io, m->saved, m->saved_bytes, true));
+        TPI_TRY((s->layout->split_backward ? c->table->backward_split : c->table->backward)(ctx, layer, &c->pass, &back));
     }
+    TPI_TRY(tp_ctx_synchronize(ctx));
+    TPI_TRY(put(ctx, s, out, m->y, s->out->y));
+    return s->layout->without_dx ? TP_OK : put(ctx, s, in, m->dx, s->out->dx);
+}
+
+static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const side *in, const side *out)
+{
+    pass_memory memory = {.saved_bytes = s->c->table->saved_bytes(layer, &s->c->pass)};
+    tp_status status = make_memory(ctx, s, in, out, &memory);
     if (status == TP_OK)
-        status = tp_ctx_synchronize(ctx);
-    put(s, out, y, s->out->y);
-    put(s, in, dx, s->out->dx);
-    free(x.data), free(y.data), free(dy.data), free(dx.data), free(residual.data), free(dresidual.data), free(memory);
+        status = pass_through(ctx, layer, s, in, out, &memory);
+    tp_ctx_synchronize(ctx);
+    free_memory(ctx, &memory);
     return status;
 }
 
@@ -192,7 +247,7 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     return status;
 }
 
-void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
+tp_status tpt_case_try(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
 {
     *out = (tpt_result){.y = tpt_array(c->dtype, c->pass.tokens * c->out),
                         .y_unsaved = tpt_array(c->dtype, c->pass.tokens * c->out),
@@ -204,15 +259,25 @@ void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
     state.dy = dy;
     state.residual_gradient = dresidual;
     tp_run_options options = {.ranks = layout->tp,
-                              .ctx = {.threads = layout->threads,
+                              .devices = layout->devices,
+                              .ctx = {.device = layout->device,
+                                      .plugin = layout->plugin,
+                                      .sum_order = layout->sum_order,
+                                      .threads = layout->threads,
                                       .isa = layout->isa,
                                       .seed = 42,
                                       .lane_delay_seed = layout->lane_delay_seed,
                                       .machine = layout->machine,
                                       .timeout_ms = 60000}};
     tp_status status = tp_run_ranks(&options, run_rank, &state);
-    cr_assert_eq(status, TP_OK, "%s at tp %d: %s: %s", c->name, layout->tp, tp_status_name(status), tp_last_message());
     free(x), free(residual), free(dy), free(dresidual);
+    return status;
+}
+
+void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out)
+{
+    tp_status status = tpt_case_try(c, layout, out);
+    cr_assert_eq(status, TP_OK, "%s at tp %d: %s: %s", c->name, layout->tp, tp_status_name(status), tp_last_message());
 }
 
 void tpt_result_free(tpt_result *result)
@@ -320,6 +385,29 @@ void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference
     for (int i = 0; i < result->params; i++)
         free(s.param[i]);
     free(s.x), free(s.dy), free(s.y), free(s.residual), free(x), free(dy), free(residual);
+}
+
+/* Both are near the exact value, so they are twice as near to each other. */
+static bool near(const tpt_case *c, const char *what, const void *got, const void *want, tp_dtype dtype, int64_t count, int depth)
+{
+    double *exact = to_double(want, dtype, count);
+    char label[256];
+    snprintf(label, sizeof label, "%s: %s", c->name, what);
+    bool close = tpt_close_norm(label, got, dtype, exact, count, 2.0 * norm_tolerance(c, depth));
+    free(exact);
+    return close;
+}
+
+bool tpt_result_near(const tpt_case *c, const tpt_result *got, const tpt_result *want, int depth)
+{
+    bool close = near(c, "y", got->y, want->y, c->dtype, c->pass.tokens * c->out, depth);
+    close = near(c, "y without saving", got->y_unsaved, want->y, c->dtype, c->pass.tokens * c->out, depth) && close;
+    close = near(c, "dx", got->dx, want->dx, c->dtype, c->pass.tokens * c->in, 2 * depth) && close;
+    for (int i = 0; i < want->params; i++) {
+        close = near(c, got->name[i], got->grad[i], want->grad[i], TP_DTYPE_F32, want->elements[i], 2 * depth) && close;
+        close = tpt_same_bits(got->name[i], got->value[i], want->value[i], TP_DTYPE_F32, want->elements[i]) && close;
+    }
+    return close && near(c, "gradient norm", &got->grad_norm, &want->grad_norm, TP_DTYPE_F32, 1, 2 * depth);
 }
 
 void tpt_same_on_all_layouts(const tpt_case *c)

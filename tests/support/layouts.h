@@ -20,6 +20,10 @@ typedef struct tpt_layout {
     tp_overlap overlap;
     int chunks;
     const struct tp_machine *machine; /* for TP_OVERLAP_AUTO */
+    tp_device device;
+    const char *plugin;
+    int devices; /* ranks are dealt out over so many; 0: 1 */
+    tp_sum_order sum_order;
 } tpt_layout;
 
 /* Which side of a layer is cut over ranks by columns (single-unit parts only); the other follows sequence parallelism. */
@@ -68,6 +72,8 @@ void *tpt_case_residual_gradient(const tpt_case *c);
 
 /* Runs the case; any failure fails the test. */
 void tpt_case_run(const tpt_case *c, const tpt_layout *layout, tpt_result *out);
+/* The same where it may fail. */
+tp_status tpt_case_try(const tpt_case *c, const tpt_layout *layout, tpt_result *out);
 void tpt_result_free(tpt_result *result);
 
 /* True if everything has the same bits; says what differs. */
@@ -78,6 +84,9 @@ typedef void (*tpt_reference)(const tpt_case *c, const double *x, double *const 
 
 /* Compares a result with the reference: y directly, all gradients with central differences of sum(y * dy). scale: magnitude for the tolerance. */
 void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference reference, int depth);
+
+/* True if a result is as near to another as two that went through `depth` ops may be, values bit for bit; says what is not. */
+bool tpt_result_near(const tpt_case *c, const tpt_result *got, const tpt_result *want, int depth);
 
 /* The layouts every layer must give the same bits on: TP 1, 2, 4, 8, sequence parallelism on and off, threads 1, 2, 3. */
 void tpt_same_on_all_layouts(const tpt_case *c);
