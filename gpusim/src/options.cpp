@@ -54,6 +54,8 @@ Options options_from_environment()
     chosen.order = gpusim_order(choice_from("GPUSIM_ORDER", orders, GPUSIM_UP));
     chosen.seed = uint64_t(number_from("GPUSIM_SEED", 0));
     chosen.check = number_from("GPUSIM_CHECKS", 1) != 0;
+    chosen.skip_barrier = int(number_from("GPUSIM_SKIP_BARRIER", 0));
+    chosen.skip_wait = int(number_from("GPUSIM_SKIP_WAIT", 0));
     return chosen;
 }
 

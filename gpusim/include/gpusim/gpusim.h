@@ -62,6 +62,7 @@ int gpusim_report_leaks(void);
 /* What a step did, since gpusim_configure or gpusim_clear_counts. */
 typedef struct gpusim_counts {
     int64_t kernels, copies, allocations, host_synchronisations, event_waits, library_calls, collectives;
+    int64_t host_queries; /* of streams and events: a host that polls waits too */
     int64_t instructions; /* of warps */
 } gpusim_counts;
 gpusim_counts gpusim_count(void);

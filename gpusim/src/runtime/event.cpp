@@ -136,6 +136,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     Locked lock(machine_lock());
     if (const cudaError_t error = enter())
         return error;
+    counts().host_queries++;
     if (!usable(event, "cudaEventQuery"))
         return fail(cudaErrorInvalidResourceHandle);
     const std::shared_ptr<EventState> state = event->state;

@@ -209,6 +209,7 @@ cudaError_t cudaOccupancyAvailableDynamicSMemPerBlock(size_t *bytes, const void 
 int gpusim_barrier_sites(void)
 {
     Locked lock(machine_lock());
+    load_all_modules();
     return int(barrier_sites().size());
 }
 

@@ -3,6 +3,7 @@
 
 #include "../guard.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <cxxabi.h>
@@ -28,6 +29,7 @@ struct Registered {
 };
 
 struct Registry {
+    std::vector<Binary *> binaries; // in the order of registration
     std::map<const void *, Registered> functions;
     std::map<const void *, Variable> variables;
 };
@@ -71,6 +73,12 @@ Module *module_of(Binary &binary)
 
 } // namespace
 
+void load_all_modules()
+{
+    for (Binary *binary : registry().binaries)
+        module_of(*binary);
+}
+
 Function *function_of(const void *host)
 {
     auto found = registry().functions.find(host);
@@ -79,6 +87,8 @@ Function *function_of(const void *host)
     Registered &one = found->second;
     if (one.function.kernel)
         return &one.function;
+    if (options().skip_barrier != 0)
+        load_all_modules(); // so that a site has the same number in every program
     Module *module = module_of(*one.binary);
     one.function.kernel = module ? module_kernel(module, one.function.symbol) : nullptr;
     if (one.function.kernel)
@@ -100,6 +110,7 @@ void **__cudaRegisterFatBinary(void *binary)
     Locked lock(machine_lock());
     auto *made = new Binary;
     made->data = binary;
+    registry().binaries.push_back(made);
     return reinterpret_cast<void **>(made);
 }
 
@@ -109,6 +120,8 @@ void __cudaUnregisterFatBinary(void **handle)
 {
     Locked lock(machine_lock());
     auto *binary = reinterpret_cast<Binary *>(handle);
+    auto &binaries = registry().binaries;
+    binaries.erase(std::remove(binaries.begin(), binaries.end(), binary), binaries.end());
     auto &functions = registry().functions;
     for (auto one = functions.begin(); one != functions.end();)
         one = one->second.binary == binary ? functions.erase(one) : std::next(one);

@@ -18,4 +18,7 @@ struct Function {
 // NULL: not a kernel of any loaded module; reported with the reason.
 Function *function_of(const void *host);
 
+// All that are registered, in that order: their barrier sites are numbered as they are loaded.
+void load_all_modules();
+
 } // namespace gpusim

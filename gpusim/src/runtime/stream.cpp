@@ -151,6 +151,7 @@ cudaError_t cudaStreamQuery(cudaStream_t handle)
     Locked lock(machine_lock());
     if (const cudaError_t error = enter())
         return error;
+    counts().host_queries++;
     Stream *stream = stream_of(handle, "cudaStreamQuery");
     if (stream->capture)
         return capture_forbids(*stream->capture, "cudaStreamQuery");
