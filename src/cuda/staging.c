@@ -56,10 +56,23 @@ static tp_status close_open(tpi_cuda_stream *stream)
     return TP_OK;
 }
 
+/* A graph would copy again from pieces that hold something else by then. */
+static tp_status refuse_capture(tpi_cuda_stream *stream)
+{
+    tp_ctx *ctx = stream->base.ctx;
+    enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
+    TPI_TRY(tpi_cuda_call(ctx, cudaStreamIsCapturing(tpi_cuda_handle(&stream->base), &capturing), "cudaStreamIsCapturing"));
+    if (capturing == cudaStreamCaptureStatusNone)
+        return TP_OK;
+    return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: a copy from the host can't be captured: upload before the capture, and give fewer than the sequences "
+                                             "and heads that fit in kernel arguments");
+}
+
 /* Takes consecutive free pieces; the first one's number. */
 static tp_status take(tpi_cuda_stream *stream, int pieces, int *first)
 {
     tpi_cuda_staging *staging = &stream->staging;
+    TPI_TRY(refuse_capture(stream));
     TPI_TRY(make(stream));
     TPI_TRY(close_open(stream));
     if (staging->next + pieces > TPI_CUDA_STAGES)
