@@ -1,6 +1,7 @@
 #include "training.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +26,8 @@ typedef struct rank_state {
     int count;
     void *saved;
     size_t saved_bytes;
+    int32_t *batch; /* ids, then targets */
+    size_t batch_bytes;
 } rank_state;
 
 #define TRY(expression)                                                                                                                       \
@@ -66,14 +69,18 @@ static void describe(rank_state *state)
 }
 
 /* A replicated tensor must have the bits that rank 0 brought. */
-static void check_replica(rank_state *state, const tp_param *param, int which, const float *whole)
+static tp_status check_replica(rank_state *state, const tp_param *param, int which, const float *whole)
 {
     const tp_tensor *mine = which == 0 ? &param->value : &param->grad;
     if (param->shard_dim >= 0)
-        return;
-    for (int64_t i = 0; i < tp_param_elements(param); i++)
-        if ((float)tpt_get(mine->data, mine->dtype, i) != whole[i])
+        return TP_OK;
+    void *host = tpt_allocate(tp_tensor_bytes(*mine));
+    tp_status status = tp_ctx_download(state->ctx, host, mine->data, tp_tensor_bytes(*mine));
+    for (int64_t i = 0; status == TP_OK && i < tp_param_elements(param); i++)
+        if ((float)tpt_get(host, mine->dtype, i) != whole[i])
             atomic_store(&state->job->replicas_differ, true);
+    free(host);
+    return status;
 }
 
 static tp_status gather(rank_state *state, int which, float *list)
@@ -83,11 +90,10 @@ static tp_status gather(rank_state *state, int which, float *list)
         int64_t elements = tp_param_elements(state->params[i]);
         float *whole = tpt_array(TP_DTYPE_F32, elements);
         tp_status status = tp_param_gather(state->ctx, state->params[i], which, whole);
-        if (status == TP_OK) {
-            check_replica(state, state->params[i], which, whole);
-            if (tp_ctx_rank(state->ctx) == 0)
-                memcpy(list + at, whole, (size_t)elements * sizeof(float));
-        }
+        if (status == TP_OK)
+            status = check_replica(state, state->params[i], which, whole);
+        if (status == TP_OK && tp_ctx_rank(state->ctx) == 0)
+            memcpy(list + at, whole, (size_t)elements * sizeof(float));
         free(whole);
         TRY(status);
         at += elements;
@@ -115,6 +121,27 @@ static int64_t count_valid(const tpt_training *training)
     return valid;
 }
 
+/* The batch as the context sees it. */
+static tp_status upload_batch(rank_state *state)
+{
+    const tpt_training *training = state->job->training;
+    size_t bytes = (size_t)batch_tokens(training) * sizeof(int32_t);
+    void *memory;
+    TRY(tp_ctx_allocate(state->ctx, TP_MEMORY_OTHER, 2 * bytes, &memory));
+    state->batch = memory;
+    state->batch_bytes = 2 * bytes;
+    TRY(tp_ctx_upload(state->ctx, state->batch, training->ids, bytes));
+    return tp_ctx_upload(state->ctx, state->batch + batch_tokens(training), training->targets, bytes);
+}
+
+static tp_status hurt_gradient(rank_state *state)
+{
+    const float infinite = INFINITY;
+    if (tp_ctx_rank(state->ctx) != state->job->training->ranks - 1)
+        return TP_OK;
+    return tp_ctx_upload(state->ctx, state->params[0]->grad.data, &infinite, sizeof infinite);
+}
+
 static tp_status one_step(rank_state *state, int step)
 {
     const tpt_training *training = state->job->training;
@@ -125,13 +152,15 @@ static tp_status one_step(rank_state *state, int step)
     pass.step = (uint64_t)step + 1;
     TRY(tp_params_zero_grad(state->ctx, state->params, state->count));
     for (int64_t at = 0; at < batch_tokens(training); at += pass.tokens) {
-        pass.ids = training->ids + at;
-        pass.targets = training->targets + at;
+        pass.ids = state->batch + at;
+        pass.targets = state->batch + batch_tokens(training) + at;
         pass.first_token = at;
         TRY(tp_model_forward(state->ctx, state->model, &pass, state->saved));
         TRY(tp_model_backward(state->ctx, state->model, &pass, state->saved));
     }
     TRY(tp_params_finish(state->ctx, state->params, state->count));
+    if (step + 1 == training->hurt_step)
+        TRY(hurt_gradient(state));
     tp_step_report report;
     TRY(tp_optimizer_step(state->ctx, state->optimizer, training->lr, &report));
     double sum, tokens;
@@ -159,6 +188,7 @@ static tp_status run(rank_state *state)
     tp_pass pass = whole_pass(training);
     state->saved_bytes = tp_model_saved_bytes(state->model, &pass);
     TRY(tp_ctx_allocate(state->ctx, TP_MEMORY_SAVED, state->saved_bytes, &state->saved));
+    TRY(upload_batch(state));
     TRY(gather(state, 0, out->initial));
     for (int step = 0; step < training->steps; step++)
         TRY(one_step(state, step));
@@ -172,8 +202,11 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
     tp_status status = tp_model_create(ctx, &state.job->training->model, &state.model);
     if (status == TP_OK)
         status = run(&state);
+    tp_ctx_synchronize(ctx); /* a failed run may leave work behind */
     if (state.saved != NULL)
         tp_ctx_release(ctx, TP_MEMORY_SAVED, state.saved, state.saved_bytes);
+    if (state.batch != NULL)
+        tp_ctx_release(ctx, TP_MEMORY_OTHER, state.batch, state.batch_bytes);
     tp_optimizer_destroy(state.optimizer);
     tp_model_destroy(state.model);
     return status;
@@ -185,10 +218,15 @@ tp_status tpt_train(const tpt_training *training, tpt_trained *out)
     job all = {.training = training, .out = out};
     tpt_counting counting = {0};
     tp_run_options options = {.ranks = training->ranks,
+                              .devices = training->devices,
                               .ctx = {.threads = training->threads != 0 ? training->threads : 1,
                                       .seed = training->seed,
-                                      .allocator = tpt_counting_allocator(&counting),
+                                      .device = training->device,
+                                      .plugin = training->plugin,
+                                      .sum_order = training->sum_order,
                                       .lane_delay_seed = training->lane_delay_seed}};
+    if (training->device == TP_DEVICE_CPU)
+        options.ctx.allocator = tpt_counting_allocator(&counting);
     tp_status status = tp_run_ranks(&options, rank_main, &all);
     out->replicas_equal = !atomic_load(&all.replicas_differ);
     if (status != TP_OK)

@@ -21,6 +21,11 @@ typedef struct tpt_training {
     float lr;
     tp_optimizer_desc optimizer;
     uint64_t seed, lane_delay_seed;
+    tp_device device;
+    const char *plugin;
+    int devices; /* ranks are dealt out over so many; 0: 1 */
+    tp_sum_order sum_order;
+    int hurt_step; /* before this step's optimizer, from 1, a gradient of the last rank becomes infinite; 0: never */
 } tpt_training;
 
 typedef struct tpt_trained {
@@ -37,7 +42,7 @@ typedef struct tpt_trained {
     bool replicas_equal; /* what is replicated has the same bits on all ranks */
 } tpt_trained;
 
-/* Prints the message of a failure. */
+/* Prints the message of a failure. Allocations on the CPU are counted: a leak is a failure. */
 tp_status tpt_train(const tpt_training *training, tpt_trained *out);
 void tpt_trained_free(tpt_trained *trained);
 

@@ -1,0 +1,117 @@
+#include "cuda/gpus.h"
+
+#include <criterion/criterion.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The plugin stays loaded; contexts load the same. */
+static void *symbol_of(const char *name)
+{
+    void *plugin = dlopen(TPT_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    void *symbol = plugin != NULL ? dlsym(plugin, name) : NULL;
+    if (plugin != NULL)
+        dlclose(plugin);
+    return symbol;
+}
+
+/* Sets `function` to the simulator's function with that name; false without a simulator. */
+#define FIND(function, name) find(&(function), sizeof(function), name)
+
+static bool find(void *function, size_t bytes, const char *name)
+{
+    void *symbol = symbol_of(name);
+    memcpy(function, &symbol, bytes);
+    return symbol != NULL;
+}
+
+bool tpt_gpus_configure(const gpusim_options *options)
+{
+    void (*configure)(const gpusim_options *);
+    if (!FIND(configure, "gpusim_configure"))
+        return false;
+    configure(options);
+    return true;
+}
+
+gpusim_options tpt_gpus_schedule(unsigned number)
+{
+    static const gpusim_options schedules[TPT_SCHEDULES] = {
+        {.schedule = GPUSIM_EAGER},
+        {.schedule = GPUSIM_LAZY, .order = GPUSIM_DOWN},
+        {.schedule = GPUSIM_RANDOM, .order = GPUSIM_SHUFFLED, .seed = 1},
+        {.schedule = GPUSIM_RANDOM, .order = GPUSIM_SHUFFLED, .seed = 2},
+        {.schedule = GPUSIM_RANDOM, .order = GPUSIM_SHUFFLED, .seed = 3},
+    };
+    return schedules[number % TPT_SCHEDULES];
+}
+
+unsigned tpt_gpus_turns(void)
+{
+    return getenv("TPT_CUDA_ALL_SCHEDULES") != NULL ? TPT_SCHEDULES : 1;
+}
+
+void tpt_gpus_turn(unsigned which_case, unsigned turn)
+{
+    gpusim_options options = tpt_gpus_schedule(which_case + turn);
+    tpt_gpus_configure(&options);
+}
+
+int tpt_gpus_reports(const char **first)
+{
+    int (*reports)(int);
+    const char *(*text)(int);
+    *first = "";
+    if (!FIND(reports, "gpusim_reports") || !FIND(text, "gpusim_report_text"))
+        return 0;
+    int count = reports(-1);
+    if (count > 0 && text(0) != NULL)
+        *first = text(0);
+    return count;
+}
+
+int tpt_gpus_leaks(void)
+{
+    int (*leaks)(void);
+    return FIND(leaks, "gpusim_report_leaks") ? leaks() : 0;
+}
+
+void tpt_gpus_quiet(bool quiet)
+{
+    void (*silence)(bool);
+    if (FIND(silence, "gpusim_quiet"))
+        silence(quiet);
+}
+
+gpusim_counts tpt_gpus_count(void)
+{
+    gpusim_counts (*count)(void);
+    return FIND(count, "gpusim_count") ? count() : (gpusim_counts){0};
+}
+
+void tpt_gpus_clear_counts(void)
+{
+    void (*clear)(void);
+    if (FIND(clear, "gpusim_clear_counts"))
+        clear();
+}
+
+int tpt_gpus_barriers(void)
+{
+    int (*sites)(void);
+    return FIND(sites, "gpusim_barrier_sites") ? sites() : 0;
+}
+
+gpusim_site tpt_gpus_barrier(int index)
+{
+    gpusim_site (*site)(int);
+    return FIND(site, "gpusim_barrier_site") ? site(index) : (gpusim_site){0};
+}
+
+void tpt_gpus_clean(const char *what)
+{
+    const char *first;
+    int leaks = tpt_gpus_leaks(), count = tpt_gpus_reports(&first);
+    cr_assert_eq(count, 0, "%s: %d reports of the simulator, %d of them leaks; the first: %s", what, count, leaks, first);
+}

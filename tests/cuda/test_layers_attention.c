@@ -1,0 +1,84 @@
+/* Attention and whole blocks on GPUs: near the CPU, and the same bits on every layout. */
+#include <criterion/criterion.h>
+
+#include "cuda/layer_check.h"
+
+static const int64_t lengths[] = {0, 7, 7, 8, 20}; /* packed sequences of 7, 0, 1 and 12 tokens */
+
+static void check_attention(tp_attention_desc desc, const char *name, unsigned number)
+{
+    desc.name = name;
+    desc.bias = true;
+    desc.layer = 2;
+    tpt_case c = {.name = name,
+                  .table = &tpt_attention_table,
+                  .desc = &desc,
+                  .dtype = desc.dtype,
+                  .in = desc.hidden,
+                  .out = desc.hidden,
+                  .pass = {.tokens = 20, .sequences = 4, .offsets = lengths, .step = 5, .first_token = 40},
+                  .residual = true,
+                  .seed = 41};
+    tpt_gpus_check_layer(&c, 6, false, number);
+}
+
+Test(cuda_attention, multi_head_with_dropout, .timeout = 100)
+{
+    tp_attention_desc desc = {.hidden = 24, .heads = 8, .probability_dropout = 0.25f, .output_dropout = 0.125f};
+    desc.dtype = TP_DTYPE_F32;
+    check_attention(desc, "multi-head, f32", 0);
+    desc.dtype = TP_DTYPE_BF16;
+    check_attention(desc, "multi-head, bf16", 1);
+}
+
+Test(cuda_attention, grouped_and_rotary, .timeout = 100)
+{
+    check_attention((tp_attention_desc){.hidden = 24, .heads = 8, .kv_heads = 2, .head_dim = 4, .dtype = TP_DTYPE_F32, .rope_theta = 10000},
+                    "grouped, f32", 2);
+    check_attention((tp_attention_desc){.hidden = 24, .heads = 12, .kv_heads = 4, .head_dim = 4, .dtype = TP_DTYPE_BF16, .rope_theta = 500},
+                    "grouped, bf16", 3);
+    check_attention((tp_attention_desc){.hidden = 30, .heads = 15, .kv_heads = 5, .head_dim = 2, .dtype = TP_DTYPE_F32}, "uneven groups", 4);
+}
+
+Test(cuda_attention, window, .timeout = 100)
+{
+    check_attention((tp_attention_desc){.hidden = 24, .heads = 9, .kv_heads = 1, .head_dim = 4, .dtype = TP_DTYPE_F32, .window = 5},
+                    "multi-query, window", 5);
+    check_attention((tp_attention_desc){.hidden = 24, .heads = 4, .dtype = TP_DTYPE_BF16, .mask = TP_MASK_FULL, .window = 3}, "full mask, window", 6);
+}
+
+static void check_block(tp_norm_place place, tp_dtype dtype, unsigned number)
+{
+    bool post = place == TP_NORM_POST;
+    tp_block_desc desc = {.name = post ? "post-norm" : "pre-norm",
+                          .hidden = 32,
+                          .dtype = dtype,
+                          .layer = 1,
+                          .place = place,
+                          .norm = post ? TP_NORM_RMS : TP_NORM_LAYER,
+                          .attention = {.heads = 8, .kv_heads = post ? 2 : 8, .bias = true, .rope_theta = 10000, .probability_dropout = 0.125f},
+                          .mlp = {.ffn = 40, .activation = post ? TP_ACTIVATION_SWIGLU : TP_ACTIVATION_GELU_TANH, .bias = true, .output_dropout = 0.1f}};
+    static const int64_t offsets[] = {0, 4, 11};
+    tpt_case c = {.name = desc.name,
+                  .table = &tpt_block_table,
+                  .desc = &desc,
+                  .dtype = dtype,
+                  .in = desc.hidden,
+                  .out = desc.hidden,
+                  .pass = {.tokens = 11, .sequences = 2, .offsets = offsets, .step = 1},
+                  .microbatches = 2,
+                  .seed = 51};
+    tpt_gpus_check_layer(&c, 12, false, number);
+}
+
+Test(cuda_block, f32, .timeout = 100)
+{
+    check_block(TP_NORM_PRE, TP_DTYPE_F32, 0);
+    check_block(TP_NORM_POST, TP_DTYPE_F32, 1);
+}
+
+Test(cuda_block, bf16, .timeout = 100)
+{
+    check_block(TP_NORM_PRE, TP_DTYPE_BF16, 3);
+    check_block(TP_NORM_POST, TP_DTYPE_BF16, 4);
+}
