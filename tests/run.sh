@@ -14,7 +14,7 @@ test program. The last line is "N passed, N failed, N skipped"; the exit status 
   --preset NAME   build this preset of CMakePresets.json instead of release; may be given more than once
                   (release debug asan tsan clang-release clang-debug clang-asan clang-tsan)
   --all           release, clang-release, asan and tsan. The CUDA backend is tested in the first, on simulated GPUs; these have their own tests in
-                  the first two
+                  the first three
   --quick         only the tests of core, cpu, comm and plan, and the lint
   --cuda          only the tests of the CUDA backend and of the simulated GPUs
   --tests REGEX   only tests whose name matches
