@@ -143,7 +143,7 @@ static void rows_build(bench_call *call)
     row_word(table, "transport self", "yes", "one rank");
     row_word(table, "transport threads", "yes", "up to 64 ranks in one process");
     row_word(table, "transport mpi", "no", "not part of this version");
-    row_word(table, "transport nccl", "no", "not part of this version");
+    row_word(table, "transport nccl", "plugin", "of the CUDA plugin; libnccl.so.2 is looked for when it is wanted");
     row_word(table, "OpenMP", "no", "not used: ranks and their workers are plain threads");
 }
 

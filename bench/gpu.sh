@@ -175,7 +175,7 @@ if [ "$gpus" -lt 2 ]; then
 elif [ "$preset" = release ]; then
     left_out+=("nccl: its tests on simulated GPUs are in tests/run.sh --cuda")
 else
-    part nccl 60 ctest --test-dir "build/$preset" -R nccl --no-tests=error --output-on-failure --timeout 60
+    part nccl 60 ctest --test-dir "build/$preset" -R '^cuda_nccl' --no-tests=error --output-on-failure --timeout 60
 fi
 [ "$gpus" -lt 2 ] || part ranks 60 "$program" block "${on[@]}" --devices 2 --plugin "build/$preset/$plugin" "${layers[@]}"
 part info 30 bash -c 'measure info info --device cuda --seconds 0.02'

@@ -22,7 +22,7 @@ namespace
 const size_t kResident = 2;
 const uint32_t kBurst = 4096;           // instructions of a warp before the next has its turn
 const uint64_t kBlockTurn = 200000;     // of a block
-const uint64_t kPollingRounds = 100000; // in which nobody does anything else: it is a deadlock
+const uint64_t kPollingRounds = 10000;  // in which nobody does anything else: it is a deadlock
 uint64_t instructions_so_far;
 
 uint64_t random_number(uint64_t *state)
