@@ -198,6 +198,31 @@ void tpi_call_next(tpi_call *call)
     call->seat->posts++;
 }
 
+tpi_post tpi_post_of(const tpi_collective_args *args)
+{
+    return (tpi_post){
+        .in = args->in,
+        .out = args->out,
+        .in_dtype = args->in_dtype,
+        .out_dtype = args->out_dtype,
+        .rows = args->rows,
+        .cols = args->cols,
+        .out_rows = args->out_rows,
+        .op = -1,
+        .root = -1,
+        .counts = args->counts,
+        .recv_counts = args->recv_counts,
+    };
+}
+
+tpi_post tpi_post_of_reduction(const tpi_collective_args *args)
+{
+    tpi_post post = tpi_post_of(args);
+    post.op = args->reduce.op;
+    post.algorithm = args->reduce.algorithm;
+    return post;
+}
+
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post)
 {
     tpi_post *mine = &call->seat->post[call->seat->posts & 1];

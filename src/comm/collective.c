@@ -141,3 +141,25 @@ tp_status tpi_comm_reduce_span(tp_ctx *ctx, const tpi_span *span)
     int64_t tail = head + rows * cols;
     return tail < end ? reduce_block(ctx, span, tail, 1, end - tail) : TP_OK;
 }
+
+int tpi_split_members(const tpi_vote *votes, int size, int color, int *members)
+{
+    int count = 0;
+    for (int rank = 0; rank < size; rank++) {
+        if (votes[rank].color != color)
+            continue;
+        int place = count++;
+        for (; place > 0 && votes[members[place - 1]].key > votes[rank].key; place--)
+            members[place] = members[place - 1];
+        members[place] = rank;
+    }
+    return count;
+}
+
+int tpi_split_place(const int *members, int count, int rank)
+{
+    int place = 0;
+    while (place < count && members[place] != rank)
+        place++;
+    return place;
+}

@@ -57,6 +57,16 @@ tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm);
 /* A refusal on all ranks because `rank` has no memory for `what`: TP_ERR_MEMORY there, TP_ERR_PEER on the others. */
 tp_status tpi_comm_no_memory(tp_ctx *ctx, const tp_comm *comm, int rank, const char *what);
 
+/* What a rank says when a communicator is split; color < 0: it takes no part. */
+typedef struct tpi_vote {
+    int color, key;
+    uint64_t id; /* processes: the group's, if this is its first rank */
+} tpi_vote;
+
+/* Ranks of this color, by key, then rank; their number. And a rank's place among them; count: it has none. */
+int tpi_split_members(const tpi_vote *votes, int size, int color, int *members);
+int tpi_split_place(const int *members, int count, int rank);
+
 /* check.c: the argument checks of comm.c; they fill in the transport's args. */
 tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc,
                                tpi_collective_args *args);

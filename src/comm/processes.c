@@ -103,43 +103,22 @@ static process_comm *new_comm(tp_ctx *ctx, tp_world *world, int rank, int size)
     return own;
 }
 
-typedef struct vote {
-    int color, key;
-    uint64_t id; /* the group's, if this is its first rank */
-} vote;
-
-/* Ranks of this color, by key, then rank. */
-static int members_of(const vote *votes, int size, int color, int *members)
-{
-    int count = 0;
-    for (int rank = 0; rank < size; rank++) {
-        if (votes[rank].color != color)
-            continue;
-        int place = count++;
-        for (; place > 0 && votes[members[place - 1]].key > votes[rank].key; place--)
-            members[place] = members[place - 1];
-        members[place] = rank;
-    }
-    return count;
-}
-
 static tp_status split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out)
 {
     *out = NULL;
     process_comm *parent = comm->state;
     tp_world *world = parent->world;
     uint64_t id = ((uint64_t)(world->own_rank + 1) << 32) + ++world->splits;
-    const vote mine = {color < 0 ? -1 : color, key, id};
-    vote votes[TPI_MAX_RANKS];
-    int members[TPI_MAX_RANKS], rank = 0;
+    const tpi_vote mine = {color < 0 ? -1 : color, key, id};
+    tpi_vote votes[TPI_MAX_RANKS];
+    int members[TPI_MAX_RANKS];
     TPI_TRY(exchange(ctx, comm, &mine, votes, sizeof mine));
     if (color < 0)
         return TP_OK;
-    int count = members_of(votes, comm->size, color, members);
+    int count = tpi_split_members(votes, comm->size, color, members);
     if (count == 1)
         return tpi_comm_create_self(ctx, out);
-    while (members[rank] != comm->rank)
-        rank++;
+    int rank = tpi_split_place(members, count, comm->rank);
     process_comm *own = new_comm(ctx, world, rank, count);
     if (!own)
         return tpi_fail(ctx, TP_ERR_MEMORY, "split: no memory for a communicator of %d ranks", count);

@@ -177,6 +177,10 @@ void tpi_group_fail(tpi_group *group);
 void tpi_shared_boards_fail(tpi_shared_board *first);
 void tpi_shared_boards_free(tpi_shared_board *first);
 
+/* What a rank posts of a collective, and of one that reduces. */
+tpi_post tpi_post_of(const tpi_collective_args *args);
+tpi_post tpi_post_of_reduction(const tpi_collective_args *args);
+
 /* call.c */
 tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);
 /* Where the argument pointers of rank p are after a post. */
@@ -262,5 +266,24 @@ void tpi_device_comm_free(tp_ctx *ctx, tpi_thread_comm *own);
 tpi_thread_comm *tpi_threads_handle(tp_ctx *ctx, int rank, int size);
 void tpi_threads_handle_free(tp_ctx *ctx, tpi_thread_comm *own);
 void tpi_threads_handle_join(tpi_thread_comm *own, tpi_group *group);
+
+/* A batch of sends and receives under way: what both orders of p2p share (threads_batch.c). */
+typedef struct tpi_batch {
+    tpi_call *call;
+    const tp_p2p *ops;
+    int count;
+    int send[TPI_MAX_RANKS], receive[TPI_MAX_RANKS]; /* next op of the array for this peer; count: none left */
+} tpi_batch;
+
+tpi_batch tpi_batch_begin(tpi_call *call, const tp_p2p *ops, int count);
+int tpi_batch_next(const tpi_batch *batch, bool send, int peer, int from);
+tpi_channel *tpi_batch_channel(const tpi_batch *batch, int from, int to);
+/* Posts what the channel to this peer has room for; parcels are like `parcel`, with each op's data. True if any was posted. */
+bool tpi_batch_post(tpi_batch *batch, int peer, tpi_parcel parcel);
+/* The next receive from this peer is of the parcel's size, else a failure that names both. */
+tp_status tpi_batch_check(const tpi_batch *batch, int peer, const tpi_parcel *parcel);
+/* Whether this peer is to send or to receive still; whom that holds for, and who has destroyed its communicator: -1: nobody. */
+bool tpi_batch_needs(const tpi_batch *batch, int peer);
+int tpi_batch_gone(const tpi_batch *batch);
 
 #endif

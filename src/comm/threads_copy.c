@@ -2,23 +2,6 @@
  * where they are small, from their staging, which needs no second gate. */
 #include "comm/threads.h"
 
-static tpi_post post_of(const tpi_collective_args *args)
-{
-    return (tpi_post){
-        .in = args->in,
-        .out = args->out,
-        .in_dtype = args->in_dtype,
-        .out_dtype = args->out_dtype,
-        .rows = args->rows,
-        .cols = args->cols,
-        .out_rows = args->out_rows,
-        .op = -1,
-        .root = -1,
-        .counts = args->counts,
-        .recv_counts = args->recv_counts,
-    };
-}
-
 static size_t range_bytes(const tpi_collective_args *args, tp_range rows)
 {
     return tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype);
@@ -47,7 +30,7 @@ static void gather_rows(const tpi_call *call, const tpi_collective_args *args, b
 
 tp_status tpi_threads_all_gather(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = post_of(args);
+    const tpi_post post = tpi_post_of(args);
     bool staged = gather_is_staged(call, args);
     size_t own = range_bytes(args, tpi_comm_range(args->counts, args->rows, call->size, call->rank));
     tpi_call_next(call);
@@ -70,7 +53,7 @@ tp_status tpi_threads_all_gather(tpi_call *call, const tpi_collective_args *args
 
 tp_status tpi_threads_broadcast(tpi_call *call, const tpi_collective_args *args)
 {
-    tpi_post post = post_of(args);
+    tpi_post post = tpi_post_of(args);
     post.root = args->root;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
     bool staged = tpi_call_stages(call, bytes), is_root = call->rank == args->root;
@@ -127,7 +110,7 @@ static tp_status copy_from_all(const tpi_call *call, const tpi_collective_args *
 
 tp_status tpi_threads_all_to_all(tpi_call *call, const tpi_collective_args *args)
 {
-    tpi_post post = post_of(args);
+    tpi_post post = tpi_post_of(args);
     post.exchange = true;
     tpi_call_next(call);
     TPI_TRY(tpi_call_post(call, &post));

@@ -21,31 +21,6 @@ static const tpi_backend *backend_of(const device_op *op)
     return op->call.ctx->backend;
 }
 
-static tpi_post post_of(const tpi_collective_args *args)
-{
-    return (tpi_post){
-        .in = args->in,
-        .out = args->out,
-        .in_dtype = args->in_dtype,
-        .out_dtype = args->out_dtype,
-        .rows = args->rows,
-        .cols = args->cols,
-        .out_rows = args->out_rows,
-        .op = -1,
-        .root = -1,
-        .counts = args->counts,
-        .recv_counts = args->recv_counts,
-    };
-}
-
-static tpi_post reduction_post(const tpi_collective_args *args)
-{
-    tpi_post post = post_of(args);
-    post.op = args->reduce.op;
-    post.algorithm = args->reduce.algorithm;
-    return post;
-}
-
 /* ---- meeting and parting ---------------------------------------------------------------------------------------------------------------------- */
 
 /* Publishes this rank's buffers and makes its stream wait until all ranks' are ready. The seat has turned to its next post. */
@@ -138,7 +113,7 @@ static tp_status add_stretch(device_op *op, int64_t begin, int64_t end)
     tpi_call_next(call);
     TPI_TRY(backend_of(op)->copy(call->stream, staging_of(op), tpi_comm_at(args->in, begin, args->in_dtype),
                                  tpi_comm_bytes(end - begin, args->in_dtype), TPI_COPY_WITHIN));
-    tpi_post post = reduction_post(args);
+    tpi_post post = tpi_post_of_reduction(args);
     post.staging = staging_of(op);
     TPI_TRY(meet(op, &post));
     const void *in[TPI_MAX_RANKS];
@@ -177,7 +152,7 @@ static tp_range slice_of(const tpi_call *call, int64_t elements)
 static tp_status two_shot(device_op *op)
 {
     const tpi_collective_args *args = op->args;
-    const tpi_post post = reduction_post(args);
+    const tpi_post post = tpi_post_of_reduction(args);
     TPI_TRY(turn_and_meet(op, &post));
     tp_range slice = slice_of(&op->call, args->rows * args->cols);
     const void *in[TPI_MAX_RANKS];
@@ -207,7 +182,7 @@ static tp_status all_reduce(device_op *op)
 static tp_status reduce_scatter(device_op *op)
 {
     const tpi_collective_args *args = op->args;
-    const tpi_post post = reduction_post(args);
+    const tpi_post post = tpi_post_of_reduction(args);
     TPI_TRY(turn_and_meet(op, &post));
     tp_range rows = tpi_comm_range(args->counts, args->rows, op->call.size, op->call.rank);
     const void *in[TPI_MAX_RANKS];
@@ -234,7 +209,7 @@ static tp_status copy_rows(device_op *op, const void *from, int64_t first, tp_ra
 static tp_status all_gather(device_op *op)
 {
     const tpi_collective_args *args = op->args;
-    const tpi_post post = post_of(args);
+    const tpi_post post = tpi_post_of(args);
     TPI_TRY(turn_and_meet(op, &post));
     for (int i = 0; i < op->call.size; i++) { /* everyone begins at its own, so that not all read the same rank at once */
         int from = (op->call.rank + i) % op->call.size;
@@ -246,7 +221,7 @@ static tp_status all_gather(device_op *op)
 
 static tp_status broadcast(device_op *op)
 {
-    tpi_post post = post_of(op->args);
+    tpi_post post = tpi_post_of(op->args);
     post.root = op->args->root;
     TPI_TRY(turn_and_meet(op, &post));
     if (op->call.rank != op->args->root)
@@ -258,7 +233,7 @@ static tp_status all_to_all(device_op *op)
 {
     const tpi_collective_args *args = op->args;
     const tpi_call *call = &op->call;
-    tpi_post post = post_of(args);
+    tpi_post post = tpi_post_of(args);
     post.exchange = true;
     TPI_TRY(turn_and_meet(op, &post));
     for (int from = 0; from < call->size; from++) {

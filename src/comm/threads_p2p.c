@@ -7,58 +7,22 @@
 #include "comm/threads.h"
 
 typedef struct batch {
-    tpi_call *call;
-    const tp_p2p *ops;
-    int count;
-    int send[TPI_MAX_RANKS], receive[TPI_MAX_RANKS]; /* next op of the array for this peer; count: none left */
-    int64_t done;                                    /* when the modelled link has delivered everything */
+    tpi_batch common;
+    int64_t done; /* when the modelled link has delivered everything */
 } batch;
-
-static int next_op(const batch *b, bool send, int peer, int from)
-{
-    while (from < b->count && (b->ops[from].send != send || b->ops[from].peer != peer))
-        from++;
-    return from;
-}
-
-static tpi_channel *channel_of(const batch *b, int from, int to)
-{
-    return &b->call->group->channels[(size_t)from * (size_t)b->call->size + (size_t)to];
-}
 
 static void see_done(batch *b, int64_t done)
 {
     b->done = done > b->done ? done : b->done;
 }
 
-static bool post_sends(batch *b, int peer)
-{
-    tpi_channel *channel = channel_of(b, b->call->rank, peer);
-    unsigned posted = atomic_load_explicit(&channel->posted, memory_order_relaxed);
-    bool moved = false;
-    while (b->send[peer] < b->count &&
-           posted - atomic_load_explicit(&channel->taken, memory_order_acquire) < TPI_CHANNEL_DEPTH) {
-        const tp_p2p *op = &b->ops[b->send[peer]];
-        channel->parcel[posted % TPI_CHANNEL_DEPTH] =
-            (tpi_parcel){.data = op->tensor.data, .bytes = tp_tensor_bytes(op->tensor), .stamp = b->call->stamp};
-        atomic_store_explicit(&channel->posted, ++posted, memory_order_release);
-        b->send[peer] = next_op(b, true, peer, b->send[peer] + 1);
-        moved = true;
-    }
-    if (moved)
-        tpi_word_advance(&b->call->group->seats[peer].bell);
-    return moved;
-}
-
 static tp_status take_parcel(batch *b, int peer, tpi_parcel *parcel)
 {
-    tpi_call *call = b->call;
-    const tp_tensor *tensor = &b->ops[b->receive[peer]].tensor;
+    tpi_call *call = b->common.call;
+    const tp_tensor *tensor = &b->common.ops[b->common.receive[peer]].tensor;
     int sender = call->group->seats[peer].world_rank, receiver = call->seat->world_rank;
     size_t bytes = tp_tensor_bytes(*tensor);
-    if (parcel->bytes != bytes)
-        return tpi_call_fail(call, TP_ERR_MISMATCH, "p2p_batch: rank %d sends %zu bytes, rank %d receives %zu (op %d)",
-                             sender, parcel->bytes, receiver, bytes, b->receive[peer]);
+    TPI_TRY(tpi_batch_check(&b->common, peer, parcel));
     if (!tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
     tpi_comm_copy(tensor->data, parcel->data, bytes);
@@ -72,32 +36,25 @@ static tp_status take_parcel(batch *b, int peer, tpi_parcel *parcel)
 
 static tp_status take_receives(batch *b, int peer, bool *moved)
 {
-    tpi_channel *channel = channel_of(b, peer, b->call->rank);
+    tpi_channel *channel = tpi_batch_channel(&b->common, peer, b->common.call->rank);
     unsigned taken = atomic_load_explicit(&channel->taken, memory_order_relaxed);
     bool any = false;
-    while (b->receive[peer] < b->count && atomic_load_explicit(&channel->posted, memory_order_acquire) != taken) {
+    while (b->common.receive[peer] < b->common.count && atomic_load_explicit(&channel->posted, memory_order_acquire) != taken) {
         TPI_TRY(take_parcel(b, peer, &channel->parcel[taken % TPI_CHANNEL_DEPTH]));
         atomic_store_explicit(&channel->taken, ++taken, memory_order_release);
-        b->receive[peer] = next_op(b, false, peer, b->receive[peer] + 1);
+        b->common.receive[peer] = tpi_batch_next(&b->common, false, peer, b->common.receive[peer] + 1);
         any = true;
     }
     if (any)
-        tpi_word_advance(&b->call->group->seats[peer].bell);
+        tpi_word_advance(&b->common.call->group->seats[peer].bell);
     *moved = *moved || any;
     return TP_OK;
 }
 
-static bool all_taken(const batch *b, int peer)
-{
-    tpi_channel *channel = channel_of(b, b->call->rank, peer);
-    unsigned posted = atomic_load_explicit(&channel->posted, memory_order_relaxed);
-    return b->send[peer] == b->count && atomic_load_explicit(&channel->taken, memory_order_acquire) == posted;
-}
-
 static bool finished(const batch *b)
 {
-    for (int peer = 0; peer < b->call->size; peer++)
-        if (b->receive[peer] < b->count || !all_taken(b, peer))
+    for (int peer = 0; peer < b->common.call->size; peer++)
+        if (tpi_batch_needs(&b->common, peer))
             return false;
     return true;
 }
@@ -105,32 +62,23 @@ static bool finished(const batch *b)
 static tp_status timed_out(const batch *b)
 {
     char detail[96] = "a peer did not come";
-    for (int peer = 0; peer < b->call->size; peer++) {
-        int world_rank = b->call->group->seats[peer].world_rank;
-        if (b->receive[peer] < b->count) {
-            snprintf(detail, sizeof detail, "op %d: rank %d did not send", b->receive[peer], world_rank);
+    for (int peer = 0; peer < b->common.call->size; peer++) {
+        int world_rank = b->common.call->group->seats[peer].world_rank;
+        if (b->common.receive[peer] < b->common.count) {
+            snprintf(detail, sizeof detail, "op %d: rank %d did not send", b->common.receive[peer], world_rank);
             break;
         }
-        if (!all_taken(b, peer)) {
+        if (tpi_batch_needs(&b->common, peer)) {
             snprintf(detail, sizeof detail, "rank %d did not receive", world_rank);
             break;
         }
     }
-    return tpi_call_timed_out(b->call, detail);
-}
-
-/* A peer that this batch still needs and that destroyed its communicator, or -1. */
-static int needed_but_gone(const batch *b)
-{
-    for (int peer = 0; peer < b->call->size; peer++)
-        if ((b->receive[peer] < b->count || !all_taken(b, peer)) && atomic_load(&b->call->group->seats[peer].left))
-            return peer;
-    return -1;
+    return tpi_call_timed_out(b->common.call, detail);
 }
 
 static tp_status progress(batch *b)
 {
-    tpi_call *call = b->call;
+    tpi_call *call = b->common.call;
     tpi_word *bell = &call->seat->bell;
     for (;;) {
         unsigned seen = atomic_load_explicit(&bell->value, memory_order_acquire);
@@ -138,12 +86,12 @@ static tp_status progress(batch *b)
             return tpi_call_peer_failed(call);
         bool moved = false;
         for (int peer = 0; peer < call->size; peer++) {
-            moved = post_sends(b, peer) || moved;
+            moved = tpi_batch_post(&b->common, peer, (tpi_parcel){.stamp = call->stamp}) || moved;
             TPI_TRY(take_receives(b, peer, &moved));
         }
         if (finished(b))
             return TP_OK;
-        int gone = !moved && atomic_load(&call->group->gone) > 0 ? needed_but_gone(b) : -1;
+        int gone = !moved && atomic_load(&call->group->gone) > 0 ? tpi_batch_gone(&b->common) : -1;
         if (gone >= 0)
             return tpi_call_peer_gone(call, gone);
         int64_t timeout = tpi_call_timeout_ms(call) * 1000000;
@@ -155,10 +103,10 @@ static tp_status progress(batch *b)
 /* A sender's part of the link model: its last message to each peer is its latest. */
 static void see_sent(batch *b)
 {
-    for (int peer = 0; peer < b->call->size; peer++) {
-        if (next_op(b, true, peer, 0) == b->count)
+    for (int peer = 0; peer < b->common.call->size; peer++) {
+        if (tpi_batch_next(&b->common, true, peer, 0) == b->common.count)
             continue;
-        const tpi_channel *channel = channel_of(b, b->call->rank, peer);
+        const tpi_channel *channel = tpi_batch_channel(&b->common, b->common.call->rank, peer);
         unsigned posted = atomic_load_explicit(&channel->posted, memory_order_relaxed);
         see_done(b, channel->parcel[(posted - 1) % TPI_CHANNEL_DEPTH].stamp);
     }
@@ -166,11 +114,7 @@ static void see_sent(batch *b)
 
 tp_status tpi_threads_p2p(tpi_call *call, const tp_p2p *ops, int count)
 {
-    batch b = {.call = call, .ops = ops, .count = count};
-    for (int peer = 0; peer < call->size; peer++) {
-        b.send[peer] = next_op(&b, true, peer, 0);
-        b.receive[peer] = next_op(&b, false, peer, 0);
-    }
+    batch b = {.common = tpi_batch_begin(call, ops, count)};
     TPI_TRY(progress(&b));
     see_sent(&b);
     if (b.done > 0)

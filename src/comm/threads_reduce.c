@@ -5,22 +5,6 @@
 /* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
 #define SLICE_ELEMENTS 64
 
-static tpi_post post_of(const tpi_collective_args *args)
-{
-    return (tpi_post){
-        .in = args->in,
-        .out = args->out,
-        .in_dtype = args->in_dtype,
-        .out_dtype = args->out_dtype,
-        .rows = args->rows,
-        .cols = args->cols,
-        .op = args->reduce.op,
-        .algorithm = args->reduce.algorithm,
-        .root = -1,
-        .counts = args->counts,
-    };
-}
-
 static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, const void *const *in, void *const *out,
                         int outputs)
 {
@@ -40,7 +24,7 @@ static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, c
  * care. */
 static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = post_of(args);
+    const tpi_post post = tpi_post_of_reduction(args);
     int64_t elements = args->rows * args->cols;
     int64_t most = (int64_t)(TPI_STAGING_BYTES / tp_dtype_size(args->in_dtype));
     int64_t begin = 0;
@@ -82,7 +66,7 @@ typedef tp_status (*reduce_slice)(tpi_call *call, const tpi_span *span);
  * that work in place is safe. */
 static tp_status sliced(tpi_call *call, const tpi_collective_args *args, reduce_slice reduce, int steps)
 {
-    const tpi_post post = post_of(args);
+    const tpi_post post = tpi_post_of_reduction(args);
     int64_t elements = args->rows * args->cols;
     tp_range slice = slice_of(call, elements);
     tpi_call_next(call);
@@ -191,7 +175,7 @@ static tp_status reduce_rows(tpi_call *call, const tpi_collective_args *args, tp
 /* In place: the rows of any input are read by their owner only, who writes the result over them. */
 tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = post_of(args);
+    const tpi_post post = tpi_post_of_reduction(args);
     tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, call->rank);
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
     bool staged = tpi_call_stages(call, bytes);

@@ -27,25 +27,6 @@ tp_status tpi_threads_exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, voi
     return exchange_as(comm, "exchange", mine, all, bytes);
 }
 
-typedef struct vote {
-    int color, key;
-} vote;
-
-/* Ranks of this color, by key, then rank. */
-static int members_of(const vote *votes, int size, int color, int *members)
-{
-    int count = 0;
-    for (int rank = 0; rank < size; rank++) {
-        if (votes[rank].color != color)
-            continue;
-        int place = count++;
-        for (; place > 0 && votes[members[place - 1]].key > votes[rank].key; place--)
-            members[place] = members[place - 1];
-        members[place] = rank;
-    }
-    return count;
-}
-
 /* What a rank brings to the second round. */
 typedef struct offer {
     tpi_group *group; /* of the first member only */
@@ -58,14 +39,6 @@ static tpi_group *create_group(const tpi_group *parent, const int *members, int 
     for (int i = 0; i < count; i++)
         world_ranks[i] = parent->seats[members[i]].world_rank;
     return tpi_group_create(parent->world, world_ranks, count);
-}
-
-static int place_of(const int *members, int count, int rank)
-{
-    int place = 0;
-    while (place < count && members[place] != rank)
-        place++;
-    return place;
 }
 
 /* Everything that may fail was tried before this, and all ranks learn of any failure: they take the new communicators,
@@ -95,10 +68,10 @@ tp_status tpi_threads_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_c
 {
     *out = NULL;
     tpi_thread_comm *parent = comm->state;
-    vote mine = {color < 0 ? -1 : color, key}, votes[TPI_MAX_RANKS];
+    tpi_vote mine = {.color = color < 0 ? -1 : color, .key = key}, votes[TPI_MAX_RANKS];
     TPI_TRY(exchange_as(comm, "split", &mine, votes, sizeof mine));
     int members[TPI_MAX_RANKS];
-    int count = mine.color < 0 ? 0 : members_of(votes, comm->size, color, members);
+    int count = mine.color < 0 ? 0 : tpi_split_members(votes, comm->size, color, members);
     tpi_thread_comm *own = NULL;
     tp_comm *alone = NULL;
     offer offered = {.ready = true}, offers[TPI_MAX_RANKS];
@@ -106,7 +79,7 @@ tp_status tpi_threads_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_c
         offered.ready = tpi_comm_create_self(ctx, &alone) == TP_OK;
     } else if (count > 1) {
         bool first = members[0] == comm->rank;
-        own = tpi_threads_handle(ctx, place_of(members, count, comm->rank), count);
+        own = tpi_threads_handle(ctx, tpi_split_place(members, count, comm->rank), count);
         offered.group = first && own ? create_group(parent->group, members, count) : NULL;
         offered.ready = own && (!first || offered.group);
     }
