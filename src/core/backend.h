@@ -76,6 +76,9 @@ typedef struct tpi_backend {
     tp_status (*random_fill)(tpi_stream *stream, const tpi_random_fill_args *args);
 
     /* After the slots. */
+    /* As many calls of the op of that name, none of which reads what another writes, in few launches; args are copied. NULL: the op is called for each. */
+    tp_status (*square_sum_list)(tpi_stream *stream, const tpi_square_sum_args *args, int count);
+    tp_status (*optimizer_list)(tpi_stream *stream, const tpi_optimizer_args *args, int count);
     bool behind;      /* streams run behind the host: ranks wait for each other when they issue (docs/cuda.md, section 3) */
     bool host_memory; /* the host may read and write the context's memory */
     const struct tpi_fabric *fabric; /* comm/fabric.h; NULL: none */

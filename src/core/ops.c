@@ -185,25 +185,57 @@ tp_status tpi_xent(tpi_stream *stream, const tpi_xent_args *args)
 
 tp_status tpi_square_sum(tpi_stream *stream, const tpi_square_sum_args *args)
 {
+    return tpi_square_sum_list(stream, args, 1);
+}
+
+tp_status tpi_square_sum_list(tpi_stream *stream, const tpi_square_sum_args *args, int number)
+{
     tp_ctx *ctx = stream->ctx;
+    double elements = 0; /* none: the result is still 0 */
     TPI_TRY(tpi_ctx_usable(ctx));
-    TPI_TRY(tpi_check_square_sum(ctx, args));
-    double elements = area(args->rows, args->cols); /* none: the result is still 0 */
-    bool due = count(ctx, 2 * elements, 4 * elements);
-    return due ? ctx->backend->square_sum(stream, args) : TP_OK;
+    for (int i = 0; i < number; i++) {
+        TPI_TRY(tpi_check_square_sum(ctx, &args[i]));
+        elements += area(args[i].rows, args[i].cols);
+    }
+    if (!count(ctx, 2 * elements, 4 * elements))
+        return TP_OK;
+    if (ctx->backend->square_sum_list)
+        return ctx->backend->square_sum_list(stream, args, number);
+    for (int i = 0; i < number; i++)
+        TPI_TRY(ctx->backend->square_sum(stream, &args[i]));
+    return TP_OK;
 }
 
 tp_status tpi_optimizer(tpi_stream *stream, const tpi_optimizer_args *args)
 {
-    tp_ctx *ctx = stream->ctx;
-    TPI_TRY(tpi_ctx_usable(ctx));
-    TPI_TRY(tpi_check_optimizer(ctx, args));
-    if (args->elements == 0)
-        return TP_OK;
+    return tpi_optimizer_list(stream, args, 1);
+}
+
+static double optimizer_bytes(const tpi_optimizer_args *args)
+{
     double moments = (args->m ? 8.0 : 0.0) + (args->v ? 8.0 : 0.0); /* read and written */
     double weights = args->master ? 8.0 + (double)tp_dtype_size(args->value_dtype) : 8.0;
-    bool due = count(ctx, 15.0 * (double)args->elements, (double)args->elements * (4.0 + moments + weights));
-    return due ? ctx->backend->optimizer(stream, args) : TP_OK;
+    return (double)args->elements * (4.0 + moments + weights);
+}
+
+tp_status tpi_optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args, int number)
+{
+    tp_ctx *ctx = stream->ctx;
+    double elements = 0, bytes = 0;
+    TPI_TRY(tpi_ctx_usable(ctx));
+    for (int i = 0; i < number; i++) {
+        TPI_TRY(tpi_check_optimizer(ctx, &args[i]));
+        elements += (double)args[i].elements;
+        bytes += optimizer_bytes(&args[i]);
+    }
+    if (elements == 0 || !count(ctx, 15.0 * elements, bytes))
+        return TP_OK;
+    if (ctx->backend->optimizer_list)
+        return ctx->backend->optimizer_list(stream, args, number);
+    for (int i = 0; i < number; i++)
+        if (args[i].elements > 0)
+            TPI_TRY(ctx->backend->optimizer(stream, &args[i]));
+    return TP_OK;
 }
 
 tp_status tpi_random_fill(tpi_stream *stream, const tpi_random_fill_args *args)

@@ -354,6 +354,9 @@ tp_status tpi_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_args *
 tp_status tpi_xent(tpi_stream *stream, const tpi_xent_args *args);
 tp_status tpi_square_sum(tpi_stream *stream, const tpi_square_sum_args *args);
 tp_status tpi_optimizer(tpi_stream *stream, const tpi_optimizer_args *args);
+/* Many of them at once, none of which reads what another writes: few launches on a GPU. All are checked before the first is issued. */
+tp_status tpi_square_sum_list(tpi_stream *stream, const tpi_square_sum_args *args, int count);
+tp_status tpi_optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args, int count);
 tp_status tpi_random_fill(tpi_stream *stream, const tpi_random_fill_args *args);
 
 tpi_cost tpi_gemm_cost(const tpi_gemm_args *args);

@@ -41,6 +41,20 @@ NAMED(square_sum)
 NAMED(optimizer)
 NAMED(random_fill)
 
+#define NAMED_LIST(op)                                                                     \
+    static tp_status op##_list(tpi_stream *stream, const tpi_##op##_args *args, int count) \
+    {                                                                                      \
+        if (stream->ctx->desc.dry_run)                                                     \
+            return TP_OK;                                                                  \
+        push(#op);                                                                         \
+        tp_status status = tpi_cuda_##op##_list(stream, args, count);                      \
+        pop();                                                                             \
+        return status;                                                                     \
+    }
+
+NAMED_LIST(square_sum)
+NAMED_LIST(optimizer)
+
 const tpi_backend tpi_backend_cuda = {
     .name = "cuda",
     .open = tpi_cuda_open,
@@ -85,6 +99,8 @@ const tpi_backend tpi_backend_cuda = {
     .square_sum = square_sum,
     .optimizer = optimizer,
     .random_fill = random_fill,
+    .square_sum_list = square_sum_list,
+    .optimizer_list = optimizer_list,
     .behind = true,
     .host_memory = false,
     .fabric = &tpi_fabric_nccl,

@@ -23,6 +23,9 @@ tp_status tpi_cuda_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_a
 tp_status tpi_cuda_xent(tpi_stream *stream, const tpi_xent_args *args);
 tp_status tpi_cuda_square_sum(tpi_stream *stream, const tpi_square_sum_args *args);
 tp_status tpi_cuda_optimizer(tpi_stream *stream, const tpi_optimizer_args *args);
+/* Lists of them, in few launches. */
+tp_status tpi_cuda_square_sum_list(tpi_stream *stream, const tpi_square_sum_args *args, int count);
+tp_status tpi_cuda_optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args, int count);
 tp_status tpi_cuda_random_fill(tpi_stream *stream, const tpi_random_fill_args *args);
 
 TP_END_DECLS

@@ -1,4 +1,4 @@
-/* AdamW and SGD on one parameter, in one pass: the CPU's arithmetic, operation for operation. */
+/* AdamW and SGD on many parameters in one launch and one pass: the CPU's arithmetic, operation for operation. */
 #include <cmath>
 
 #include "cuda/lane.cuh"
@@ -8,20 +8,37 @@ namespace tpi
 {
 
 struct OptimizerMath {
-    float lr, beta1, beta2, epsilon, decay, momentum;
+    float lr, beta1, beta2, epsilon, momentum;
     float first_correction, second_correction; /* 1 / (1 - beta^step) */
 };
 
-struct OptimizerView {
+/* One parameter; blocks from first_block on are its. */
+struct OptimizerItem {
     float *master, *m, *v;
     void *value; /* NULL: the master is the value */
-    const float *grad, *grad_scale;
+    const float *grad;
     int64_t elements;
+    unsigned first_block;
+    float decay;
+    tp_dtype value_dtype;
+    bool aligned;
+};
+
+constexpr int OPTIMIZER_ITEMS = 192, OPTIMIZER_THREADS = 256, OPTIMIZER_ROUNDS = 4;
+
+/* Everything is in the kernel's arguments, so a graph may replay it. */
+struct OptimizerList {
+    OptimizerMath math;
+    const float *grad_scale;
+    int items;
+    unsigned blocks;
     bool adamw;
+    OptimizerItem item[OPTIMIZER_ITEMS];
 };
 
 /* One element; returns the new weight. */
-static __device__ __forceinline__ float adamw_step(const OptimizerMath &math, float w, float grad, float &m, float &v)
+static __device__ __forceinline__ float adamw_step(const OptimizerMath &math, float decay, float w, float grad, float &m,
+                                                   float &v)
 {
     float root, direction;
 
@@ -31,46 +48,78 @@ static __device__ __forceinline__ float adamw_step(const OptimizerMath &math, fl
     direction = vf_div(vf_mul(m, math.first_correction), vf_add(root, math.epsilon));
     if (m == 0) /* an element that never had a gradient stays, also with eps 0 */
         direction = 0;
-    return vf_fnma(vf_fma(w, math.decay, direction), math.lr, w);
+    return vf_fnma(vf_fma(w, decay, direction), math.lr, w);
 }
 
-static __device__ __forceinline__ float sgd_step(const OptimizerMath &math, float w, float grad, float &m)
+static __device__ __forceinline__ float sgd_step(const OptimizerMath &math, float decay, float w, float grad, float &m)
 {
     m = vf_fma(m, math.momentum, grad);
-    return vf_fnma(vf_fma(w, math.decay, m), math.lr, w);
+    return vf_fnma(vf_fma(w, decay, m), math.lr, w);
 }
 
+/* What one thread does for one block's share of a parameter. */
 template <bool Aligned, typename T>
-__global__ void __launch_bounds__(256) optimizer_step(OptimizerView view, OptimizerMath math)
+static __device__ __forceinline__ void step_share(const OptimizerList &list, const OptimizerItem &item, float scale)
 {
     constexpr int N = thread_width<Aligned, T>;
-    float scale = *view.grad_scale;
+    int64_t first = static_cast<int64_t>(blockIdx.x - item.first_block) * OPTIMIZER_ROUNDS * OPTIMIZER_THREADS;
 
-    if (scale == 0 || !isfinite(scale))
-        return;
-    for (int64_t group = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; group * N < view.elements;
-         group += static_cast<int64_t>(gridDim.x) * blockDim.x) {
-        int64_t at = group * N, n = view.elements - at;
+    for (int round = 0; round < OPTIMIZER_ROUNDS; round++) {
+        int64_t at = (first + round * OPTIMIZER_THREADS + threadIdx.x) * N, n = item.elements - at;
         float w[N], grad[N], m[N] = {}, v[N] = {};
 
-        load<Aligned>(w, view.master + at, n);
-        load<Aligned>(grad, view.grad + at, n);
-        if (view.m)
-            load<Aligned>(m, view.m + at, n);
-        if (view.adamw)
-            load<Aligned>(v, view.v + at, n);
+        if (n <= 0)
+            return;
+        load<Aligned>(w, item.master + at, n);
+        load<Aligned>(grad, item.grad + at, n);
+        if (item.m)
+            load<Aligned>(m, item.m + at, n);
+        if (list.adamw)
+            load<Aligned>(v, item.v + at, n);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             grad[i] = vf_mul(grad[i], scale);
-            w[i] = view.adamw ? adamw_step(math, w[i], grad[i], m[i], v[i]) : sgd_step(math, w[i], grad[i], m[i]);
+            w[i] = list.adamw ? adamw_step(list.math, item.decay, w[i], grad[i], m[i], v[i])
+                              : sgd_step(list.math, item.decay, w[i], grad[i], m[i]);
         }
-        if (view.m)
-            store<Aligned>(view.m + at, m, n);
-        if (view.adamw)
-            store<Aligned>(view.v + at, v, n);
-        store<Aligned>(view.master + at, w, n);
-        if (view.value)
-            store<Aligned>(static_cast<T *>(view.value) + at, w, n);
+        if (item.m)
+            store<Aligned>(item.m + at, m, n);
+        if (list.adamw)
+            store<Aligned>(item.v + at, v, n);
+        store<Aligned>(item.master + at, w, n);
+        if (item.value)
+            store<Aligned>(static_cast<T *>(item.value) + at, w, n);
+    }
+}
+
+template <typename T>
+static __device__ __forceinline__ void step_item(const OptimizerList &list, const OptimizerItem &item, float scale)
+{
+    if (item.aligned)
+        step_share<true, T>(list, item, scale);
+    else
+        step_share<false, T>(list, item, scale);
+}
+
+__global__ void __launch_bounds__(OPTIMIZER_THREADS) optimizer_step(const __grid_constant__ OptimizerList list)
+{
+    float scale = *list.grad_scale;
+    int low = 0, high = list.items;
+
+    if (scale == 0 || !isfinite(scale))
+        return;
+    while (high - low > 1) { /* first_block of low <= this block < first_block of high */
+        int middle = (low + high) / 2;
+
+        if (list.item[middle].first_block <= blockIdx.x)
+            low = middle;
+        else
+            high = middle;
+    }
+    switch (list.item[low].value_dtype) {
+    case TP_DTYPE_BF16: step_item<__nv_bfloat16>(list, list.item[low], scale); return;
+    case TP_DTYPE_F16: step_item<__half>(list, list.item[low], scale); return;
+    default: step_item<float>(list, list.item[low], scale);
     }
 }
 
@@ -79,40 +128,72 @@ static float correction_of(float beta, int64_t step)
     return static_cast<float>(1 / (1 - std::pow(static_cast<double>(beta), static_cast<double>(step))));
 }
 
+static OptimizerMath math_of(const tpi_optimizer_args &args)
+{
+    OptimizerMath math = {args.lr, args.beta1, args.beta2, args.epsilon, args.momentum, 0, 0};
+
+    if (args.kind == TPI_OPTIMIZER_ADAMW) {
+        math.first_correction = correction_of(args.beta1, args.step);
+        math.second_correction = correction_of(args.beta2, args.step);
+    }
+    return math;
+}
+
+/* Whether one launch can do both. */
+static bool fits_with(const tpi_optimizer_args &a, const tpi_optimizer_args &b)
+{
+    return a.kind == b.kind && a.grad_scale == b.grad_scale && a.lr == b.lr && a.beta1 == b.beta1 &&
+           a.beta2 == b.beta2 && a.epsilon == b.epsilon && a.momentum == b.momentum && a.step == b.step;
+}
+
+static void add_item(OptimizerList *list, const tpi_optimizer_args &args)
+{
+    OptimizerItem *item = &list->item[list->items++];
+    int64_t share = OPTIMIZER_ROUNDS * OPTIMIZER_THREADS;
+
+    item->master = args.master ? args.master : static_cast<float *>(args.value);
+    item->value = args.value == item->master ? nullptr : args.value;
+    item->value_dtype = item->value ? args.value_dtype : TP_DTYPE_F32;
+    item->m = args.m;
+    item->v = args.v;
+    item->grad = args.grad;
+    item->elements = args.elements;
+    item->decay = args.decay;
+    item->first_block = list->blocks;
+    item->aligned = is_aligned(item->master, 1, 0) && is_aligned(item->value, 1, 0) && is_aligned(item->m, 1, 0) &&
+                    is_aligned(item->v, 1, 0) && is_aligned(item->grad, 1, 0);
+    if (item->aligned)
+        share *= static_cast<int64_t>(16 / tp_dtype_size(item->value_dtype));
+    list->blocks += static_cast<unsigned>(divided_up(args.elements, share));
+}
+
 } // namespace tpi
+
+/* A launch takes as many of the list as fit in its arguments and differ in nothing but their memory and decay. */
+tp_status tpi_cuda_optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args, int count)
+{
+    for (int i = 0; i < count;) {
+        tpi::OptimizerList list = {};
+        const tpi_optimizer_args &first = args[i];
+
+        list.math = tpi::math_of(first);
+        list.adamw = first.kind == TPI_OPTIMIZER_ADAMW;
+        list.grad_scale = first.grad_scale;
+        for (; i < count && list.items < tpi::OPTIMIZER_ITEMS && tpi::fits_with(first, args[i]); i++)
+            if (args[i].elements > 0)
+                tpi::add_item(&list, args[i]);
+        if (list.items == 0)
+            continue;
+        tpi::optimizer_step<<<list.blocks, tpi::OPTIMIZER_THREADS, 0, tpi_cuda_handle(stream)>>>(list);
+
+        tp_status status = tpi_cuda_check(stream, cudaGetLastError(), "optimizer");
+        if (status != TP_OK)
+            return status;
+    }
+    return TP_OK;
+}
 
 tp_status tpi_cuda_optimizer(tpi_stream *stream, const tpi_optimizer_args *args)
 {
-    tpi::OptimizerView view = {};
-    tpi::OptimizerMath math = {args->lr, args->beta1, args->beta2, args->epsilon, args->decay, args->momentum, 0, 0};
-    cudaStream_t handle = tpi_cuda_handle(stream);
-    bool aligned;
-
-    if (args->elements <= 0)
-        return TP_OK;
-    view.master = args->master ? args->master : static_cast<float *>(args->value);
-    view.value = args->value == view.master ? nullptr : args->value;
-    view.m = args->m;
-    view.v = args->v;
-    view.grad = args->grad;
-    view.grad_scale = args->grad_scale;
-    view.elements = args->elements;
-    view.adamw = args->kind == TPI_OPTIMIZER_ADAMW;
-    if (view.adamw) {
-        math.first_correction = tpi::correction_of(args->beta1, args->step);
-        math.second_correction = tpi::correction_of(args->beta2, args->step);
-    }
-    aligned = tpi::is_aligned(view.master, 1, 0) && tpi::is_aligned(view.value, 1, 0) &&
-              tpi::is_aligned(view.m, 1, 0) && tpi::is_aligned(view.v, 1, 0) && tpi::is_aligned(view.grad, 1, 0);
-    tpi::with_dtype(view.value ? args->value_dtype : TP_DTYPE_F32, [&](auto zero) {
-        using T = decltype(zero);
-
-        tpi::with_flag(aligned, [&](auto flag) {
-            constexpr bool ALIGNED = decltype(flag)::value;
-            unsigned grid = tpi::grid_of(args->elements, 256 * tpi::thread_width<ALIGNED, T>);
-
-            tpi::optimizer_step<ALIGNED, T><<<grid, 256, 0, handle>>>(view, math);
-        });
-    });
-    return tpi_cuda_check(stream, cudaGetLastError(), "optimizer");
+    return tpi_cuda_optimizer_list(stream, args, 1);
 }

@@ -6,43 +6,73 @@
 namespace tpi
 {
 
-/* A rectangle of x: one segment of the order, or a stretch that no segment has. Its rows' sums are at rows_at of the
- * workspace. */
+/* A stretch of a matrix along its order's dimension: one segment, or what no segment has. Its rows' sums are at rows_at of
+ * the workspace, and the next piece's follow. */
 struct SquarePiece {
-    int64_t row, col, rows, cols, rows_at;
-    int block; /* TPI_MAX_BLOCKS: counted by others; only whether it is finite matters */
+    unsigned begin, length, rows_at;
+    unsigned short item;
+    unsigned short block; /* TPI_MAX_BLOCKS: counted by others; only whether it is finite matters */
 };
 
-constexpr int MAX_PIECES = 2 * TPI_MAX_SEGMENTS + 1, SQUARE_THREADS = 256, ROW_LANES = 16;
-
-struct SquareView {
+/* One matrix. */
+struct SquareItem {
     const float *x;
-    int64_t stride;
-    float *sums, *result;
-    int blocks, pieces;
-    SquarePiece piece[MAX_PIECES];
+    int64_t stride, across; /* across: columns where rows are dealt out, rows where columns are */
+    float *result;
+    int dim, blocks, first_piece, pieces;
 };
 
-/* Sixteen threads a row; blockIdx.y is the piece. */
-__global__ void __launch_bounds__(SQUARE_THREADS) square_rows(const __grid_constant__ SquareView view)
-{
-    const SquarePiece &piece = view.piece[blockIdx.y];
-    constexpr int ROWS = SQUARE_THREADS / ROW_LANES;
-    bool counted = piece.block < TPI_MAX_BLOCKS;
+constexpr int PIECES_OF_ITEM = 2 * TPI_MAX_SEGMENTS + 1, SQUARE_PIECES = 1024, SQUARE_ITEMS = 128;
+constexpr int SQUARE_THREADS = 256, ROW_LANES = 16, ROWS_OF_BLOCK = SQUARE_THREADS / ROW_LANES;
+constexpr int64_t MOST_ROWS = INT64_C(1) << 31; /* of a launch */
 
-    for (int64_t first = static_cast<int64_t>(blockIdx.x) * ROWS; first < piece.rows;
-         first += static_cast<int64_t>(gridDim.x) * ROWS) {
-        int64_t row = first + threadIdx.x / ROW_LANES;
-        int64_t cols = row < piece.rows ? piece.cols : 0; /* all lanes stay for the sum */
-        const float *x = view.x + (piece.row + row) * view.stride + piece.col;
+/* Everything is in the kernels' arguments, so a graph may replay them. */
+struct SquareList {
+    float *sums;
+    unsigned rows; /* of all pieces */
+    int pieces, items;
+    SquarePiece piece[SQUARE_PIECES];
+    SquareItem item[SQUARE_ITEMS];
+};
+
+static __host__ __device__ __forceinline__ int64_t rows_of(const SquareItem &item, const SquarePiece &piece)
+{
+    return item.dim == 0 ? piece.length : item.across;
+}
+
+/* Sixteen threads a row, of whichever piece. */
+__global__ void __launch_bounds__(SQUARE_THREADS) square_rows(const __grid_constant__ SquareList list)
+{
+    unsigned lane = threadIdx.x % ROW_LANES;
+
+    for (int64_t first = static_cast<int64_t>(blockIdx.x) * ROWS_OF_BLOCK; first < list.rows;
+         first += static_cast<int64_t>(gridDim.x) * ROWS_OF_BLOCK) {
+        int64_t place = first + threadIdx.x / ROW_LANES;
+        int low = 0, high = list.pieces;
+
+        while (high - low > 1) { /* the last piece that begins at or before the row: those before it are full or empty */
+            int middle = (low + high) / 2;
+
+            if (list.piece[middle].rows_at <= place)
+                low = middle;
+            else
+                high = middle;
+        }
+        const SquarePiece &piece = list.piece[low];
+        const SquareItem &item = list.item[piece.item];
+        bool by_rows = item.dim == 0, counted = piece.block < TPI_MAX_BLOCKS;
+        int64_t row = place - piece.rows_at, cols = by_rows ? item.across : piece.length;
+        const float *x = item.x + (by_rows ? (piece.begin + row) * item.stride : row * item.stride + piece.begin);
         float sum = 0;
 
+        if (place >= list.rows)
+            cols = 0; /* all lanes stay for the sum */
 #pragma unroll 8
-        for (int64_t col = threadIdx.x % ROW_LANES; col < cols; col += ROW_LANES)
+        for (int64_t col = lane; col < cols; col += ROW_LANES)
             sum = vf_fma(x[col], counted ? x[col] : 0.0f, sum);
         sum = lanes_sum<ROW_LANES>(sum);
-        if (threadIdx.x % ROW_LANES == 0 && row < piece.rows)
-            view.sums[piece.rows_at + row] = sum;
+        if (lane == 0 && place < list.rows)
+            list.sums[place] = sum;
     }
 }
 
@@ -63,16 +93,17 @@ static __device__ __forceinline__ double add_rows(double total, const float *sum
     return total;
 }
 
-/* One block: a warp for each virtual rank, and one for the rest. */
-__global__ void __launch_bounds__(32 * (TPI_MAX_BLOCKS + 1)) square_total(const __grid_constant__ SquareView view)
+/* A block an item: a warp for each virtual rank, and one for the rest. */
+__global__ void __launch_bounds__(32 * (TPI_MAX_BLOCKS + 1)) square_total(const __grid_constant__ SquareList list)
 {
     __shared__ float sums[TPI_MAX_BLOCKS + 1];
+    const SquareItem &item = list.item[blockIdx.x];
     int block = static_cast<int>(threadIdx.x / 32);
     double total = 0;
 
-    for (int i = 0; i < view.pieces; i++)
-        if (view.piece[i].block == block)
-            total = add_rows(total, view.sums + view.piece[i].rows_at, view.piece[i].rows);
+    for (int i = item.first_piece; i < item.first_piece + item.pieces; i++)
+        if (list.piece[i].block == block)
+            total = add_rows(total, list.sums + list.piece[i].rows_at, rows_of(item, list.piece[i]));
     if (threadIdx.x % 32 == 0)
         sums[block] = static_cast<float>(total);
     __syncthreads();
@@ -87,9 +118,9 @@ __global__ void __launch_bounds__(32 * (TPI_MAX_BLOCKS + 1)) square_total(const 
     for (int distance = 1; distance < TPI_MAX_BLOCKS; distance *= 2)
 #pragma unroll
         for (int i = 0; i + distance < TPI_MAX_BLOCKS; i += 2 * distance)
-            if (i + distance < view.blocks)
+            if (i + distance < item.blocks)
                 node[i] = vf_add(node[i], node[i + distance]);
-    view.result[0] = sums[TPI_MAX_BLOCKS] == 0 ? node[0] : NAN;
+    item.result[0] = sums[TPI_MAX_BLOCKS] == 0 ? node[0] : NAN;
 }
 
 /* The first stretch at or after `from` that no segment has; false if there is none below `end`. */
@@ -110,54 +141,86 @@ static bool next_rest(const tpi_inner &order, int64_t from, int64_t end, int64_t
     return true;
 }
 
-/* Adds a stretch along `dim`; returns where the next one's row sums begin. */
-static int64_t add_piece(SquareView *view, const tpi_square_sum_args *args, int64_t begin, int64_t length, int block)
+/* Adds a stretch along the item's dimension. */
+static void add_piece(SquareList *list, int64_t begin, int64_t length, int block)
 {
-    SquarePiece *piece = &view->piece[view->pieces];
-    int64_t rows_at = view->pieces > 0 ? piece[-1].rows_at + piece[-1].rows : 0;
+    SquareItem *item = &list->item[list->items - 1];
+    SquarePiece *piece = &list->piece[list->pieces++];
 
-    *piece = {0, 0, args->rows, args->cols, rows_at, block};
-    if (args->dim == 0) {
-        piece->row = begin;
-        piece->rows = length;
-    } else {
-        piece->col = begin;
-        piece->cols = length;
-    }
-    view->pieces++;
-    return rows_at + piece->rows;
+    *piece = {static_cast<unsigned>(begin), static_cast<unsigned>(length), list->rows,
+              static_cast<unsigned short>(list->items - 1), static_cast<unsigned short>(block)};
+    list->rows += static_cast<unsigned>(rows_of(*item, *piece));
+    item->pieces++;
+}
+
+static void add_item(SquareList *list, const tpi_square_sum_args &args)
+{
+    int64_t end = args.dim == 0 ? args.rows : args.cols, begin = 0, length = 0;
+    tpi_inner order = {};
+
+    order.blocks = order.segments = 1;
+    order.segment[0].length = end;
+    if (args.order)
+        order = *args.order;
+    list->item[list->items++] = {args.x,   args.stride,  args.dim == 0 ? args.cols : args.rows, args.result,
+                                 args.dim, order.blocks, list->pieces,                          0};
+    for (int s = 0; s < order.segments; s++)
+        add_piece(list, order.segment[s].begin, order.segment[s].length, order.segment[s].block);
+    for (; next_rest(order, begin, end, &begin, &length); begin += length)
+        add_piece(list, begin, length, TPI_MAX_BLOCKS);
+}
+
+/* Most rows that the item can add to a list. */
+static int64_t most_rows(const tpi_square_sum_args &args)
+{
+    return args.dim == 0 ? args.rows : args.rows * PIECES_OF_ITEM;
+}
+
+static bool has_room(const SquareList &list, const tpi_square_sum_args &args)
+{
+    return list.items < SQUARE_ITEMS && list.pieces + PIECES_OF_ITEM <= SQUARE_PIECES &&
+           list.rows + most_rows(args) <= MOST_ROWS;
+}
+
+static tp_status issue(tpi_stream *stream, SquareList *list)
+{
+    void *memory;
+    tp_status status = tpi_cuda_workspace(stream, static_cast<size_t>(list->rows) * sizeof(float), &memory);
+
+    if (status != TP_OK)
+        return status;
+    list->sums = static_cast<float *>(memory);
+    if (list->rows > 0)
+        square_rows<<<grid_of(list->rows, ROWS_OF_BLOCK), SQUARE_THREADS, 0, tpi_cuda_handle(stream)>>>(*list);
+    square_total<<<static_cast<unsigned>(list->items), 32 * (TPI_MAX_BLOCKS + 1), 0, tpi_cuda_handle(stream)>>>(*list);
+    return tpi_cuda_check(stream, cudaGetLastError(), "square_sum");
 }
 
 } // namespace tpi
 
+/* Each two launches take as many matrices as fit in their arguments. */
+tp_status tpi_cuda_square_sum_list(tpi_stream *stream, const tpi_square_sum_args *args, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (tpi::most_rows(args[i]) > tpi::MOST_ROWS || (args[i].dim == 1 && args[i].cols >= tpi::MOST_ROWS))
+            return tpi_cuda_refuse(stream, TP_ERR_UNSUPPORTED,
+                                   "CUDA: square_sum of [%lld, %lld]: at most %lld sums of rows are kept",
+                                   static_cast<long long>(args[i].rows), static_cast<long long>(args[i].cols),
+                                   static_cast<long long>(tpi::MOST_ROWS));
+    for (int i = 0; i < count;) {
+        tpi::SquareList list = {};
+
+        for (; i < count && tpi::has_room(list, args[i]); i++)
+            tpi::add_item(&list, args[i]);
+
+        tp_status status = tpi::issue(stream, &list);
+        if (status != TP_OK)
+            return status;
+    }
+    return TP_OK;
+}
+
 tp_status tpi_cuda_square_sum(tpi_stream *stream, const tpi_square_sum_args *args)
 {
-    int64_t end = args->dim == 0 ? args->rows : args->cols, begin = 0, length = 0, sums = 0, most = 1;
-    tpi::SquareView view = {args->x, args->stride, nullptr, args->result, 1, 0, {}};
-    tpi_inner order = {};
-    void *memory;
-    tp_status status;
-
-    order.blocks = order.segments = 1;
-    order.segment[0].length = end;
-    if (args->order)
-        order = *args->order;
-    view.blocks = order.blocks;
-    for (int s = 0; s < order.segments; s++)
-        sums = tpi::add_piece(&view, args, order.segment[s].begin, order.segment[s].length, order.segment[s].block);
-    for (; tpi::next_rest(order, begin, end, &begin, &length); begin += length)
-        sums = tpi::add_piece(&view, args, begin, length, TPI_MAX_BLOCKS);
-    status = tpi_cuda_workspace(stream, static_cast<size_t>(sums) * sizeof(float), &memory);
-    if (status != TP_OK)
-        return status;
-    view.sums = static_cast<float *>(memory);
-    for (int i = 0; i < view.pieces; i++)
-        most = view.piece[i].rows > most ? view.piece[i].rows : most;
-    if (view.pieces > 0) {
-        dim3 grid(tpi::grid_of(most, tpi::SQUARE_THREADS / tpi::ROW_LANES), static_cast<unsigned>(view.pieces));
-
-        tpi::square_rows<<<grid, tpi::SQUARE_THREADS, 0, tpi_cuda_handle(stream)>>>(view);
-    }
-    tpi::square_total<<<1, 32 * (TPI_MAX_BLOCKS + 1), 0, tpi_cuda_handle(stream)>>>(view);
-    return tpi_cuda_check(stream, cudaGetLastError(), "square_sum");
+    return tpi_cuda_square_sum_list(stream, args, 1);
 }

@@ -12,7 +12,10 @@ void tpi_norm_orders(tp_ctx *ctx, tp_param *const *params, int count, tpi_norm_o
         tpi_param_norm_order(ctx, params[i], &orders[i].dim, &orders[i].inner);
 }
 
-static tp_status square_sum(tp_ctx *ctx, const tp_param *param, const tpi_norm_order *order, float *result)
+/* Sums that are issued together. */
+#define SUMS 128
+
+static tpi_square_sum_args square_sum(const tp_param *param, const tpi_norm_order *order, float *result)
 {
     tpi_square_sum_args args = {.rows = param->grad.shape[0],
                                 .cols = param->grad.shape[1],
@@ -26,7 +29,7 @@ static tp_status square_sum(tp_ctx *ctx, const tp_param *param, const tpi_norm_o
         args.cols = args.stride = param->grad.shape[0];
         args.dim = 1;
     }
-    return tpi_square_sum(ctx->compute, &args);
+    return args;
 }
 
 tp_status tpi_norm_squares(tp_ctx *ctx, tp_param *const *params, int count, const tpi_norm_order *orders, float *squares)
@@ -38,9 +41,16 @@ tp_status tpi_norm_squares(tp_ctx *ctx, tp_param *const *params, int count, cons
                                                   .out = squares,
                                                   .out_dtype = TP_DTYPE_F32,
                                                   .out_stride = count}));
-    for (int i = 0; i < count; i++)
+    tpi_square_sum_args sums[SUMS];
+    int waiting = 0;
+    for (int i = 0; i < count; i++) {
         if (params[i]->grad.data != NULL)
-            TPI_TRY(square_sum(ctx, params[i], &orders[i], &squares[i]));
+            sums[waiting++] = square_sum(params[i], &orders[i], &squares[i]);
+        if (waiting == SUMS || i == count - 1) {
+            TPI_TRY(tpi_square_sum_list(ctx->compute, sums, waiting));
+            waiting = 0;
+        }
+    }
     tp_tensor all = tp_tensor_1d(squares, TP_DTYPE_F32, count);
     return tp_all_reduce(ctx, tp_ctx_group(ctx, TP_AXIS_TP), all, all, NULL);
 }

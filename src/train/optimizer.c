@@ -297,30 +297,51 @@ static tp_status issue_verdict(tp_ctx *ctx, tp_optimizer *optimizer)
     return TP_OK;
 }
 
-static tp_status update(tp_optimizer *optimizer, const optimizer_state *state, float lr)
+static tpi_optimizer_args update_of(const tp_optimizer *optimizer, const optimizer_state *state, float lr)
 {
-    tp_param *param = state->param;
-    if (param->flags & TP_PARAM_FROZEN)
-        return TP_OK;
+    const tp_param *param = state->param;
     const tp_optimizer_desc *desc = &optimizer->desc;
-    tpi_optimizer_args args = {.kind = desc->kind == TP_OPTIMIZER_ADAMW ? TPI_OPTIMIZER_ADAMW : TPI_OPTIMIZER_SGD,
-                               .elements = state->elements,
-                               .master = state->master,
-                               .value = param->value.data,
-                               .value_dtype = param->value.dtype,
-                               .grad = param->grad.data,
-                               .m = state->m,
-                               .v = state->v,
-                               .grad_scale = optimizer->scale,
-                               .lr = lr,
-                               .beta1 = desc->beta1,
-                               .beta2 = desc->beta2,
-                               .epsilon = desc->epsilon,
-                               .decay = param->flags & TP_PARAM_DECAY ? desc->decay : 0.0f,
-                               .momentum = desc->momentum,
-                               .step = optimizer->steps + 1};
-    TPI_TRY(tpi_optimizer(optimizer->ctx->compute, &args));
-    return tpi_param_repack(optimizer->ctx, param);
+    return (tpi_optimizer_args){.kind = desc->kind == TP_OPTIMIZER_ADAMW ? TPI_OPTIMIZER_ADAMW : TPI_OPTIMIZER_SGD,
+                                .elements = state->elements,
+                                .master = state->master,
+                                .value = param->value.data,
+                                .value_dtype = param->value.dtype,
+                                .grad = param->grad.data,
+                                .m = state->m,
+                                .v = state->v,
+                                .grad_scale = optimizer->scale,
+                                .lr = lr,
+                                .beta1 = desc->beta1,
+                                .beta2 = desc->beta2,
+                                .epsilon = desc->epsilon,
+                                .decay = param->flags & TP_PARAM_DECAY ? desc->decay : 0.0f,
+                                .momentum = desc->momentum,
+                                .step = optimizer->steps + 1};
+}
+
+/* Updates that are issued together, where the backend gains by it; else a parameter is repacked while it is in the cache. */
+#define UPDATES 128
+
+static tp_status update_all(tp_optimizer *optimizer, float lr)
+{
+    tp_ctx *ctx = optimizer->ctx;
+    tpi_optimizer_args updates[UPDATES];
+    tp_param *params[UPDATES];
+    int waiting = 0, most = ctx->backend->optimizer_list != NULL ? UPDATES : 1;
+    for (int i = 0; i < optimizer->count; i++) {
+        const optimizer_state *state = &optimizer->state[i];
+        if (!(state->param->flags & TP_PARAM_FROZEN)) {
+            params[waiting] = state->param;
+            updates[waiting++] = update_of(optimizer, state, lr);
+        }
+        if (waiting < most && i < optimizer->count - 1)
+            continue;
+        TPI_TRY(tpi_optimizer_list(ctx->compute, updates, waiting));
+        for (int j = 0; j < waiting; j++)
+            TPI_TRY(tpi_param_repack(ctx, params[j]));
+        waiting = 0;
+    }
+    return TP_OK;
 }
 
 tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_step_report *report)
@@ -330,8 +351,7 @@ tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_s
     TPI_TRY(settle(optimizer));
     TPI_TRY(tpi_norm_squares(ctx, optimizer->params, optimizer->count, optimizer->orders, optimizer->squares));
     TPI_TRY(issue_verdict(ctx, optimizer));
-    for (int i = 0; i < optimizer->count; i++)
-        TPI_TRY(update(optimizer, &optimizer->state[i], lr));
+    TPI_TRY(update_all(optimizer, lr));
     if (report == NULL)
         return TP_OK;
     TPI_TRY(settle(optimizer));

@@ -70,3 +70,86 @@ Test(cuda_optimizer, all)
             }
     tpt_sides_close(&sides);
 }
+
+/* Parameters of all sizes, dtypes and alignments, each a part of one array: more than one launch can take. */
+enum { LIST = 450, MOST = 41 };
+
+static void fill_list(tpi_optimizer_args *list, const optimizer_memory *memory, int side, int step)
+{
+    for (int i = 0; i < LIST; i++) {
+        int64_t first = i * MOST + i % 3;
+        tp_dtype dtype = tpt_floats[i % 3];
+        bool master = i % 4 != 0;
+
+        list[i] = (tpi_optimizer_args){.kind = i < LIST - 50 ? TPI_OPTIMIZER_ADAMW : TPI_OPTIMIZER_SGD,
+                                       .elements = i * 7 % (MOST - 2),
+                                       .master = master ? (float *)(void *)memory->master.at[side] + first : NULL,
+                                       .value = memory->value.at[side] + (size_t)first * sizeof(float),
+                                       .value_dtype = master ? dtype : TP_DTYPE_F32,
+                                       .grad = (float *)(void *)memory->grad.at[side] + first,
+                                       .m = (float *)(void *)memory->m.at[side] + first,
+                                       .v = (float *)(void *)memory->v.at[side] + first,
+                                       .grad_scale = (float *)(void *)memory->scale.at[side],
+                                       .lr = i < 20 ? 0.02f : 0.01f,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .epsilon = 1e-8f,
+                                       .decay = i % 5 == 0 ? 0.1f : 0,
+                                       .momentum = 0.9f,
+                                       .step = step};
+    }
+}
+
+Test(cuda_optimizer, a_list_has_the_bits_of_single_parameters)
+{
+    enum { COUNT = LIST * MOST };
+    static tpi_optimizer_args list[LIST];
+    tpt_sides sides;
+    optimizer_memory memory;
+    float scale = 0.37f, *zeros = tpt_array(TP_DTYPE_F32, COUNT);
+
+    tpt_sides_open(&sides);
+    memory.master = tpt_pair_normal(&sides, TP_DTYPE_F32, COUNT, 1, 0.1);
+    memory.value = tpt_pair_normal(&sides, TP_DTYPE_F32, COUNT, 2, 0.1);
+    memory.m = tpt_pair_array(&sides, zeros, TP_DTYPE_F32, COUNT);
+    memory.v = tpt_pair_array(&sides, zeros, TP_DTYPE_F32, COUNT);
+    memory.scale = tpt_pair_of(&sides, &scale, sizeof scale);
+    free(zeros);
+    for (int step = 1; step <= 2; step++) {
+        memory.grad = tpt_pair_normal(&sides, TP_DTYPE_F32, COUNT, (uint64_t)step + 10, 2);
+        fill_list(list, &memory, TPT_CPU, step);
+        for (int i = 0; i < LIST; i++)
+            TPT_ISSUE(&sides, TPT_CPU, tpi_optimizer, &list[i]);
+        fill_list(list, &memory, TPT_GPU, step);
+        cr_assert_eq(tpi_optimizer_list(sides.ctx[TPT_GPU]->compute, list, LIST), TP_OK, "%s", tp_last_message());
+        memset(list, 0, sizeof list); /* it was copied */
+    }
+    tpt_pair_same(&sides, "master", &memory.master, TP_DTYPE_F32);
+    tpt_pair_same(&sides, "value", &memory.value, TP_DTYPE_F32);
+    tpt_pair_same(&sides, "m", &memory.m, TP_DTYPE_F32);
+    tpt_pair_same(&sides, "v", &memory.v, TP_DTYPE_F32);
+    tpt_sides_close(&sides);
+}
+
+Test(cuda_optimizer, a_list_with_a_wrong_member_changes_nothing)
+{
+    tpt_sides sides;
+    float one = 1;
+
+    tpt_sides_open(&sides);
+    for (int side = 0; side < TPT_SIDES; side++) {
+        tpt_pair weight = tpt_pair_normal(&sides, TP_DTYPE_F32, 5, 1, 1), scale = tpt_pair_of(&sides, &one, sizeof one);
+        tpi_optimizer_args list[2] = {{.kind = TPI_OPTIMIZER_SGD,
+                                       .elements = 5,
+                                       .value = weight.at[side],
+                                       .value_dtype = TP_DTYPE_F32,
+                                       .grad = (float *)(void *)weight.at[side],
+                                       .grad_scale = (float *)(void *)scale.at[side],
+                                       .lr = 1}};
+        list[1] = list[0];
+        list[1].elements = -1;
+        cr_assert_eq(tpi_optimizer_list(sides.ctx[side]->compute, list, 2), TP_ERR_SHAPE);
+        tpt_pair_same(&sides, "weight", &weight, TP_DTYPE_F32);
+    }
+    tpt_sides_close(&sides);
+}

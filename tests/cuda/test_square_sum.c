@@ -59,3 +59,36 @@ Test(cuda_square_sum, all)
         }
     tpt_sides_close(&sides);
 }
+
+/* Matrices of many shapes and orders, more than one launch can take: the sums of each by itself. */
+Test(cuda_square_sum, a_list_has_the_bits_of_single_matrices)
+{
+    enum { LIST = 300, MOST = 400 };
+    static tpi_square_sum_args list[LIST];
+    static tpi_inner orders[LIST];
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    tpt_pair x = tpt_pair_normal(&sides, TP_DTYPE_F32, LIST + MOST, 9, 3), result = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, LIST);
+    for (int side = 0; side < TPT_SIDES; side++) {
+        for (int i = 0; i < LIST; i++) {
+            int64_t rows = i * 5 % 19, cols = i % 7 == 0 ? 0 : 1 + i * 3 % 18;
+
+            orders[i] = order_of(i % 2 == 0 ? rows : cols, 1 + i % 8, i % 3 == 0);
+            list[i] = (tpi_square_sum_args){.rows = rows,
+                                            .cols = cols,
+                                            .x = (float *)(void *)x.at[side] + i,
+                                            .stride = cols + 1,
+                                            .dim = i % 2,
+                                            .order = i % 11 == 0 ? NULL : &orders[i],
+                                            .result = (float *)(void *)result.at[side] + i};
+            if (side == TPT_CPU)
+                TPT_ISSUE(&sides, side, tpi_square_sum, &list[i]);
+        }
+        if (side == TPT_GPU)
+            cr_assert_eq(tpi_square_sum_list(sides.ctx[side]->compute, list, LIST), TP_OK, "%s", tp_last_message());
+        cr_assert_eq(tp_ctx_synchronize(sides.ctx[side]), TP_OK); /* the CPU may still read the orders */
+    }
+    tpt_pair_same(&sides, "result", &result, TP_DTYPE_F32);
+    tpt_sides_close(&sides);
+}
