@@ -35,6 +35,7 @@ int bench_command_collective(bench_call *call);
 int bench_command_layer(bench_call *call);
 int bench_command_model(bench_call *call);
 int bench_command_sweep(bench_call *call);
+int bench_command_roofline(bench_call *call);
 int bench_command_plan(bench_call *call);
 int bench_command_calibrate(bench_call *call);
 int bench_command_auto(bench_call *call);

@@ -82,7 +82,7 @@ static void rows_memory(bench_call *call, double seconds)
         bench_progress("info: memory, %s", bench_stream_name((bench_stream)stream));
         int counts[2] = {1, call->machine.cores};
         for (int i = 0; i < (counts[1] > 1 ? 2 : 1); i++) {
-            double rate = bench_stream_measure((bench_stream)stream, counts[i], seconds);
+            double rate = bench_stream_measure((bench_stream)stream, counts[i], BENCH_STREAM_MEMORY, seconds);
             char what[64];
             snprintf(what, sizeof what, "memory %s, %s", bench_stream_name((bench_stream)stream), i == 0 ? "1 core" : "all cores");
             row_number(&call->table, what, rate > 0 ? rate / 1e9 : NAN, "GB/s", "bytes read and written, 64 MiB arrays");

@@ -49,6 +49,11 @@ const bench_command bench_command_table[] = {
      "they don't scale, and they are not plotted. \"same\" compares every step's loss and all weights, gathered, with those of degree 1.\n",
      "  tp_bench sweep\n  tp_bench sweep --text book.txt --steps 100 --ranks 1,2 --scaling strong\n"
      "  tp_bench sweep --model gpt2 --layers 2 --batch 2 --sequence 256 --steps 5 --dtype f32,bf16 --plot scaling.svg\n"},
+    {"roofline", BENCH_ROOFLINE, bench_command_roofline, "every op and phase of a training step as a share of its own limit",
+     "Trains a model for some steps and times each op where it runs. An op's limit is its FLOPs at the measured peak, or its bytes (each operand once) at\n"
+     "the measured bandwidth of the cache level that they fit in, whichever takes longer. Below the ops of a phase stand their sum, what collectives took,\n"
+     "and the phase; below all phases the step against the sum of limits, and against FLOPs over peak plus the optimizer's bytes at memory's bandwidth.\n",
+     "  tp_bench roofline --model gpt2 --layers 2 --batch 4 --sequence 256\n  tp_bench roofline --model gpt2 --dtype bf16 --ranks 2 --plot roofline.svg\n"},
     {"plan", BENCH_PLAN, bench_command_plan, "plans of overlapped collectives and GEMMs: proven, priced and drawn without running",
      "Makes each plan, counts what it moves, and simulates it: compute inline, lanes as queues, links with latency and bandwidth. sent is a rank's bytes;\n"
      "workspace is a rank's bytes of gathered rows and partial sums; hidden = (gemm + comm - time) / min(gemm, comm). Costs are --gemm-ms, --bytes\n"

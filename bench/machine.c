@@ -87,11 +87,11 @@ void bench_machine_line(const bench_machine *machine, tp_isa isa, char *text, si
 
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
-#define STREAM_FLOATS ((size_t)16 << 20) /* 64 MiB an array: more than a core's share of any cache */
-#define PIECE_FLOATS ((size_t)1 << 20)   /* 4 MiB a sample: short chunks */
+#define SAMPLE_FLOATS ((size_t)1 << 20) /* 4 MiB a sample: short chunks */
 
 typedef struct stream_run {
     bench_stream stream;
+    size_t floats; /* an array */
     double seconds;
     double rate[BENCH_SAMPLES]; /* by thread; 0: no memory */
 } stream_run;
@@ -103,10 +103,10 @@ const char *bench_stream_name(bench_stream stream)
 }
 
 /* Sixteen sums, so that the additions don't wait for each other. */
-static float read_piece(const float *in)
+static float read_piece(const float *in, size_t floats)
 {
     float sum[16] = {0};
-    for (size_t i = 0; i < PIECE_FLOATS; i += 16)
+    for (size_t i = 0; i < floats; i += 16)
         for (size_t lane = 0; lane < 16; lane++)
             sum[lane] += in[i + lane];
     float all = 0;
@@ -115,40 +115,51 @@ static float read_piece(const float *in)
     return all;
 }
 
-static void add_piece(float *out, const float *in)
+static void add_piece(float *out, const float *in, size_t floats)
 {
-    for (size_t i = 0; i < PIECE_FLOATS; i++)
+    for (size_t i = 0; i < floats; i++)
         out[i] += in[i];
+}
+
+/* One sample: from `at` on, or small arrays several times over. */
+static float stream_sample(const stream_run *run, float *out, const float *in, size_t at)
+{
+    size_t piece = run->floats < SAMPLE_FLOATS ? run->floats : SAMPLE_FLOATS;
+    float kept = 0;
+    for (size_t done = 0; done < SAMPLE_FLOATS; done += piece) {
+        if (run->stream == BENCH_STREAM_READ)
+            kept += read_piece(in + at, piece);
+        else if (run->stream == BENCH_STREAM_COPY)
+            memcpy(out + at, in + at, piece * sizeof *out);
+        else
+            add_piece(out + at, in + at, piece);
+    }
+    return kept;
 }
 
 static double stream_bytes(bench_stream stream)
 {
     static const double passes[BENCH_STREAM_COUNT] = {1, 2, 3};
-    return passes[stream] * (double)PIECE_FLOATS * sizeof(float);
+    return passes[stream] * (double)SAMPLE_FLOATS * sizeof(float);
 }
 
 static void stream_thread(void *arg, int index)
 {
     stream_run *run = arg;
-    float *in = malloc(STREAM_FLOATS * sizeof *in), *out = malloc(STREAM_FLOATS * sizeof *out);
+    float *in = malloc(run->floats * sizeof *in), *out = malloc(run->floats * sizeof *out);
     bench_samples samples = {0};
     if (in != NULL && out != NULL) {
-        for (size_t i = 0; i < STREAM_FLOATS; i++)
+        for (size_t i = 0; i < run->floats; i++)
             in[i] = out[i] = (float)(i % 7);
         size_t at = 0;
         volatile float kept = 0;
         for (double begin = bench_now(); samples.count < BENCH_SAMPLES && bench_now() - begin < run->seconds;) {
             long before = bench_thread_switches();
             double start = bench_now();
-            if (run->stream == BENCH_STREAM_READ)
-                kept = kept + read_piece(in + at);
-            else if (run->stream == BENCH_STREAM_COPY)
-                memcpy(out + at, in + at, PIECE_FLOATS * sizeof *out);
-            else
-                add_piece(out + at, in + at);
+            kept = kept + stream_sample(run, out, in, at);
             double seconds = bench_now() - start;
             bench_sample_add(&samples, seconds, bench_thread_switches() == before);
-            at = (at + PIECE_FLOATS) % STREAM_FLOATS;
+            at = run->floats > SAMPLE_FLOATS ? (at + SAMPLE_FLOATS) % run->floats : 0;
         }
         run->rate[index] = stream_bytes(run->stream) / bench_sample_figure(&samples).seconds;
     }
@@ -156,9 +167,9 @@ static void stream_thread(void *arg, int index)
     free(out);
 }
 
-double bench_stream_measure(bench_stream stream, int threads, double seconds)
+double bench_stream_measure(bench_stream stream, int threads, size_t bytes, double seconds)
 {
-    stream_run run = {.stream = stream, .seconds = seconds};
+    stream_run run = {.stream = stream, .floats = bytes / sizeof(float), .seconds = seconds};
     if (threads > BENCH_SAMPLES || !bench_together(threads, true, stream_thread, &run))
         return 0;
     double sum = 0;

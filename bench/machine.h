@@ -41,9 +41,11 @@ double bench_peak_together(const bench_peak *peak, int threads, double seconds);
 /* Clock in cycles a second, by a chain of additions that take one cycle each; 0 where that isn't known (not x86-64). */
 double bench_clock_measure(double seconds);
 
-/* Bytes a second with `threads` threads at once over memory larger than the caches. 0 if memory runs out. */
+/* Bytes a second with `threads` threads at once, each over two arrays of so many bytes (a power of two, at least 4 KiB); BENCH_STREAM_MEMORY is larger
+ * than a core's share of any cache. 0 if memory runs out. */
+#define BENCH_STREAM_MEMORY ((size_t)64 << 20)
 typedef enum bench_stream { BENCH_STREAM_READ = 0, BENCH_STREAM_COPY, BENCH_STREAM_ADD, BENCH_STREAM_COUNT } bench_stream;
 const char *bench_stream_name(bench_stream stream);
-double bench_stream_measure(bench_stream stream, int threads, double seconds);
+double bench_stream_measure(bench_stream stream, int threads, size_t bytes, double seconds);
 
 #endif

@@ -10,11 +10,21 @@
 #include <time.h>
 #include <unistd.h>
 
-double bench_now(void)
+static double clock_seconds(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+double bench_now(void)
+{
+    return clock_seconds(CLOCK_MONOTONIC);
+}
+
+double bench_thread_seconds(void)
+{
+    return clock_seconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static long switches(int who)

@@ -23,6 +23,9 @@ typedef struct bench_figure {
 /* Seconds of a clock that only goes forward. */
 double bench_now(void);
 
+/* Seconds that the calling thread was running. */
+double bench_thread_seconds(void);
+
 /* Involuntary context switches so far: of this thread, and of the whole process. */
 long bench_thread_switches(void);
 long bench_process_switches(void);

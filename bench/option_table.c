@@ -38,13 +38,13 @@ static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 #define RANKED (BENCH_COLLECTIVE | BENCH_LAYERS | BENCH_MODELS)
 #define SHAPED (BENCH_LAYERS | BENCH_MODELS)
 #define OVERLAPPED (BENCH_LINEAR | BENCH_MLP | BENCH_ATTENTION)
-#define ON_DEVICE (BENCH_INFO | BENCH_GEMM | RANKED)
+#define ON_DEVICE ((BENCH_INFO | BENCH_GEMM | RANKED) & ~BENCH_ROOFLINE)
 #define TIMED (BENCH_ALL & ~(BENCH_PLAN | BENCH_CALIBRATE))
 
 const bench_option bench_option_table[] = {
     {"ranks", 't', BENCH_OPTION_INTEGERS, AT(ranks), RANKED | BENCH_PLAN | BENCH_CALIBRATE | BENCH_AUTO, 1, 64, NULL, "1,2,4,8",
      "tensor-parallel degrees (thread ranks)"},
-    {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), BENCH_LAYERS | BENCH_MODEL | BENCH_GEMM | BENCH_AUTO, 1, 256, NULL, "N",
+    {"threads", 0, BENCH_OPTION_INTEGER, AT(threads), BENCH_LAYERS | BENCH_MODEL | BENCH_ROOFLINE | BENCH_GEMM | BENCH_AUTO, 1, 256, NULL, "N",
      "compute threads a rank (gemm: a caller); default: cores / ranks, at least 1 (gemm: 1)"},
     {"threads", 0, BENCH_OPTION_INTEGERS, AT(thread_counts), BENCH_SWEEP, 1, 256, NULL, "1,2",
      "compute threads a rank; several: each degree with each of them (weak scaling: the first); default 1"},
@@ -52,7 +52,7 @@ const bench_option bench_option_table[] = {
      "instruction set; forcing one that the machine lacks is refused"},
     {"device", 0, BENCH_OPTION_CHOICE, AT(device), ON_DEVICE, 0, 0, bench_device_names, "NAME",
      "cpu or cuda: ranks are threads of this process"},
-    {"devices", 0, BENCH_OPTION_INTEGER, AT(devices), RANKED, 1, 64, NULL, "N", "GPUs that ranks are dealt out over, from --device-index on; default 1"},
+    {"devices", 0, BENCH_OPTION_INTEGER, AT(devices), RANKED & ~BENCH_ROOFLINE, 1, 64, NULL, "N", "GPUs that ranks are dealt out over, from --device-index on; default 1"},
     {"device-index", 0, BENCH_OPTION_INTEGER, AT(device_index), ON_DEVICE, 0, 1023, NULL, "N", "which GPU, the first of several; default 0"},
     {"plugin", 0, BENCH_OPTION_TEXT, AT(plugin), ON_DEVICE, 0, 0, NULL, "FILE",
      "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, whose time is not shown"},
@@ -89,7 +89,7 @@ const bench_option bench_option_table[] = {
     {"text", 0, BENCH_OPTION_TEXTS, AT(text), BENCH_MODELS, 0, 0, NULL, "FILE",
      "training text or .bin tokens, repeatable; default: /usr/share/common-licenses as one stream"},
 
-    {"steps", 0, BENCH_OPTION_INTEGER, AT(steps), BENCH_MODELS, 2, 4096, NULL, "N", "optimizer steps, warm-up included; default 20 (model: 10)"},
+    {"steps", 0, BENCH_OPTION_INTEGER, AT(steps), BENCH_MODELS, 2, 4096, NULL, "N", "optimizer steps, warm-up included; default 20 (model, roofline: 10)"},
     {"weak-steps", 0, BENCH_OPTION_INTEGER, AT(weak_steps), BENCH_SWEEP, 2, 4096, NULL, "N",
      "steps of a weak-scaling row, whose batch is --batch times ranks; default 5"},
     {"lr", 0, BENCH_OPTION_REAL, AT(learning_rate), BENCH_MODELS, 0, 100, NULL, "X", "learning rate of AdamW; default 0.001"},
@@ -121,14 +121,14 @@ const bench_option bench_option_table[] = {
     {"place", 0, BENCH_OPTION_CHOICES, AT(places), BENCH_COLLECTIVE, 0, 0, bench_place_names, "out,in", "out of place, in place; default both"},
     {"iterations", 'n', BENCH_OPTION_INTEGER, AT(iterations), BENCH_COLLECTIVE, 1, 1e6, NULL, "N",
      "calls a sample; default: as many as take 0.2 ms"},
-    {"overlap", 0, BENCH_OPTION_CHOICES, AT(overlaps), SHAPED & ~BENCH_NORM, 0, 0, bench_overlap_names, "NAME,...",
+    {"overlap", 0, BENCH_OPTION_CHOICES, AT(overlaps), SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE), 0, 0, bench_overlap_names, "NAME,...",
      "none bulk ring pipeline pull direct auto: of collectives with GEMMs; linear, mlp, attention: how much of the communication it hides"},
-    {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), SHAPED & ~BENCH_NORM, 0, 16, NULL, "4,8",
+    {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE), 0, 16, NULL, "4,8",
      "of --overlap: pieces that a rank's tokens are cut into; 0: the algorithm's default"},
     {"tokens", 0, BENCH_OPTION_INTEGERS, AT(token_counts), BENCH_AUTO, 1, 1e6, NULL, "40,200", "tokens of a pass; default 40,200,520"},
-    {"link", 0, BENCH_OPTION_TEXT, AT(link), RANKED | BENCH_AUTO, 0, 0, NULL, "LAT,BW",
+    {"link", 0, BENCH_OPTION_TEXT, AT(link), (RANKED & ~BENCH_ROOFLINE) | BENCH_AUTO, 0, 0, NULL, "LAT,BW",
      "put a modelled link between ranks: 5us,2GB/s, or seconds and bytes/s; gemm with --overlap: as long as the GEMMs; rows are labelled"},
-    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), (SHAPED & ~BENCH_NORM) | BENCH_AUTO, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
+    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), (SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE)) | BENCH_AUTO, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), OVERLAPPED, 0, 0, NULL, NULL,
      "with --overlap auto: of each combination the candidates, their predicted times and why one was taken; on standard error if the table is not printed"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_AUTO, 0, 0, NULL, NULL, "every fixed choice's time, on standard error"},
@@ -165,7 +165,7 @@ const bench_option bench_option_table[] = {
     {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), TIMED & ~BENCH_MODELS, 1, 4096, NULL, "N", "most samples of one figure"},
     {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), TIMED & ~BENCH_INFO, 0, 1000, NULL, "N", "calls or steps before the timing"},
     {"seconds", 0, BENCH_OPTION_REAL, AT(seconds), TIMED & ~BENCH_MODELS, 0.001, 3600, NULL, "X", "time budget of one figure"},
-    {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), TIMED & ~(BENCH_INFO | BENCH_AUTO), 0, 0, NULL, NULL, "leave out the correctness pass"},
+    {"no-check", 0, BENCH_OPTION_FLAG, AT(no_check), TIMED & ~(BENCH_INFO | BENCH_AUTO | BENCH_ROOFLINE), 0, 0, NULL, NULL, "leave out the correctness pass"},
 
     {"json", 0, BENCH_OPTION_OUTPUT, AT(json), BENCH_ALL, 0, 0, NULL, "[FILE]", "write JSON to FILE, or to standard output instead of the table"},
     {"csv", 0, BENCH_OPTION_OUTPUT, AT(csv), BENCH_ALL, 0, 0, NULL, "[FILE]", "write CSV, in the same manner"},

@@ -135,7 +135,7 @@ void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
             continue;
         char name[256];
         group_name(table, row, name, sizeof name);
-        fprintf(file, "%s'-' using 1:2 with linespoints linewidth 2 pointtype 7 title ", separator);
+        fprintf(file, "%s'-' using 1:2 with %s pointtype 7 title ", separator, plot->points ? "points" : "linespoints linewidth 2");
         write_quoted(name, file);
         separator = ", ";
     }

@@ -76,20 +76,35 @@ static tp_status run_phase(bench_stepper *s, bench_phase phase)
     return TP_ERR_ARGUMENT;
 }
 
-tp_status bench_stepper_step(bench_stepper *s)
+tp_status bench_stepper_begin(bench_stepper *s)
 {
-    TPI_TRY(read_sequences(s));
-    for (int phase = 0; phase < BENCH_PHASES; phase++) {
-        double start = bench_now();
-        TPI_TRY(run_phase(s, (bench_phase)phase));
-        TPI_TRY(tp_ctx_synchronize(s->ctx));
-        s->phase[phase] = bench_now() - start;
-    }
+    return read_sequences(s);
+}
+
+tp_status bench_stepper_phase(bench_stepper *s, bench_phase phase)
+{
+    double start = bench_now();
+    TPI_TRY(run_phase(s, phase));
+    TPI_TRY(tp_ctx_synchronize(s->ctx));
+    s->phase[phase] = bench_now() - start;
+    return TP_OK;
+}
+
+tp_status bench_stepper_end(bench_stepper *s)
+{
     s->pass.step++;
     double sum, tokens;
     TPI_TRY(tp_model_loss(s->ctx, s->model, &sum, &tokens));
     s->loss = sum / tokens;
     return TP_OK;
+}
+
+tp_status bench_stepper_step(bench_stepper *s)
+{
+    TPI_TRY(bench_stepper_begin(s));
+    for (int phase = 0; phase < BENCH_PHASES; phase++)
+        TPI_TRY(bench_stepper_phase(s, (bench_phase)phase));
+    return bench_stepper_end(s);
 }
 
 /* ---- dry runs -------------------------------------------------------------------------------------------------------- */

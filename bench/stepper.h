@@ -25,6 +25,10 @@ typedef struct bench_stepper {
 
 tp_status bench_stepper_open(bench_stepper *stepper, tp_ctx *ctx, const bench_training *training, tp_dtype dtype);
 tp_status bench_stepper_step(bench_stepper *stepper);
+/* The same in pieces: its tokens, each phase in order, its loss. */
+tp_status bench_stepper_begin(bench_stepper *stepper);
+tp_status bench_stepper_phase(bench_stepper *stepper, bench_phase phase);
+tp_status bench_stepper_end(bench_stepper *stepper);
 void bench_stepper_close(bench_stepper *stepper);
 
 /* Memory and work that one rank of a layout would use in a step, by a dry run: nothing is computed or allocated. */

@@ -34,6 +34,7 @@ typedef struct bench_column {
 typedef struct bench_plot {
     int x, y, only;
     bool log_x, log_y;
+    bool points; /* without lines */
     int groups;
     int group[BENCH_GROUPS];
 } bench_plot;

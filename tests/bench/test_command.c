@@ -14,7 +14,7 @@
 Test(command, help)
 {
     expect("--help", 0, "usage: tp_bench COMMAND", "sweep");
-    static const char *const commands[] = {"info", "gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep", "plan", "calibrate", "auto"};
+    static const char *const commands[] = {"info", "gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep", "roofline", "plan", "calibrate", "auto"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char arguments[64], usage[64];
         snprintf(arguments, sizeof arguments, "%s --help", commands[i]);
@@ -53,6 +53,8 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("info --json --csv", 2, "--json", "--csv");
     expect("gemm --plot picture.jpg", 2, "picture.jpg", ".svg or .png");
     expect("sweep --layers 13 --model gpt2", 2, "--layers 13", "12 layers");
+    expect("roofline --steps 5 --warmup 5", 2, "--warmup 5", "--steps 5");
+    expect("roofline --overlap ring", 2, "--overlap", "roofline");
     remove("bench_short.tmp");
 }
 
@@ -72,6 +74,14 @@ Test(command, gemm)
 {
     expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3", 0, "33x48x40", "geometric mean");
     expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3 --isa portable --order tree --dtype f16", 0, "portable", "8 chains, tree");
+}
+
+Test(command, roofline)
+{
+    expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 3 --warmup 1 --ranks 1,2 --threads 1", 0, "loss: gradient",
+           "peak and optimizer's bytes");
+    expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 2 --dtype bf16 --ranks 1 --threads 2 --family llama", 0, "rope",
+           "limits of one rank");
 }
 
 Test(command, collective)

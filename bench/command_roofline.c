@@ -1,0 +1,322 @@
+/* tp_bench roofline: every op of a training step, and every phase, as a share of its own limit. */
+#include "parallel.h"
+#include "probe.h"
+#include "stepper.h"
+
+#include "core/context.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    DTYPE, RANKS, THREADS, PHASE, OP, SHAPE, CALLS, TIME, LIMIT, SHARE, OF_STEP, BOUND, INTENSITY, RATE, BANDWIDTH, IS_OP, KEPT, COLUMNS
+};
+
+static const bench_column columns[COLUMNS] = {
+    {"dtype", "", 0, true},        {"ranks", "", 0, false},       {"threads", "each", 0, false}, {"phase", "", 0, true},
+    {"op", "", 0, true},           {"shape", "a rank", 0, true},  {"calls", "a step", 0, false}, {"time", "ms a step", 4, false},
+    {"limit", "ms a step", 4, false}, {"share", "of limit", -3, false}, {"of", "step", -3, false}, {"bound by", "", 0, true},
+    {"intensity", "FLOP/byte", 3, false}, {"rate", "GFLOP/s", 4, false}, {"bandwidth", "GB/s", 3, false}, {"op?", "", 0, true},
+    {"kept", "samples", 0, false},
+};
+
+static const char *const phase_names[BENCH_PHASES] = {"forward", "backward", "finish", "optimizer"};
+
+/* How fast one rank's cores can be at most, while the other ranks' work too. */
+typedef enum bandwidth_level { IN_L2 = 0, IN_L3, IN_MEMORY, LEVELS } bandwidth_level;
+static const char *const level_names[LEVELS] = {"L2 cache", "L3 cache", "memory"};
+
+typedef struct rank_limits {
+    double peak[TP_DTYPE_COUNT]; /* FLOP/s; f32 and the run's */
+    double bandwidth[LEVELS];    /* bytes/s */
+    double holds[LEVELS];        /* bytes of an op that the level holds beside what others need */
+} rank_limits;
+
+typedef struct roofline_run {
+    bench_call *call;
+    const bench_training *training;
+    tp_dtype dtype;
+    int ranks, threads;
+    rank_limits limits;
+    bench_probe *probe;
+    bench_team team;
+    bench_team_figure figure;
+    bench_samples phase[BENCH_PHASES], comm[BENCH_PHASES];
+    int64_t steps; /* recorded */
+} roofline_run;
+
+typedef struct walker {
+    roofline_run *run;
+    bench_stepper stepper;
+    bool root;
+    int64_t steps;
+} walker;
+
+/* Phases one by one, so that ops are entered under theirs. */
+static tp_status walk(void *arg)
+{
+    walker *w = arg;
+    roofline_run *run = w->run;
+    bench_probe *probe = run->probe;
+    bool recording = w->root && w->steps >= run->call->options.warmup;
+    if (w->root)
+        probe->recording = recording;
+    TPI_TRY(bench_stepper_begin(&w->stepper));
+    for (int phase = 0; phase < BENCH_PHASES; phase++) {
+        double before, after, compute;
+        long switches = bench_thread_switches();
+        if (w->root)
+            probe->phase = phase;
+        tp_ctx_times(w->stepper.ctx, &compute, &before);
+        TPI_TRY(bench_stepper_phase(&w->stepper, (bench_phase)phase));
+        tp_ctx_times(w->stepper.ctx, &compute, &after);
+        if (!recording)
+            continue;
+        bool clean = bench_thread_switches() == switches;
+        bench_sample_add(&run->phase[phase], w->stepper.phase[phase], clean);
+        bench_sample_add(&run->comm[phase], after - before, clean);
+    }
+    if (w->root)
+        probe->recording = false;
+    w->steps++;
+    run->steps += recording;
+    return bench_stepper_end(&w->stepper);
+}
+
+static tp_status rank_main(tp_ctx *ctx, void *arg)
+{
+    roofline_run *run = arg;
+    const bench_options *options = &run->call->options;
+    walker w = {.run = run, .root = tp_ctx_rank(ctx) == 0};
+    int timed = (int)(options->steps - options->warmup);
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = timed, .most = timed, .repeats = 1};
+    tp_status status = bench_stepper_open(&w.stepper, ctx, run->training, run->dtype);
+    if (w.root)
+        bench_probe_begin(run->probe, ctx);
+    if (status == TP_OK)
+        status = bench_team_measure(&run->team, ctx, &plan, walk, &w, &run->figure);
+    if (w.root)
+        bench_probe_end(run->probe);
+    bench_stepper_close(&w.stepper);
+    return status;
+}
+
+/* ---- limits ---------------------------------------------------------------------------------------------------------- */
+
+/* The arrays of the two streams are half of what the level holds. */
+static size_t stream_bytes(double holds)
+{
+    size_t bytes = 4096;
+    while ((double)bytes * 4 <= holds)
+        bytes *= 2;
+    return bytes;
+}
+
+static void measure_limits(roofline_run *run, bench_peaks *peaks)
+{
+    const bench_machine *machine = &run->call->machine;
+    int threads = run->ranks * run->threads, used = threads < machine->cores ? threads : machine->cores;
+    rank_limits *limits = &run->limits;
+    double share = (double)run->ranks;
+    limits->peak[TP_DTYPE_F32] = bench_peak_for(run->call, peaks, TP_DTYPE_F32, threads) / share;
+    limits->peak[run->dtype] = bench_peak_for(run->call, peaks, run->dtype, threads) / share;
+    limits->holds[IN_L2] = machine->cache[2] > 0 ? (double)machine->cache[2] / 2 * run->threads : 0;
+    limits->holds[IN_L3] = machine->cache[3] > 0 ? (double)machine->cache[3] / 2 / run->ranks : 0;
+    limits->holds[IN_MEMORY] = INFINITY;
+    for (int level = 0; level < LEVELS; level++) {
+        bench_progress("roofline: bandwidth of %s", level_names[level]);
+        size_t bytes = level == IN_MEMORY ? BENCH_STREAM_MEMORY : stream_bytes(limits->holds[level] / run->threads);
+        limits->bandwidth[level] = bench_stream_measure(BENCH_STREAM_ADD, used, bytes, 0.1) / share;
+    }
+}
+
+/* Seconds that one call needs at least, and by what. */
+static double limit_of(const rank_limits *limits, const bench_probed *op, const char **bound)
+{
+    int level = IN_L2;
+    while (level < IN_MEMORY && op->bytes > limits->holds[level])
+        level++;
+    tp_dtype dtype = op->matrix ? op->dtype : TP_DTYPE_F32;
+    double compute = op->flops / limits->peak[dtype], bytes = op->bytes / limits->bandwidth[level];
+    *bound = compute > bytes ? op->matrix ? "compute" : "f32 compute" : level_names[level];
+    return compute > bytes ? compute : bytes;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+
+/* One line of the table; NaN: an empty cell. */
+typedef struct table_line {
+    const char *phase, *op, *bound;
+    char shape[48];
+    double calls, seconds, limit, flops, bytes; /* a step */
+    bool is_op;
+    int kept;
+} table_line;
+
+static void add_line(bench_call *call, const roofline_run *run, const table_line *line)
+{
+    bench_table *table = &call->table;
+    bench_row(table);
+    bench_word(table, "%s", tp_dtype_name(run->dtype));
+    bench_integer(table, run->ranks);
+    bench_integer(table, run->threads);
+    bench_word(table, "%s", line->phase);
+    bench_word(table, "%s", line->op);
+    bench_word(table, "%s", line->shape);
+    if (line->calls > 0)
+        bench_integer(table, llround(line->calls));
+    else
+        bench_empty(table);
+    bench_real(table, line->seconds * 1e3);
+    bench_real(table, line->limit > 0 ? line->limit * 1e3 : NAN);
+    bench_real(table, line->limit > 0 ? line->limit / line->seconds : NAN);
+    bench_real(table, line->seconds / run->figure.figure.seconds);
+    bench_word(table, "%s", line->bound);
+    bench_real(table, line->flops > 0 && line->bytes > 0 ? line->flops / line->bytes : NAN);
+    bench_real(table, line->flops > 0 ? line->flops / line->seconds / 1e9 : NAN);
+    bench_real(table, line->bytes > 0 ? line->bytes / line->seconds / 1e9 : NAN);
+    bench_truth(table, line->is_op);
+    bench_integer(table, line->kept);
+}
+
+static void write_shape(const int64_t size[3], char text[48])
+{
+    int used = snprintf(text, 48, "%lld", (long long)size[0]);
+    for (int i = 1; i < 3 && size[i] > 0 && used < 47; i++)
+        used += snprintf(text + used, (size_t)(48 - used), "x%lld", (long long)size[i]);
+}
+
+static table_line line_of(const roofline_run *run, const bench_probed *op)
+{
+    bench_figure figure = bench_sample_figure(op->samples);
+    table_line line = {.phase = phase_names[op->phase], .op = op->op, .is_op = true, .kept = figure.kept};
+    line.calls = (double)op->samples->count / (double)run->steps;
+    line.seconds = line.calls * figure.seconds;
+    line.limit = line.calls * limit_of(&run->limits, op, &line.bound);
+    line.flops = line.calls * op->flops;
+    line.bytes = line.calls * op->bytes;
+    write_shape(op->size, line.shape);
+    return line;
+}
+
+static void add_to(table_line *sum, const table_line *one)
+{
+    sum->seconds += one->seconds;
+    sum->limit += one->limit;
+    sum->flops += one->flops;
+    sum->bytes += one->bytes;
+}
+
+/* A phase: its ops, what it spends in communication, and all of it. The rest is issuing. */
+static void add_phase(bench_call *call, const roofline_run *run, int phase, table_line *step)
+{
+    bench_probe *probe = run->probe;
+    table_line ops = {.phase = phase_names[phase], .op = "all ops", .bound = ""};
+    for (int i = 0; i < probe->count; i++) {
+        if (probe->op[i].phase != phase)
+            continue;
+        table_line one = line_of(run, &probe->op[i]);
+        add_line(call, run, &one);
+        add_to(&ops, &one);
+    }
+    add_line(call, run, &ops);
+    bench_figure whole = bench_sample_figure(&run->phase[phase]), comm = bench_sample_figure(&run->comm[phase]);
+    if (run->ranks > 1) {
+        const table_line waiting = {.phase = phase_names[phase], .op = "collectives, waiting", .bound = "", .seconds = comm.seconds, .kept = comm.kept};
+        add_line(call, run, &waiting);
+    }
+    table_line all = ops;
+    all.op = "phase";
+    all.seconds = whole.seconds;
+    all.kept = whole.kept;
+    add_line(call, run, &all);
+    add_to(step, &ops);
+}
+
+/* Compute of the step's products over peak, and the optimizer's bytes at the bandwidth of memory: what no implementation can beat. */
+static double physical_limit(const roofline_run *run)
+{
+    const bench_training *training = run->training;
+    double tokens = (double)(training->trainer.batch * training->trainer.sequence);
+    double flops = tp_model_flops(&training->model, (int64_t)tokens, training->trainer.sequence) / run->ranks, bytes = 0;
+    for (int i = 0; i < run->probe->count; i++) {
+        const bench_probed *op = &run->probe->op[i];
+        if (strcmp(op->op, "optimizer") == 0)
+            bytes += op->bytes * (double)op->samples->count / (double)run->steps;
+    }
+    return flops / run->limits.peak[run->dtype] + bytes / run->limits.bandwidth[IN_MEMORY];
+}
+
+static void add_rows(bench_call *call, const roofline_run *run)
+{
+    table_line step = {.phase = "step", .op = "limits of all ops", .bound = ""};
+    for (int phase = 0; phase < BENCH_PHASES; phase++)
+        add_phase(call, run, phase, &step);
+    step.seconds = run->figure.figure.seconds;
+    step.kept = run->figure.figure.kept;
+    add_line(call, run, &step);
+    step.op = "peak and optimizer's bytes";
+    step.limit = physical_limit(run);
+    add_line(call, run, &step);
+    const rank_limits *limits = &run->limits;
+    bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s; %.3g GB/s in L2 (to %.3g MB an op), %.3g in L3 (to %.3g MB), %.3g in memory",
+               tp_dtype_name(run->dtype), run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype),
+               limits->bandwidth[IN_L2] / 1e9, limits->holds[IN_L2] / 1e6, limits->bandwidth[IN_L3] / 1e9, limits->holds[IN_L3] / 1e6,
+               limits->bandwidth[IN_MEMORY] / 1e9);
+    if (run->probe->lost > 0)
+        bench_note(&call->table, "%d calls of ops had no place in the table", run->probe->lost);
+}
+
+static int run_one(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, bench_peaks *peaks)
+{
+    roofline_run *run = calloc(1, sizeof *run);
+    bench_probe *probe = calloc(1, sizeof *probe);
+    int status = run != NULL && probe != NULL ? BENCH_OK : bench_fail(call, "out of memory");
+    if (status == BENCH_OK) {
+        *run = (roofline_run){.call = call, .training = training, .dtype = dtype, .ranks = ranks, .probe = probe};
+        run->threads = bench_threads_for(call, ranks);
+        measure_limits(run, peaks);
+        bench_progress("roofline: %s, %d ranks", tp_dtype_name(dtype), ranks);
+        bench_team_begin(call, &run->team, ranks);
+        tp_run_options options = bench_run_options(call, ranks, run->threads);
+        if (tp_run_ranks(&options, rank_main, run) == TP_OK)
+            add_rows(call, run);
+        else
+            status = bench_fail(call, "%d ranks: %.300s", ranks, tp_last_message());
+        bench_probe_free(probe);
+    }
+    free(probe);
+    free(run);
+    return status;
+}
+
+int bench_command_roofline(bench_call *call)
+{
+    bench_options *options = &call->options;
+    bench_list_default(&options->ranks, 1, (const int64_t[]){call->machine.cores > 1 ? 2 : 1});
+    bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
+    options->steps = options->steps > 0 ? options->steps : 10;
+    if (options->warmup == 0)
+        options->warmup = options->steps > 2 ? 2 : options->steps - 1;
+    if (options->warmup >= options->steps)
+        return bench_refuse(call, "--warmup %lld leaves nothing of --steps %lld to be timed", (long long)options->warmup,
+                            (long long)options->steps);
+    bench_training training;
+    int status = bench_training_open(call, &training);
+    if (status != BENCH_OK)
+        return status;
+    bench_begin(call, columns, COLUMNS);
+    call->table.plot = (bench_plot){.x = INTENSITY, .y = RATE, .only = IS_OP, .log_x = true, .log_y = true, .points = true, .groups = 2, .group = {DTYPE, OP}};
+    bench_training_describe(&training, call->table.title, sizeof call->table.title);
+    bench_peaks peaks = {{0}};
+    for (int i = 0; i < options->dtypes.count; i++)
+        for (int r = 0; r < options->ranks.count && status == BENCH_OK; r++)
+            status = run_one(call, &training, (tp_dtype)options->dtypes.value[i], (int)options->ranks.value[r], &peaks);
+    bench_note(&call->table, "of rank 0; an op's limit is its FLOPs at the measured peak or its bytes, each operand once, at the measured bandwidth of the "
+                             "level that they fit in, whichever takes longer");
+    bench_note_disturbed(call, KEPT);
+    bench_training_close(&training);
+    return status;
+}
