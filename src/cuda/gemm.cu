@@ -87,6 +87,7 @@ static void add_segment(Gemm &gemm, int block, int64_t begin, int64_t length)
     gemm.segment[gemm.segments].length = length;
     gemm.segments++;
     gemm.block_steps[block] += static_cast<int>(divided_up(length, GEMM_STEP));
+    gemm.steps += static_cast<int>(divided_up(length, GEMM_STEP));
 }
 
 static Gemm describe(const tpi_gemm_args &args)
@@ -108,34 +109,51 @@ static Gemm describe(const tpi_gemm_args &args)
     return gemm;
 }
 
-/* Large tiles if they fill the device, else small ones; the bits are the same. */
-static GemmKernel choose(const tpi_cuda_device *device, const tpi_gemm_args &args)
+/* The size of tiles that is done first, if a tile's time is its elements' over its size's speed; the bits are the same. */
+static GemmKernel choose(const tpi_cuda_device *device, const Gemm &gemm)
 {
-    const bool a_inner = args.a.inner_stride == 1, b_inner = args.b.inner_stride == 1;
-    auto *const kernel = args.a.dtype == TP_DTYPE_BF16  ? gemm_kernel_bf16
-                         : args.a.dtype == TP_DTYPE_F16 ? gemm_kernel_f16
-                                                        : gemm_kernel_f32;
-    const GemmKernel large = kernel(a_inner, b_inner, false);
-    const bool fills = divided_up(args.rows, large.rows) * divided_up(args.cols, large.cols) >= device->multiprocessors;
+    static const float speed[GEMM_SIZES] = {1.0f, 0.75f, 0.45f}; /* small tiles read more for each product */
+    const tpi_gemm_args &args = gemm.args;
+    auto *const kernel_of = args.a.dtype == TP_DTYPE_BF16  ? gemm_kernel_bf16
+                            : args.a.dtype == TP_DTYPE_F16 ? gemm_kernel_f16
+                                                           : gemm_kernel_f32;
+    GemmKernel best = {};
+    float least = 0;
 
-    return fills && large.shared_bytes <= device->shared_bytes ? large : kernel(a_inner, b_inner, true);
+    for (int size = 0; size < GEMM_SIZES; size++) {
+        const GemmKernel kernel =
+            kernel_of(args.a.inner_stride == 1, args.b.inner_stride == 1, static_cast<GemmSize>(size));
+        const int64_t tiles = divided_up(args.rows, kernel.rows) * divided_up(args.cols, kernel.cols);
+        const float time = static_cast<float>(divided_up(tiles, device->multiprocessors) * kernel.rows * kernel.cols) / speed[size];
+
+        if ((kernel.vectors && !(gemm.a_vector && gemm.b_vector)) || kernel.shared_bytes > device->shared_bytes ||
+            (kernel.kept == GEMM_NO_TREE && gemm.blocks > 1))
+            continue;
+        if (best.function == nullptr || time < least) {
+            best = kernel;
+            least = time;
+        }
+    }
+    return best;
 }
 
 static tp_status multiply(tpi_stream *stream, const tpi_gemm_args &args)
 {
     const tpi_cuda_device *device = tpi_cuda_device_of(stream);
-    const GemmKernel kernel = choose(device, args);
     Gemm gemm = describe(args);
+    const GemmKernel kernel = choose(device, gemm);
+    size_t shared_bytes = kernel.shared_bytes;
 
     gemm.row_tiles = divided_up(args.rows, kernel.rows);
     gemm.col_tiles = divided_up(args.cols, kernel.cols);
     const int64_t tiles = gemm.row_tiles * gemm.col_tiles,
                   resident = static_cast<int64_t>(device->multiprocessors) * kernel.resident;
     const unsigned grid = static_cast<unsigned>(tiles < resident ? tiles : resident);
-    if (gemm.blocks > 1) {
+    if (gemm.blocks > 1 && kernel.resident == 1 && shared_bytes + kernel.tree_bytes() <= device->shared_bytes) {
+        shared_bytes += kernel.tree_bytes();
+    } else if (gemm.blocks > 1) {
         void *waiting;
-        tp_status status = tpi_cuda_workspace(
-            stream, sizeof(float) * grid * GEMM_LEVELS * static_cast<size_t>(kernel.rows * kernel.cols), &waiting);
+        tp_status status = tpi_cuda_workspace(stream, grid * kernel.tree_bytes(), &waiting);
 
         if (status != TP_OK)
             return status;
@@ -144,11 +162,11 @@ static tp_status multiply(tpi_stream *stream, const tpi_gemm_args &args)
     tp_status status = tpi_cuda_check(stream,
                                       cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel.function),
                                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                           static_cast<int>(kernel.shared_bytes)),
+                                                           static_cast<int>(shared_bytes)),
                                       "shared memory of gemm");
     if (status != TP_OK)
         return status;
-    kernel.function<<<grid, kernel.threads, kernel.shared_bytes, tpi_cuda_handle(stream)>>>(gemm);
+    kernel.function<<<grid, kernel.threads, shared_bytes, tpi_cuda_handle(stream)>>>(gemm);
     return tpi_cuda_check(stream, cudaGetLastError(), "gemm");
 }
 

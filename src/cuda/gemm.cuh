@@ -20,6 +20,7 @@ namespace tpi {
 constexpr int GEMM_STEP = 32;   /* inner indices a step */
 constexpr int GEMM_STAGES = 4;  /* steps in shared memory at a time */
 constexpr int GEMM_LEVELS = 3;  /* of the tree over TP_VIRTUAL_RANKS blocks */
+constexpr int GEMM_NO_TREE = 4; /* more than levels */
 constexpr int GEMM_BAND = 8;    /* rows of tiles that are walked together: their operands stay in L2 */
 
 /* What kernels get. */
@@ -28,14 +29,14 @@ struct Gemm {
     Dropout dropout;
     bool a_vector, b_vector; /* operands can be read 16 bytes at a time */
     bool pairs;              /* so can pairs of C */
-    int blocks;
+    int blocks, steps;
     int block_steps[TPI_MAX_BLOCKS];
     int segments; /* none of them empty */
     struct {
         int64_t begin, length;
     } segment[TPI_MAX_SEGMENTS];
     int64_t row_tiles, col_tiles;
-    float *waiting; /* [grid][GEMM_LEVELS][tile]: sums on their way up the tree */
+    float *waiting; /* [grid][levels][tile]: sums on their way up the tree; NULL: in shared memory, or one block */
 };
 
 /* One kernel and how to launch it. */
@@ -43,14 +44,23 @@ struct GemmKernel {
     void (*function)(Gemm);
     int rows, cols; /* of a tile */
     int threads;
-    size_t shared_bytes;
-    int resident; /* blocks a multiprocessor */
+    size_t shared_bytes; /* without a tree's */
+    int resident;        /* blocks a multiprocessor */
+    int kept;            /* levels of the tree in registers, or GEMM_NO_TREE */
+    bool vectors;        /* only for operands that can be read 16 bytes at a time */
+
+    size_t tree_bytes() const
+    {
+        return kept < GEMM_LEVELS ? sizeof(float) * static_cast<size_t>(rows) * static_cast<size_t>(cols) * static_cast<size_t>(GEMM_LEVELS - kept) : 0;
+    }
 };
 
-/* [0]: large tiles, [1]: small ones. a_inner, b_inner: the inner stride is 1. */
-GemmKernel gemm_kernel_bf16(bool a_inner, bool b_inner, bool small);
-GemmKernel gemm_kernel_f16(bool a_inner, bool b_inner, bool small);
-GemmKernel gemm_kernel_f32(bool a_inner, bool b_inner, bool small);
+enum GemmSize { GEMM_WIDE, GEMM_LARGE, GEMM_SMALL, GEMM_SIZES };
+
+/* a_inner, b_inner: the inner stride is 1. */
+GemmKernel gemm_kernel_bf16(bool a_inner, bool b_inner, GemmSize size);
+GemmKernel gemm_kernel_f16(bool a_inner, bool b_inner, GemmSize size);
+GemmKernel gemm_kernel_f32(bool a_inner, bool b_inner, GemmSize size);
 
 #ifdef __CUDACC__
 
@@ -72,31 +82,53 @@ static __device__ __forceinline__ GemmTile gemm_tile(const Gemm &gemm, int64_t i
 
 /* ---- the walk over the inner dimension ---- */
 
-/* The steps of all segments, for whoever loads: it runs ahead of the products. */
-struct GemmWalk {
-    int segment;
-    int step; /* within the segment */
-};
+/* Brings both operands of one tile of C, step after step, ahead of the products. A loader is one thread's part of one operand: enter() goes to an
+ * inner index, load() brings a step, of which some indices exist, and moves on. */
+template <typename Element, int Stages, class ALoader, class BLoader> struct GemmFeed {
+    static constexpr int A = ALoader::Elements, Stage = A + BLoader::Elements;
 
-struct GemmStep {
-    int64_t begin;
-    int count; /* indices that exist; 0: none */
-};
+    const Gemm &gemm;
+    ALoader a;
+    BLoader b;
+    Element *const stages;
+    int stage, segment;
+    int64_t left; /* indices of the segment that are still to be loaded */
 
-static __device__ __forceinline__ GemmStep gemm_next_step(const Gemm &gemm, GemmWalk &walk)
-{
-    if (walk.segment >= gemm.segments)
-        return {0, 0};
-    int64_t at = static_cast<int64_t>(walk.step) * GEMM_STEP, left = gemm.segment[walk.segment].length - at;
-    GemmStep step = {gemm.segment[walk.segment].begin + at, left < GEMM_STEP ? static_cast<int>(left) : GEMM_STEP};
-
-    walk.step++;
-    if (left <= GEMM_STEP) {
-        walk.segment++;
-        walk.step = 0;
+    __device__ __forceinline__ GemmFeed(const Gemm &gemm_, int64_t first_row, int64_t first_col, Element *stages_)
+        : gemm(gemm_), a(gemm_.args.a, first_row, gemm_.args.rows, gemm_.a_vector),
+          b(gemm_.args.b, first_col, gemm_.args.cols, gemm_.b_vector), stages(stages_), stage(0)
+    {
+        enter(0);
     }
-    return step;
-}
+
+    __device__ __forceinline__ void load()
+    {
+        Element *to = stages + stage * Stage;
+
+        if (left > 0) {
+            const int indices = left < GEMM_STEP ? static_cast<int>(left) : GEMM_STEP;
+
+            a.load(to, indices);
+            b.load(to + A, indices);
+            left -= GEMM_STEP;
+            if (left <= 0)
+                enter(segment + 1);
+        }
+        copies_commit(); /* also an empty group: waits count groups */
+        stage = stage + 1 == Stages ? 0 : stage + 1;
+    }
+
+  private:
+    __device__ __forceinline__ void enter(int index)
+    {
+        segment = index;
+        left = index < gemm.segments ? gemm.segment[index].length : 0;
+        if (left > 0) {
+            a.enter(gemm.args.a, gemm.segment[index].begin);
+            b.enter(gemm.args.b, gemm.segment[index].begin);
+        }
+    }
+};
 
 /* ---- the tree of blocks ---- */
 
@@ -107,31 +139,51 @@ static __device__ __forceinline__ void gemm_hold_loads(int i)
         asm volatile("" ::: "memory");
 }
 
-/* Puts a finished chain into the tree: it adds what waits to its left. Each thread keeps its own sums in its own memory. */
-template <int Threads, int N> __device__ __forceinline__ void gemm_fold(const Gemm &gemm, int block, float (&sum)[N])
-{
-    float *const own = gemm.waiting + static_cast<int64_t>(blockIdx.x) * (GEMM_LEVELS * N * Threads) + threadIdx.x;
-    bool last = block == gemm.blocks - 1;
-    int level = 0;
+/* Finished chains on their way up. Each thread keeps its own sums: of the lowest levels, which change most often, in registers, of the others in
+ * shared memory where there is room, else in global memory. */
+template <int Threads, int Kept, int N> struct GemmTree {
+    float kept[Kept > 0 ? Kept : 1][N];
+    float *own;
 
-    for (; level < GEMM_LEVELS && (last || block >> level & 1); level++) {
-        const float *wait = own + level * (N * Threads);
+    __device__ __forceinline__ GemmTree(const Gemm &gemm, void *shared)
+    {
+        constexpr int64_t block = static_cast<int64_t>(GEMM_LEVELS - Kept) * N * Threads;
 
-        if (!(block >> level & 1))
-            continue;
+        own = (gemm.waiting != nullptr ? gemm.waiting + blockIdx.x * block : static_cast<float *>(shared)) + threadIdx.x;
+    }
+
+    /* A finished chain adds what waits to its left, and waits itself, the sum of the last block excepted. */
+    __device__ __forceinline__ void fold(int block, bool last, float (&sum)[N])
+    {
+        bool rises = true;
+
 #pragma unroll
-        for (int i = 0; i < N; i++) {
-            gemm_hold_loads(i);
-            sum[i] = __fadd_rn(wait[i * Threads], sum[i]);
+        for (int level = 0; level < GEMM_LEVELS; level++) {
+            const bool waits = block >> level & 1;
+
+            if (rises && waits) {
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    gemm_hold_loads(i);
+                    sum[i] = __fadd_rn(at(level, i), sum[i]);
+                }
+            } else if (rises && !last) {
+#pragma unroll
+                for (int i = 0; i < N; i++) {
+                    at(level, i) = sum[i];
+                    sum[i] = 0.0f;
+                }
+                rises = false;
+            }
         }
     }
-    if (last)
-        return;
-    float *wait = own + level * (N * Threads);
-#pragma unroll
-    for (int i = 0; i < N; i++)
-        wait[i * Threads] = sum[i];
-}
+
+  private:
+    __device__ __forceinline__ float &at(int level, int i)
+    {
+        return level < Kept ? kept[level < Kept ? level : 0][i] : own[((level - Kept) * N + i) * Threads];
+    }
+};
 
 /* ---- the epilogue ---- */
 

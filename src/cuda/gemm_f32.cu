@@ -4,64 +4,85 @@
 namespace tpi {
 
 /* A thread has 4 x 4 elements of each Rows/64 x Cols/64 quarter (or whole) of the tile. */
-template <int Rows_, int Cols_> struct F32Shape {
+template <int Rows_, int Cols_, int Resident_, int Kept_> struct F32Shape {
     static constexpr int Rows = Rows_, Cols = Cols_, Threads = 256;
     static constexpr int RowParts = Rows / 64, ColParts = Cols / 64;
     static constexpr int Sums = 16 * RowParts * ColParts;
-    static constexpr int Resident = 1;
+    static constexpr int Resident = Resident_, Kept = Kept_;
 };
 
-typedef F32Shape<128, 128> F32Large;
-typedef F32Shape<64, 64> F32Small;
+typedef F32Shape<128, 128, 1, 1> F32Large;
+typedef F32Shape<64, 64, 2, 2> F32Small;
 
 constexpr int F32_STAGES = 2;
 
-/* Operands lie in lines of rows, one line an inner index; 4 floats are added to a line against bank conflicts. */
-template <class Shape> struct F32Stage {
-    static constexpr int B = GEMM_STEP * (Shape::Rows + 4), Floats = B + GEMM_STEP * (Shape::Cols + 4);
+/* This thread's part in bringing one operand's tiles: some floats of one line of memory, then the same Lines further down. In shared memory an inner
+ * index has a line of rows; 4 floats are added to it against bank conflicts. */
+template <class Shape, int Rows, bool Inner> struct F32Loader {
+    static constexpr int Line = Rows + 4, Elements = GEMM_STEP * Line;
+    static constexpr int Across = Inner ? GEMM_STEP : Rows, Down = Inner ? Rows : GEMM_STEP; /* as memory has it */
+    static constexpr int OneLines = Shape::Threads / Across, FourLines = Shape::Threads / (Across / 4);
+
+    const float *begin, *next; /* the first float of inner index 0; of the next step */
+    int64_t line_stride, step_stride;
+    int line, place, left; /* left: rows of the tile from this thread's first on */
+    bool vector; /* four floats at a time, along rows */
+
+    __device__ __forceinline__ F32Loader(const tpi_operand &operand, int64_t first, int64_t rows, bool vector_)
+    {
+        vector = !Inner && vector_;
+        line = threadIdx.x / (vector ? Across / 4 : Across);
+        place = vector ? threadIdx.x % (Across / 4) * 4 : threadIdx.x % Across;
+        line_stride = Inner ? operand.outer_stride : operand.inner_stride;
+        step_stride = GEMM_STEP * (Inner ? 1 : operand.inner_stride);
+        begin = static_cast<const float *>(operand.data) + place + line * line_stride + (Inner ? first * operand.outer_stride : first);
+        left = static_cast<int>(rows - first < Rows ? rows - first : Rows) - (Inner ? line : place);
+        next = begin;
+    }
+
+    __device__ __forceinline__ void enter(const tpi_operand &operand, int64_t inner)
+    {
+        next = begin + (Inner ? inner : inner * operand.inner_stride);
+    }
+
+    __device__ __forceinline__ void load(float *tile, int indices)
+    {
+        const float *from = next;
+
+        if (vector) {
+            const int exist = left < 0 ? 0 : left < 4 ? left : 4;
+
+#pragma unroll
+            for (int p = 0; p < Down / FourLines; p++, from += FourLines * line_stride)
+                copy_async_16(tile + (line + p * FourLines) * Line + place, from, line + p * FourLines < indices ? exist * 4 : 0);
+        } else {
+#pragma unroll 4
+            for (int p = 0; p < Down / OneLines; p++, from += OneLines * line_stride) {
+                const int at = line + p * OneLines;
+
+                if (Inner)
+                    copy_async_4(tile + place * Line + at, from, place < indices && p * OneLines < left);
+                else
+                    copy_async_4(tile + at * Line + place, from, at < indices && left > 0);
+            }
+        }
+        next += step_stride;
+    }
 };
 
 template <class Shape> constexpr size_t f32_shared_bytes()
 {
-    constexpr size_t stages = F32_STAGES * sizeof(float) * F32Stage<Shape>::Floats;
+    constexpr size_t stages = F32_STAGES * sizeof(float) * GEMM_STEP * (Shape::Rows + 4 + Shape::Cols + 4);
     constexpr size_t sums = sizeof(float) * Shape::Rows * (Shape::Cols + 4);
 
     return stages > sums ? stages : sums;
-}
-
-template <int Rows, bool Inner, int Threads>
-__device__ __forceinline__ void f32_load_operand(float *tile, const tpi_operand &operand, bool vector, int64_t first,
-                                                 int64_t rows, GemmStep step)
-{
-    const float *data = static_cast<const float *>(operand.data);
-    constexpr int Line = Rows + 4;
-
-    if (Inner || !vector) {
-#pragma unroll 4
-        for (int i = threadIdx.x; i < Rows * GEMM_STEP; i += Threads) {
-            int row = Inner ? i / GEMM_STEP : i % Rows, k = Inner ? i % GEMM_STEP : i / Rows;
-            bool exists = first + row < rows && k < step.count;
-            int64_t at = (first + row) * operand.outer_stride + (step.begin + k) * operand.inner_stride;
-
-            copy_async_4(tile + k * Line + row, exists ? data + at : data, exists);
-        }
-    } else {
-#pragma unroll
-        for (int i = threadIdx.x; i < Rows * GEMM_STEP / 4; i += Threads) {
-            int row = i % (Rows / 4) * 4, k = i / (Rows / 4);
-            int64_t left = k < step.count ? rows - first - row : 0, at = (step.begin + k) * operand.inner_stride + first + row;
-            int exist = left < 0 ? 0 : left < 4 ? static_cast<int>(left) : 4;
-
-            copy_async_16(tile + k * Line + row, exist > 0 ? data + at : data, exist * 4);
-        }
-    }
 }
 
 /* One step: inner indices in order. */
 template <class Shape>
 __device__ __forceinline__ void f32_step(const float *a, const float *b, float (&sum)[Shape::Sums])
 {
-#pragma unroll 2
+#pragma unroll 4
     for (int k = 0; k < GEMM_STEP; k++) {
         float left[4 * Shape::RowParts], right[4 * Shape::ColParts];
 
@@ -116,45 +137,32 @@ __device__ __forceinline__ void f32_start(const Gemm &gemm, float (&sum)[Shape::
 template <class Shape, bool AInner, bool BInner>
 __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_f32_kernel(const __grid_constant__ Gemm gemm)
 {
+    typedef GemmFeed<float, F32_STAGES, F32Loader<Shape, Shape::Rows, AInner>, F32Loader<Shape, Shape::Cols, BInner>> Feed;
     extern __shared__ __align__(128) unsigned char shared[];
     float *stages = reinterpret_cast<float *>(shared);
-    constexpr int BAt = F32Stage<Shape>::B, Stage = F32Stage<Shape>::Floats;
-    const int a_at = threadIdx.x / 16 * 4, b_at = BAt + threadIdx.x % 16 * 4;
+    const int a_at = threadIdx.x / 16 * 4, b_at = Feed::A + threadIdx.x % 16 * 4;
 
     for (int64_t index = blockIdx.x; index < gemm.row_tiles * gemm.col_tiles; index += gridDim.x) {
         const GemmTile tile = gemm_tile(gemm, index);
         const int64_t first_row = tile.row * Shape::Rows, first_col = tile.col * Shape::Cols;
-        GemmWalk walk = {0, 0};
+        Feed feed(gemm, first_row, first_col, stages);
+        GemmTree<Shape::Threads, Shape::Kept, Shape::Sums> tree(gemm, shared + f32_shared_bytes<Shape>());
         int stage = 0;
-        auto load_stage = [&](int to) {
-            const GemmStep step = gemm_next_step(gemm, walk);
 
-            if (step.count > 0) {
-                f32_load_operand<Shape::Rows, AInner, Shape::Threads>(stages + to * Stage, gemm.args.a, gemm.a_vector,
-                                                                      first_row, gemm.args.rows, step);
-                f32_load_operand<Shape::Cols, BInner, Shape::Threads>(stages + to * Stage + BAt, gemm.args.b,
-                                                                      gemm.b_vector, first_col, gemm.args.cols, step);
-            }
-            copies_commit();
-        };
-        load_stage(0);
-
+        feed.load();
         float sum[Shape::Sums];
         f32_start<Shape>(gemm, sum, first_row, first_col);
         for (int block = 0; block < gemm.blocks; block++) {
             for (int i = 0; i < gemm.block_steps[block]; i++) {
                 copies_wait<0>();
                 __syncthreads(); /* the step is here, and all are done with the one before it */
-                load_stage(stage ^ 1);
-                f32_step<Shape>(stages + stage * Stage + a_at, stages + stage * Stage + b_at, sum);
+                feed.load();
+                f32_step<Shape>(stages + stage * Feed::Stage + a_at, stages + stage * Feed::Stage + b_at, sum);
                 stage ^= 1;
             }
             if (gemm.blocks == 1)
                 break;
-            gemm_fold<Shape::Threads>(gemm, block, sum);
-#pragma unroll
-            for (int i = 0; i < Shape::Sums; i++)
-                sum[i] = block == gemm.blocks - 1 ? sum[i] : 0.0f;
+            tree.fold(block, block == gemm.blocks - 1, sum);
         }
         copies_wait<0>();
         __syncthreads();
@@ -173,14 +181,14 @@ template <class Shape> static GemmKernel f32_kernel(bool a_inner, bool b_inner)
     return with_flag(a_inner, [&](auto a) {
         return with_flag(b_inner, [&](auto b) {
             return GemmKernel{gemm_f32_kernel<Shape, decltype(a)::value, decltype(b)::value>, Shape::Rows, Shape::Cols,
-                              Shape::Threads, f32_shared_bytes<Shape>(), Shape::Resident};
+                              Shape::Threads, f32_shared_bytes<Shape>(), Shape::Resident, Shape::Kept, false};
         });
     });
 }
 
-GemmKernel gemm_kernel_f32(bool a_inner, bool b_inner, bool small)
+GemmKernel gemm_kernel_f32(bool a_inner, bool b_inner, GemmSize size)
 {
-    return small ? f32_kernel<F32Small>(a_inner, b_inner) : f32_kernel<F32Large>(a_inner, b_inner);
+    return size == GEMM_SMALL ? f32_kernel<F32Small>(a_inner, b_inner) : f32_kernel<F32Large>(a_inner, b_inner);
 }
 
 } // namespace tpi

@@ -2,6 +2,8 @@
 #ifndef TPT_CUDA_GEMM_CASE_H
 #define TPT_CUDA_GEMM_CASE_H
 
+#include <tp/device.h>
+
 #include "cuda/cuda_support.h"
 
 enum {
@@ -103,6 +105,15 @@ static inline gemm_case plain(tp_dtype dtype, int64_t rows, int64_t cols, int64_
 {
     return (gemm_case){
         .dtype = dtype, .c_dtype = TP_DTYPE_F32, .bias_dtype = TP_DTYPE_F32, .rows = rows, .cols = cols, .inner = inner};
+}
+
+/* Enough of the largest tiles to fill the device, so that they are taken; all can be read by vectors. */
+static inline gemm_case filling(tp_dtype dtype, int64_t inner)
+{
+    tp_device_info info;
+
+    cr_assert_eq(tp_device_describe(TP_DEVICE_CUDA, 0, TPT_CUDA_PLUGIN, &info), TP_OK, "%s", tp_last_message());
+    return plain(dtype, 248, (info.simulated ? 2 : 96) * 256 - 8, inner);
 }
 
 static inline tpi_inner eight_blocks(int64_t inner)

@@ -70,6 +70,28 @@ Test(cuda_gemm, layouts_and_sizes)
     tpt_sides_close(&sides);
 }
 
+/* Large tiles, and more steps than fit into shared memory at a time. */
+Test(cuda_gemm, large_tiles)
+{
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (int d = 0; d < 3; d++)
+        for (int layout = 0; layout < 4; layout++)
+            for (int blocks = 0; blocks < 2; blocks++) {
+                gemm_case it = filling(tpt_floats[d], blocks ? 8 * (d ? 40 : 8) : d ? 200 : 72);
+                tpi_inner order = eight_blocks(it.inner);
+
+                it.a_columns = layout & 1;
+                it.b_columns = layout & 2;
+                it.order = blocks ? &order : NULL;
+                it.with = blocks ? WITH_BIAS | WITH_RESIDUAL : WITH_ACCUMULATE;
+                it.c_dtype = blocks ? tpt_floats[d] : TP_DTYPE_F32;
+                check_case(&sides, &it);
+            }
+    tpt_sides_close(&sides);
+}
+
 /* Every activation, with each of what may go with it, alone and together. */
 static void check_epilogues(tpt_sides *sides, tp_dtype dtype)
 {

@@ -71,37 +71,49 @@ Test(cuda_gemm_bits, ranks_give_the_same_bits)
     tpt_sides_close(&sides);
 }
 
+/* The product in 3 x 3 pieces has the bits of the whole. */
+static void check_cuts(tpt_sides *sides, const gemm_case *it, const int64_t *row_cut, const int64_t *col_cut)
+{
+    gemm_arrays arrays = make_arrays(sides, it);
+    tpt_pair cut = tpt_pair_array(sides, NULL, TP_DTYPE_F32, it->rows * it->cols);
+    tpi_gemm_args whole = args_of(it, &arrays, TPT_GPU);
+    size_t size = tp_dtype_size(it->dtype);
+
+    TPT_ISSUE(sides, TPT_GPU, tpi_gemm, &whole);
+    for (int r = 0; r < 3; r++)
+        for (int c = 0; c < 3; c++) {
+            tpi_gemm_args part = whole;
+
+            part.rows = row_cut[r + 1] - row_cut[r];
+            part.cols = col_cut[c + 1] - col_cut[c];
+            part.a.data = arrays.a.at[TPT_GPU] + (size_t)(row_cut[r] * part.a.outer_stride) * size;
+            part.b.data = arrays.b.at[TPT_GPU] + (size_t)(col_cut[c] * part.b.outer_stride) * size;
+            part.c = cut.at[TPT_GPU] + (size_t)(row_cut[r] * it->cols + col_cut[c]) * sizeof(float);
+            TPT_ISSUE(sides, TPT_GPU, tpi_gemm, &part);
+        }
+    same_as(sides, "cut", &cut, &arrays.c, TP_DTYPE_F32);
+    tpt_sides_reset(sides);
+}
+
 /* Column-parallel, overlap by rows, any tile: a cut of rows and columns changes no bit. */
 Test(cuda_gemm_bits, cuts_of_rows_and_columns_give_the_same_bits)
 {
-    static const int64_t row_cut[] = {0, 1, 64, 130}, col_cut[] = {0, 3, 67, 132};
     tpt_sides sides;
 
     tpt_sides_open(&sides);
     for (int d = 0; d < 3; d++) {
         gemm_case it = plain(tpt_floats[d], 130, 132, 50);
         tpi_inner order = eight_blocks(it.inner);
+
         it.order = d == 1 ? NULL : &order;
         it.b_columns = d == 2;
-        gemm_arrays arrays = make_arrays(&sides, &it);
-        tpt_pair cut = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, it.rows * it.cols);
-        tpi_gemm_args whole = args_of(&it, &arrays, TPT_GPU);
-        size_t size = tp_dtype_size(it.dtype);
-
-        TPT_ISSUE(&sides, TPT_GPU, tpi_gemm, &whole);
-        for (int r = 0; r < 3; r++)
-            for (int c = 0; c < 3; c++) {
-                tpi_gemm_args part = whole;
-
-                part.rows = row_cut[r + 1] - row_cut[r];
-                part.cols = col_cut[c + 1] - col_cut[c];
-                part.a.data = arrays.a.at[TPT_GPU] + (size_t)(row_cut[r] * part.a.outer_stride) * size;
-                part.b.data = arrays.b.at[TPT_GPU] + (size_t)(col_cut[c] * part.b.outer_stride) * size;
-                part.c = cut.at[TPT_GPU] + (size_t)(row_cut[r] * it.cols + col_cut[c]) * sizeof(float);
-                TPT_ISSUE(&sides, TPT_GPU, tpi_gemm, &part);
-            }
-        same_as(&sides, "cut", &cut, &arrays.c, TP_DTYPE_F32);
-        tpt_sides_reset(&sides);
+        check_cuts(&sides, &it, (const int64_t[]){0, 1, 64, 130}, (const int64_t[]){0, 3, 67, 132});
+        for (int blocks = 0; blocks < 2; blocks++) {
+            it = filling(tpt_floats[d], blocks ? 8 * (d ? 40 : 8) : d ? 168 : 72);
+            order = eight_blocks(it.inner);
+            it.order = blocks ? &order : NULL;
+            check_cuts(&sides, &it, (const int64_t[]){0, 5, 128, it.rows}, (const int64_t[]){0, 8, 264, it.cols});
+        }
     }
     tpt_sides_close(&sides);
 }
