@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "support/training.h"
+#include "support/devices.h"
 
 #define TRY(expression)                                                                                                                       \
     do {                                                                                                                                      \
@@ -89,7 +90,7 @@ tp_status tpt_scene_run(tpt_scene *scene)
     for (int rank = 0; rank < TPT_SCENE_RANKS; rank++)
         scene->status[rank] = TP_ERR_INTERNAL;
     pthread_barrier_init(&scene->meeting, NULL, (unsigned)scene->ranks);
-    tp_status status = tp_run_ranks(&options, play, scene);
+    tp_status status = tpt_run_ranks(&options, play, scene);
     pthread_barrier_destroy(&scene->meeting);
     return status;
 }

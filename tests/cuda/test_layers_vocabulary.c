@@ -11,6 +11,7 @@
 #include "core/context.h"
 #include "cuda/gpus.h"
 #include "support/data.h"
+#include "support/devices.h"
 
 enum { TOKENS = 23, VOCABULARY = 61, FEATURES = 19, POSITIONS = 16, SEQUENCES = 3 };
 
@@ -154,7 +155,7 @@ static void run(words *w, int ranks, int devices)
         options.ctx.plugin = TPT_CUDA_PLUGIN;
     }
     pthread_mutex_init(&w->lock, NULL);
-    cr_assert_eq(tp_run_ranks(&options, run_rank, w), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tpt_run_ranks(&options, run_rank, w), TP_OK, "%s", tp_last_message());
     pthread_mutex_destroy(&w->lock);
 }
 

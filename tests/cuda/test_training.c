@@ -12,6 +12,7 @@
 #include "support/text.h"
 #include "support/tolerance.h"
 #include "support/training.h"
+#include "support/devices.h"
 
 enum { SEQUENCES = 2, SEQUENCE = 5, TOKENS = SEQUENCES * SEQUENCE, STEPS = 3 };
 
@@ -214,7 +215,7 @@ Test(cuda_training, trainer, .timeout = 100)
         tp_run_options options = {
             .ranks = ranks, .devices = ranks, .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .seed = 5}};
         tpt_gpus_turn((unsigned)ranks, 0);
-        cr_assert_eq(tp_run_ranks(&options, run_trainer, &several), TP_OK, "%s", tp_last_message());
+        cr_assert_eq(tpt_run_ranks(&options, run_trainer, &several), TP_OK, "%s", tp_last_message());
         tpt_gpus_clean("trainer");
         cr_assert_eq(several.evaluated, several.reloaded, "values came back changed");
         if (ranks == 1)

@@ -8,6 +8,7 @@
 #include "core/context.h"
 #include "cuda/simulator.h"
 #include "support/data.h"
+#include "support/devices.h"
 
 enum { MOST_RANKS = 4, RESULT_BYTES = 1 << 22 };
 
@@ -184,7 +185,7 @@ static void run(const tp_run_options *options, record *out)
         out->bytes[rank] = tpt_allocate(RESULT_BYTES);
         out->used[rank] = 0;
     }
-    tp_status status = tp_run_ranks(options, all_cases, out);
+    tp_status status = tpt_run_ranks(options, all_cases, out);
     cr_assert_eq(status, TP_OK, "%s: %s", tp_status_name(status), tp_last_message());
 }
 

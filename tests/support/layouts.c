@@ -10,6 +10,7 @@
 #include "core/context.h"
 #include "data.h"
 #include "tolerance.h"
+#include "support/devices.h"
 
 void *tpt_case_input(const tpt_case *c)
 {
@@ -269,7 +270,7 @@ tp_status tpt_case_try(const tpt_case *c, const tpt_layout *layout, tpt_result *
                                       .lane_delay_seed = layout->lane_delay_seed,
                                       .machine = layout->machine,
                                       .timeout_ms = 60000}};
-    tp_status status = tp_run_ranks(&options, run_rank, &state);
+    tp_status status = tpt_run_ranks(&options, run_rank, &state);
     free(x), free(residual), free(dy), free(dresidual);
     return status;
 }

@@ -9,6 +9,7 @@
 
 #include "counting.h"
 #include "data.h"
+#include "support/devices.h"
 
 typedef struct job {
     const tpt_training *training;
@@ -227,7 +228,7 @@ tp_status tpt_train(const tpt_training *training, tpt_trained *out)
                                       .lane_delay_seed = training->lane_delay_seed}};
     if (training->device == TP_DEVICE_CPU)
         options.ctx.allocator = tpt_counting_allocator(&counting);
-    tp_status status = tp_run_ranks(&options, rank_main, &all);
+    tp_status status = tpt_run_ranks(&options, rank_main, &all);
     out->replicas_equal = !atomic_load(&all.replicas_differ);
     if (status != TP_OK)
         fprintf(stderr, "training on %d ranks: %s: %s\n", training->ranks, tp_status_name(status), tp_last_message());
