@@ -2,13 +2,8 @@
 
 namespace gpusim {
 
-void BlockOrder::begin(uint32_t operation)
+void BlockOrder::forget_blocks()
 {
-    if (operation_ == operation)
-        return;
-    operation_ = operation;
-    noted_ = first_epoch_ = 0;
-    blocks_.clear();
     block_.clear();
     location_.clear();
 }

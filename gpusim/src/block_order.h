@@ -11,7 +11,6 @@ namespace gpusim {
 
 class BlockOrder {
 public:
-    void begin(uint32_t operation); // forgets all when another kernel starts
     void fence(const Place &place);
     void atomic(const Place &place, uintptr_t address, unsigned flags);
     bool before(uint32_t epoch, unsigned thread, const Place &now);
@@ -19,6 +18,7 @@ public:
     // Which block an epoch of this kernel belongs to.
     void note(const Place &place);
     uint32_t block_of(uint32_t epoch) const;
+    void forget_blocks(); // the kernel has ended: only epochs are asked for from now on
 
 private:
     struct Mark {
@@ -43,7 +43,6 @@ private:
     static bool join(Knowledge &into, uint32_t block, const Mark &mark);
     static bool join(Knowledge &into, const Knowledge &from);
 
-    uint32_t operation_ = 0;
     uint32_t first_epoch_ = 0;
     uint32_t noted_ = 0;
     std::vector<uint32_t> blocks_; // 1 + block, by epoch - first_epoch_

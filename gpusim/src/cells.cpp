@@ -10,13 +10,16 @@
 namespace gpusim {
 namespace {
 
-// Sets of operations, each kept once and known by number. 0 is the empty set.
+// Who reads: an operation, and for a kernel the barrier interval.
+using Reader = std::pair<uint32_t, uint32_t>;
+
+// Sets of readers, each kept once and known by number. 0 is the empty set.
 class ReaderSets {
 public:
-    const std::vector<uint32_t> &members(uint32_t set) const { return sets_[set]; }
+    const std::vector<Reader> &members(uint32_t set) const { return sets_[set]; }
 
     // `set` with `added`, without what is ordered before `now` (any later writer that comes after `now` comes after those).
-    uint32_t extended(uint32_t set, uint32_t added, const Operation &now)
+    uint32_t extended(uint32_t set, Reader added, const Operation &now)
     {
         if (now.id != memo_operation_) {
             memo_operation_ = now.id;
@@ -25,11 +28,11 @@ public:
         auto found = memo_.find({set, added});
         if (found != memo_.end())
             return found->second;
-        std::vector<uint32_t> members;
-        for (uint32_t one : sets_[set])
-            if (one != now.id && !operation_before(one, now))
+        std::vector<Reader> members;
+        for (const Reader &one : sets_[set])
+            if (one.first != now.id && !operation_before(one.first, now))
                 members.push_back(one);
-        if (added && added != now.id && !operation_before(added, now))
+        if (added.first && added.first != now.id && !operation_before(added.first, now))
             members.push_back(added);
         std::sort(members.begin(), members.end());
         members.erase(std::unique(members.begin(), members.end()), members.end());
@@ -42,9 +45,9 @@ public:
     }
 
 private:
-    std::vector<std::vector<uint32_t>> sets_ = {{}};
-    std::map<std::vector<uint32_t>, uint32_t> numbers_ = {{{}, 0}};
-    std::map<std::pair<uint32_t, uint32_t>, uint32_t> memo_;
+    std::vector<std::vector<Reader>> sets_ = {{}};
+    std::map<std::vector<Reader>, uint32_t> numbers_ = {{{}, 0}};
+    std::map<std::pair<uint32_t, Reader>, uint32_t> memo_;
     uint32_t memo_operation_ = 0;
 };
 
@@ -86,7 +89,7 @@ std::string place_text(const Accessor &now)
 std::string access_text(const Access &old)
 {
     const char *name = operation_record(old.operation).name;
-    if (!old.epoch)
+    if (!old.site)
         return format_text("'%s'", name);
     return format_text("'%s' thread %u at %s", name, old.thread & kThreadMask, site_text(old.site).c_str());
 }
@@ -113,15 +116,20 @@ void report_conflict(gpusim_report_kind kind, const Accessor &now, const Access 
                                place_text(now).c_str(), old_verb, access_text(old).c_str(), why));
 }
 
+BlockOrder &blocks_of(const Accessor &now)
+{
+    return kernel_order().blocks(now.operation->id);
+}
+
 // Within one kernel.
 void check_threads(const Accessor &now, const Access &old, const char *old_verb)
 {
     const Place &place = *now.place;
     const unsigned old_thread = old.thread & kThreadMask;
     if (!now.shared) {
-        const uint32_t old_block = old.epoch == place.epoch ? place.block : block_order().block_of(old.epoch);
+        const uint32_t old_block = old.epoch == place.epoch ? place.block : blocks_of(now).block_of(old.epoch);
         if (old_block != place.block) {
-            if (!block_order().before(old.epoch, old_thread, place))
+            if (!blocks_of(now).before(old.epoch, old_thread, place))
                 report_conflict(GPUSIM_RACE_GLOBAL, now, old, old_verb, "another block, with no fence and atomic between them");
             return;
         }
@@ -144,8 +152,10 @@ inline void check_against(const Accessor &now, const Access &old, const char *ol
             check_threads(now, old, old_verb);
         return;
     }
-    if (!atomics && !operation_before(old.operation, *now.operation))
-        report_conflict(GPUSIM_RACE_STREAM, now, old, old_verb, "an event wait or a synchronisation is missing");
+    if (!atomics && !operation_before(old.operation, *now.operation) && !kernel_order().before(old, *now.operation, now.place))
+        report_conflict(GPUSIM_RACE_STREAM, now, old, old_verb,
+                        now.place && old.epoch ? "an event wait or a synchronisation, or a release and an acquire of a flag, is missing"
+                                               : "an event wait or a synchronisation is missing");
 }
 
 void check_value(const Cell &cell, const Accessor &now)
@@ -178,7 +188,9 @@ void remember_read(Cell &cell, const Accessor &now)
     const Access made = access_of(now);
     if (cell.reader.operation != made.operation) {
         if (cell.reader.operation || cell.readers)
-            cell.readers = reader_sets().extended(cell.readers, cell.reader.operation, *now.operation);
+            cell.readers = reader_sets().extended(cell.readers, {cell.reader.operation, cell.reader.epoch}, *now.operation);
+        if (cell.other_reader.operation && cell.other_reader.epoch != cell.reader.epoch)
+            cell.readers = reader_sets().extended(cell.readers, {cell.other_reader.operation, cell.other_reader.epoch}, *now.operation);
         cell.reader = made;
         cell.other_reader = Access{};
         return;
@@ -186,7 +198,7 @@ void remember_read(Cell &cell, const Accessor &now)
     // An older interval of the same block, or the same thread, comes before this read: it is enough to remember this one.
     const bool same_thread = cell.reader.thread == made.thread && cell.reader.epoch == made.epoch;
     const bool older_interval = now.place && cell.reader.epoch != made.epoch &&
-                                (now.shared || block_order().block_of(cell.reader.epoch) == now.place->block);
+                                (now.shared || blocks_of(now).block_of(cell.reader.epoch) == now.place->block);
     if (same_thread || older_interval)
         cell.reader = made;
     else
@@ -205,8 +217,8 @@ void cell_access(Cell &cell, const Accessor &now)
     check_against(now, cell.reader, "read");
     check_against(now, cell.other_reader, "read");
     if (cell.readers)
-        for (uint32_t one : reader_sets().members(cell.readers))
-            check_against(now, Access{one, 0, 0, 0, 0}, "read");
+        for (const Reader &one : reader_sets().members(cell.readers))
+            check_against(now, Access{one.first, one.second, 0, 0, 0}, "read");
     cell = Cell{};
     cell.writer = access_of(now);
 }
@@ -235,12 +247,6 @@ std::string site_text(uint32_t number)
     if (site.file && site.line)
         return format_text("%s:%d", site.file, site.line);
     return format_text("PTX line %d", site.ptx_line);
-}
-
-BlockOrder &block_order()
-{
-    static auto &order = *new BlockOrder;
-    return order;
 }
 
 // Neighbouring cells mostly have the same history: what was found for one holds for the next.

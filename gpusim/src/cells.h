@@ -1,6 +1,6 @@
 // The rules: what an access of a cell may follow.
 #pragma once
-#include "block_order.h"
+#include "kernel_order.h"
 #include "operation.h"
 #include "shadow.h"
 
@@ -21,7 +21,6 @@ struct Accessor {
 
 uint32_t site_number(const Site &site);
 std::string site_text(uint32_t site);
-BlockOrder &block_order(); // of the kernel that runs
 
 // Checks and updates the cells of a range.
 void cells_access(ShadowMap &shadow, size_t offset, size_t bytes, const Accessor &now);

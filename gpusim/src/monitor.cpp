@@ -94,27 +94,34 @@ bool range_access(const void *memory, size_t bytes, unsigned flags)
 bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigned flags, const Site &site)
 {
     const Operation &operation = *current_operation();
-    BlockOrder &order = block_order();
-    order.begin(operation.id);
-    order.note(place);
+    kernel_order().blocks(operation.id).note(place);
     const bool valid = access(operation, &place, site_number(site), address, bytes, flags);
     if (valid && (flags & kAtomic))
-        order.atomic(place, address, flags);
+        monitor_atomic(place, address, flags);
     return valid;
 }
 
-void monitor_fence(const Place &place)
+void monitor_fence(const Place &place, bool system)
 {
-    block_order().begin(current_operation()->id);
-    block_order().note(place);
-    block_order().fence(place);
+    const Operation &operation = *current_operation();
+    BlockOrder &order = kernel_order().blocks(operation.id);
+    order.note(place);
+    order.fence(place);
+    kernel_order().fence(operation, place, system);
 }
 
 void monitor_atomic(const Place &place, uintptr_t address, unsigned flags)
 {
-    block_order().begin(current_operation()->id);
-    block_order().note(place);
-    block_order().atomic(place, address, flags);
+    const Operation &operation = *current_operation();
+    BlockOrder &order = kernel_order().blocks(operation.id);
+    order.note(place);
+    order.atomic(place, address, flags);
+    kernel_order().strong(operation, place, address, flags);
+}
+
+void monitor_kernel_end()
+{
+    kernel_order().end(*current_operation());
 }
 
 struct SharedShadow {

@@ -19,6 +19,9 @@ enum AccessFlags : unsigned {
     kWrite = 2,
     kAtomic = 4,   // atomic or volatile/relaxed: ordered with other such accesses of the same location
     kPending = 8,  // the write of a cp.async that was not waited for yet
+    // 16: kAnyDevice (access.h)
+    kAcquire = 32, // with kAtomic and kRead: what follows comes after what the location's writer has released
+    kSystem = 64,  // with kAtomic: at system scope; else that of the device
 };
 
 // A thread within its launch. Two accesses of one block are ordered if a block barrier lies between them (epoch), if one
@@ -39,11 +42,15 @@ bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigne
 // A fence of device or system scope (membar.gl/sys, fence.*.gpu/sys; fence.cta and membar.cta are not told). What a thread wrote before its fence is
 // ordered before what a block reads after an atomic, volatile or relaxed access of a location that the thread wrote, in that
 // way too, after the fence. Without this call such blocks are unordered. Atomics with release semantics call it themselves
-// just before their access.
-void monitor_fence(const Place &place);
+// just before their access. Between kernels the reader needs a fence after its access too, or kAcquire (kernel_order.h). The lane's clock must
+// advance after each call.
+void monitor_fence(const Place &place, bool system);
 
 // An atomic access of memory that is the machine's own: it only orders blocks, as one of global memory does.
 void monitor_atomic(const Place &place, uintptr_t address, unsigned flags);
+
+// The running operation is a kernel, and has ended.
+void monitor_kernel_end();
 
 // Storage of a module's variable on one device: `image` (NULL: zeros) is copied to it. Never freed.
 void *monitor_variable(int device, size_t bytes, const void *image);

@@ -8,6 +8,15 @@
 
 namespace gpusim {
 
+// What a release has told of one block of a kernel that may still run: its accesses before a barrier interval (epoch), and in that
+// interval those of the lanes of one warp up to these clocks.
+struct Part {
+    uint32_t operation = 0, block = 0, warp = 0;
+    uint32_t epoch = 0;
+    uint16_t clocks[32] = {};
+};
+constexpr uint32_t all_blocks = UINT32_MAX; // Part::block: of the whole kernel, too many blocks to tell apart
+
 class VectorClock {
 public:
     uint32_t at(uint32_t component) const { return component < times_.size() ? times_[component] : 0; }
@@ -17,6 +26,7 @@ public:
             times_.resize(component + 1);
         times_[component]++;
     }
+    void step_back(uint32_t component) { times_[component]--; }
     void join(const VectorClock &other)
     {
         if (times_.size() < other.times_.size())
@@ -24,10 +34,18 @@ public:
         for (size_t i = 0; i < other.times_.size(); i++)
             if (times_[i] < other.times_[i])
                 times_[i] = other.times_[i];
+        if (!parts_.empty() || !other.parts_.empty())
+            join_parts(other);
     }
+    void join(const Part &part);
+    const std::vector<Part> &parts() const { return parts_; }
 
 private:
-    std::vector<uint32_t> times_;
+    void join_parts(const VectorClock &other);
+    void limit(uint32_t operation);
+
+    std::vector<uint32_t> times_; // whole operations, by component
+    std::vector<Part> parts_;     // of operations that `times_` doesn't cover; by operation, block, warp
 };
 
 struct Operation {

@@ -121,6 +121,7 @@ extern "C" void gpusim_configure(const gpusim_options *given)
         chosen.skip_barrier = given->skip_barrier;
         chosen.skip_wait = given->skip_wait;
         chosen.device_bytes = given->device_bytes ? given->device_bytes : chosen.device_bytes;
+        chosen.multiprocessors = given->multiprocessors ? given->multiprocessors : chosen.multiprocessors;
     }
     current() = chosen;
     seed_random(chosen.seed);

@@ -16,6 +16,7 @@ struct Options {
     int skip_barrier = 0; // 1 + number; 0: none
     int skip_wait = 0;
     size_t device_bytes = size_t(4) << 30;
+    int multiprocessors = 4;
 };
 
 const Options &options();

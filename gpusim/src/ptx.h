@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -43,9 +44,20 @@ struct Launch {
     int device;
 };
 
-// Runs a whole grid. cudaSuccess, cudaErrorIllegalAddress, cudaErrorMisalignedAddress, cudaErrorLaunchFailure (trap, unknown
+// A grid under way, which others may run between its turns. Destroyed before it has ended: dropped.
+struct GridRun;
+enum class GridState {
+    ended,
+    goes_on, // it has had its steps
+    polls,   // all its blocks do nothing but look again and again for what somebody else must write
+};
+std::shared_ptr<GridRun> grid_start(const Launch &launch, const LaunchOptions &options);
+GridState grid_turn(GridRun &run, uint64_t steps);
+// Of an ended one: cudaSuccess, cudaErrorIllegalAddress, cudaErrorMisalignedAddress, cudaErrorLaunchFailure (trap, unknown
 // opcode: reported with its name and the kernel's), cudaErrorLaunchTimeout (threads wait at a barrier that others left).
-cudaError_t run_grid(const Launch &launch, const LaunchOptions &options);
+cudaError_t grid_result(const GridRun &run);
+size_t grid_unfinished(const GridRun &run); // blocks
+void grid_report_stuck(GridRun &run);       // where it polls; it has ended then
 
 // Synchronisation sites of all loaded modules (bar.sync, bar.warp.sync, cp.async.wait_*, fences): numbered in load order,
 // for mutation.

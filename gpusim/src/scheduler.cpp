@@ -1,6 +1,7 @@
 #include "scheduler.h"
 
 #include "guard.h"
+#include "kernel_order.h"
 #include "report.h"
 #include "runtime/capture.h"
 #include "waiting.h"
@@ -11,10 +12,16 @@
 namespace gpusim {
 namespace {
 
+// Steps of a kernel's turn in random schedules, if others could run instead.
+constexpr uint32_t shortest_turn = 50, longest_turn = 5000;
+// Looks of polling kernels in which nothing happens: then host threads get their turn; then, if there are no others, it is a deadlock.
+constexpr int looks_at_once = 20, looks_in_all = 5000;
+
 struct Machine {
     std::vector<Stream *> streams;
     cudaError_t faults[16] = {};
-    uint64_t step = 0;
+    uint64_t step = 0; // counts what happens
+    uint64_t look = 0; // counts when somebody wants to see something happen: kernels that poll look again
     VectorClock published; // what some host thread has waited for: see publish()
 };
 
@@ -66,6 +73,7 @@ std::shared_ptr<Operation> begin_operation(Stream &stream, const Task &task)
 
 void finish_head(Stream &stream)
 {
+    stream.queue.front().running.reset();
     stream.done = stream.queue.front().sequence;
     stream.queue.pop_front();
     machine().step++;
@@ -101,6 +109,26 @@ bool all_done(const Stream &stream, const Task &task)
     return true;
 }
 
+// Kernels start in the order of their launches where blocks of others leave room: what is left of those takes it first.
+bool has_room(int device, double share)
+{
+    double load = 0;
+    bool any = false;
+    for (const Stream *stream : machine().streams)
+        if (stream->device == device && !stream->queue.empty() && stream->queue.front().running) {
+            load += stream->queue.front().running->load();
+            any = true;
+        }
+    return !any || load + share <= options().multiprocessors;
+}
+
+bool can_run(const Stream &stream, const Task &kernel)
+{
+    if (!kernel.running)
+        return has_room(stream.device, kernel.share);
+    return kernel.idle_step != machine().step || kernel.idle_look != machine().look;
+}
+
 bool ready(const Stream &stream)
 {
     if (stream.busy || stream.queue.empty())
@@ -108,6 +136,8 @@ bool ready(const Stream &stream)
     const Task &head = stream.queue.front();
     if (device_fault(stream.device) != cudaSuccess)
         return true;
+    if (head.kind == TaskKind::kernel)
+        return can_run(stream, head);
     if (head.kind == TaskKind::wait)
         return head.event->done;
     if (head.kind != TaskKind::rendezvous || all_done(stream, head))
@@ -161,6 +191,48 @@ void run_work(Stream &stream)
     finish_head(stream);
 }
 
+uint64_t steps_of_turn(const Stream &stream)
+{
+    if (options().schedule != GPUSIM_RANDOM)
+        return UINT64_MAX;
+    for (const Stream *other : machine().streams)
+        if (other != &stream && ready(*other))
+            return shortest_turn + random_number() % (longest_turn - shortest_turn);
+    return UINT64_MAX;
+}
+
+void end_kernel(Stream &stream, cudaError_t error)
+{
+    Task &head = stream.queue.front();
+    monitor_kernel_end();
+    stream.clock.join(head.operation->clock);
+    if (error != cudaSuccess)
+        set_device_fault(stream.device, error);
+    finish_head(stream);
+}
+
+void run_kernel(Stream &stream)
+{
+    Task &head = stream.queue.front();
+    if (!head.running) {
+        head.operation = begin_operation(stream, head);
+        head.running = head.start();
+    }
+    const auto operation = head.operation;
+    const GuardOpen open;
+    const OperationScope scope(operation.get());
+    switch (head.running->turn(steps_of_turn(stream))) {
+    case Turn::ended:
+        return end_kernel(stream, head.running->result());
+    case Turn::goes_on:
+        machine().step++;
+        return machine_changed();
+    case Turn::polls:
+        head.idle_step = machine().step;
+        head.idle_look = machine().look;
+    }
+}
+
 // Host functions run without the lock: they may wait for what other threads do.
 void run_host_function(Stream &stream)
 {
@@ -179,6 +251,11 @@ void run_head(Stream &stream)
 {
     Task &head = stream.queue.front();
     if (device_fault(stream.device) != cudaSuccess) {
+        if (head.running) {
+            const auto operation = head.operation;
+            const OperationScope scope(operation.get());
+            return end_kernel(stream, cudaSuccess);
+        }
         if (head.event && head.kind == TaskKind::record)
             head.event->done = true;
         finish_head(stream);
@@ -198,6 +275,8 @@ void run_head(Stream &stream)
         return finish_head(stream);
     case TaskKind::work:
         return run_work(stream);
+    case TaskKind::kernel:
+        return run_kernel(stream);
     case TaskKind::host_function:
         return run_host_function(stream);
     case TaskKind::rendezvous:
@@ -232,10 +311,28 @@ bool run_any_ready()
 using Path = std::set<std::pair<const Stream *, uint64_t>>;
 bool run_needed(Stream &stream, uint64_t sequence, Path &path);
 
+// For a kernel that polls, or has no room: who will write what it waits for can't be known. One operation of any other stream.
+bool run_another(Stream &stream)
+{
+    const std::vector<Stream *> &all = machine().streams;
+    const size_t first = random_number() % all.size();
+    for (size_t i = 0; i < all.size(); i++) {
+        Stream &other = *all[(first + i) % all.size()];
+        const uint64_t step = machine().step;
+        if (&other != &stream && ready(other))
+            run_head(other);
+        if (machine().step != step)
+            return true;
+    }
+    return false;
+}
+
 // What the first task of the stream waits for in other streams. False: it can't be had now.
 bool run_partners(Stream &stream, Path &path)
 {
     const Task &head = stream.queue.front();
+    if (head.kind == TaskKind::kernel)
+        return run_another(stream);
     if (head.kind == TaskKind::wait)
         return head.event->stream && run_needed(*head.event->stream, head.event->sequence, path);
     if (head.kind != TaskKind::rendezvous)
@@ -279,6 +376,7 @@ bool run_needed(Stream &stream, uint64_t sequence, Path &path)
 bool advance_to(Stream &stream, uint64_t sequence)
 {
     Path path;
+    machine().look++;
     switch (options().schedule) {
     case GPUSIM_LAZY:
         return run_needed(stream, sequence, path);
@@ -309,6 +407,9 @@ void report_deadlock(const Stream &waited)
     for (const Stream *stream : machine().streams)
         if (!stream->queue.empty())
             stuck += (stuck.empty() ? "" : "; ") + head_text(*stream);
+    for (Stream *stream : machine().streams)
+        if (!stream->queue.empty() && stream->queue.front().running)
+            stream->queue.front().running->report_stuck();
     report(GPUSIM_DEADLOCK, "the host waits for device %d stream %d for ever. Stuck: %s", waited.device, waited.number,
            stuck.c_str());
     for (Stream *stream : machine().streams)
@@ -317,12 +418,35 @@ void report_deadlock(const Stream &waited)
     run_all_ready(); // ends all work of the faulted devices
 }
 
+bool kernels_poll()
+{
+    for (const Stream *stream : machine().streams)
+        if (!stream->queue.empty() && stream->queue.front().running)
+            return true;
+    return false;
+}
+
+// Whether kernels that poll are to look again before anything else is done about it.
+bool look_again(uint64_t *step, int *looks)
+{
+    if (*step != machine().step) {
+        *step = machine().step;
+        *looks = 0;
+    }
+    ++*looks;
+    return kernels_poll() && (*looks <= looks_at_once || (*looks <= looks_in_all && only_thread()));
+}
+
 cudaError_t wait_until_done(Stream &stream, uint64_t sequence)
 {
     QuietTime quiet;
+    uint64_t step = machine().step;
+    int looks = 0;
     while (!advance_to(stream, sequence)) {
         if (stream.done >= sequence)
             break;
+        if (look_again(&step, &looks))
+            continue;
         if (!stream.busy && quiet.over(machine().step)) {
             report_deadlock(stream);
             break;
@@ -374,6 +498,7 @@ uint64_t push(Stream &stream, Task task)
     stream.queue.push_back(std::move(task));
     const uint64_t sequence = stream.issued;
     machine().step++;
+    machine().look++;
     if (options().schedule == GPUSIM_EAGER)
         run_all_ready();
     else if (options().schedule == GPUSIM_RANDOM)
@@ -416,6 +541,7 @@ void poll(Stream &stream, uint64_t sequence)
     if (stream.done >= sequence)
         return;
     Path path;
+    machine().look++;
     if (options().schedule == GPUSIM_LAZY && random_number() % 4 == 0)
         run_needed(stream, sequence, path);
     else if (options().schedule != GPUSIM_LAZY)
@@ -458,12 +584,13 @@ void scheduler_reset()
         for (Task &task : stream->queue)
             if (task.event && task.kind == TaskKind::record)
                 task.event->done = true;
-        stream->queue.clear();
+        stream->queue.clear(); // kernels under way are dropped
         stream->done = stream->issued;
         stream->capture = nullptr;
     }
     for (cudaError_t &fault : machine().faults)
         fault = cudaSuccess;
+    kernel_order().clear();
     machine_changed();
 }
 

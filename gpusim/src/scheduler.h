@@ -1,5 +1,5 @@
 // Streams, what is queued on them, and the order it runs in. Everything here under machine_lock(); work runs one operation
-// at a time on whichever host thread gave it or waits for it.
+// at a time on whichever host thread gave it or waits for it. Kernels run in turns: one that waits for what another writes lets others go on.
 #pragma once
 #include "api.h"
 #include "operation.h"
@@ -42,18 +42,32 @@ struct Rendezvous {
     std::function<cudaError_t(Rendezvous &)> run; // sets the members' clocks and does the work
 };
 
-enum class TaskKind { work, record, wait, host_function, rendezvous };
+// A kernel under way.
+enum class Turn { ended, goes_on, polls };
+struct Running {
+    virtual ~Running() = default;
+    virtual Turn turn(uint64_t steps) = 0; // for about so many steps; sooner if it only polls
+    virtual cudaError_t result() const = 0;
+    virtual double load() const = 0;       // multiprocessors that what is left of it would fill
+    virtual void report_stuck() = 0;       // it polls for ever
+};
+
+enum class TaskKind { work, kernel, record, wait, host_function, rendezvous };
 
 struct Task {
     TaskKind kind = TaskKind::work;
     std::string name;
     std::function<cudaError_t()> run; // work, host_function
+    std::function<std::unique_ptr<Running>()> start; // kernel
+    double share = 0;                                // of a multiprocessor that one of its blocks takes
+    std::shared_ptr<Running> running;
+    uint64_t idle_step = UINT64_MAX, idle_look = UINT64_MAX; // of the machine, when the kernel had nothing to do but poll
     std::shared_ptr<EventState> event;
     std::vector<std::shared_ptr<Rendezvous>> parts; // all must be done for the task to be
     std::function<void(Stream &, Task &)> issue; // a captured rendezvous: finds its partners anew at each launch
     VectorClock issued;                          // what the issuing host thread knew
     uint64_t sequence = 0;
-    std::shared_ptr<Operation> operation; // a rendezvous that its stream has come to
+    std::shared_ptr<Operation> operation; // a rendezvous or kernel that its stream has come to
 };
 
 struct Stream {

@@ -36,6 +36,11 @@ int threads_of_process()
 
 } // namespace
 
+bool only_thread()
+{
+    return threads_of_process() == 1;
+}
+
 void host_thread_begins()
 {
     Locked lock(machine_lock());
@@ -72,7 +77,7 @@ bool QuietTime::over(uint64_t step)
         since_ = now;
     }
     const bool others_wait_too = waiters().waiting + 1 >= waiters().known;
-    if (others_wait_too && threads_of_process() == 1)
+    if (others_wait_too && only_thread())
         return true;
     return now - since_ > std::chrono::seconds(others_wait_too ? 5 : 30);
 }

@@ -8,6 +8,8 @@ namespace gpusim {
 void host_thread_begins(); // a thread uses the simulator for the first time
 void host_thread_ends();
 
+bool only_thread(); // of the process: nobody else could still issue work
+
 // While it lives the calling thread, which held machine_lock() once, doesn't.
 class Unlocked {
 public:

@@ -53,7 +53,7 @@ struct Kernel {
     void fence(const Place &at)
     {
         Locked lock(machine_lock());
-        monitor_fence(at);
+        monitor_fence(at, false);
     }
 };
 

@@ -43,6 +43,7 @@ typedef struct gpusim_options {
     int skip_barrier;  /* mutation: 1 + number of the barrier site that does nothing; 0: none */
     int skip_wait;     /* mutation: 1 + number of the cudaStreamWaitEvent call (counted since gpusim_configure) that does nothing; 0: none */
     size_t device_bytes; /* memory of each device; 0: 4 GiB */
+    int multiprocessors; /* of each device; 0: 4. A kernel starts where those that run leave room */
 } gpusim_options;
 
 /* Before the first CUDA call, or between runs with nothing in flight: sets the options and clears reports and counts. The environment

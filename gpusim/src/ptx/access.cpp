@@ -28,6 +28,15 @@ bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, s
     return false;
 }
 
+// What the lane does from now on is told apart from what its fence has published.
+void tell_fence(Warp &warp, int lane, bool system)
+{
+    monitor_fence(place_of(warp, lane), system);
+    if (warp.clock[lane] < UINT16_MAX) {
+        warp.clock[lane]++;
+    }
+}
+
 // Local memory, parameters and the machine's own workspace are not the monitor's.
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags)
 {

@@ -19,6 +19,8 @@ unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, ui
 bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags);
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags);
 
+void tell_fence(Warp &warp, int lane, bool system);
+
 inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes,
                                     unsigned flags)
 {
@@ -58,10 +60,19 @@ inline bool releases(const Statement &statement)
 {
     return (statement.has("release") || statement.has("acq_rel")) && !statement.has("cta");
 }
+// What a strong access means for others than its block: AccessFlags.
+inline uint8_t order_flags(const Statement &statement)
+{
+    bool block_only = statement.has("cta"), reads = statement.words[0] != "st" && statement.words[0] != "red";
+    bool acquires = reads && (statement.has("acquire") || statement.has("acq_rel")) && !block_only;
+    bool system = statement.has("sys") || statement.has("volatile") || statement.has("mmio");
+    return static_cast<uint8_t>((acquires ? kAcquire : 0u) | (system ? kSystem : 0u));
+}
+
 inline void release(Warp &warp, const Instruction &in, int lane)
 {
     if (in.releases && warp.block->grid->check) {
-        monitor_fence(place_of(warp, lane));
+        tell_fence(warp, lane, in.flags & kSystem);
     }
 }
 

@@ -82,7 +82,7 @@ template <class T> void do_atomic(Warp &warp, const Instruction &in, uint32_t la
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
         release(warp, in, lane);
-        unsigned char *at = locate(warp, in, lane, count * sizeof(T), kRead | kWrite | kAtomic);
+        unsigned char *at = locate(warp, in, lane, count * sizeof(T), kRead | kWrite | kAtomic | in.flags);
         if (!at) {
             return;
         }
@@ -111,7 +111,7 @@ void do_quad(Warp &warp, const Instruction &in, uint32_t lanes)
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
         release(warp, in, lane);
-        unsigned char *at = locate(warp, in, lane, 16, kRead | kWrite | kAtomic);
+        unsigned char *at = locate(warp, in, lane, 16, kRead | kWrite | kAtomic | in.flags);
         if (!at) {
             return;
         }
@@ -199,6 +199,7 @@ void decode_atomic(Decoder &decoder, const Statement &statement)
     in.mode = static_cast<uint8_t>(operation);
     in.flow = Flow::memory;
     in.releases = releases(statement);
+    in.flags = order_flags(statement);
     in.polls = operation == Atomic::compare_exchange || operation == Atomic::exchange;
     decoder.address(statement.operands[at], &in);
     if (type == Type::b128) {

@@ -1,5 +1,5 @@
 // Barriers of blocks and warps, and fences.
-#include "gpusim/gpusim.h"
+#include "access.h"
 #include "opcodes.h"
 #include "pick.h"
 
@@ -130,12 +130,12 @@ void do_warp_barrier(Warp &warp, const Instruction &, uint32_t lanes)
     }
 }
 
-// Memory here is sequentially consistent: only the monitor wants to know. in.mode: of the device or wider.
+// Memory here is sequentially consistent: only the monitor wants to know. in.mode: 1 of the device, 2 of the system.
 void do_fence(Warp &warp, const Instruction &in, uint32_t lanes)
 {
     bool tells = !skips(*warp.block->grid, in) && in.mode != 0 && warp.block->grid->check;
     for (; tells && lanes != 0; lanes &= lanes - 1) {
-        monitor_fence(place_of(warp, __builtin_ctz(lanes)));
+        tell_fence(warp, __builtin_ctz(lanes), in.mode == 2);
     }
 }
 
@@ -230,7 +230,7 @@ void decode_fence(Decoder &decoder, const Statement &statement)
 {
     Instruction in;
     in.handler = do_fence;
-    in.mode = statement.has("gl") || statement.has("gpu") || statement.has("sys");
+    in.mode = statement.has("sys") ? 2 : statement.has("gl") || statement.has("gpu") ? 1 : 0;
     in.sync_site = statement.sync_site;
     decoder.emit(in);
 }

@@ -1,5 +1,5 @@
 // Running a grid: blocks are started in an order, two of them resident, more only while all that are do nothing but
-// poll.
+// poll. It runs in turns, so that it may wait for what others write.
 #include "gpusim/gpusim.h"
 #include "lanes.h"
 #include "module.h"
@@ -22,7 +22,6 @@ namespace
 const size_t kResident = 2;
 const uint32_t kBurst = 4096;           // instructions of a warp before the next has its turn
 const uint64_t kBlockTurn = 200000;     // of a block
-const uint64_t kPollingRounds = 10000;  // in which nobody does anything else: it is a deadlock
 uint64_t instructions_so_far;
 
 uint64_t random_number(uint64_t *state)
@@ -191,10 +190,10 @@ void report_stuck(Grid *grid, Block *block, const char *why)
     }
 }
 
-// One turn of a block. It polls if all it did was to look again and again.
-void run_block(Grid *grid, Block *block)
+// One turn of a block, for about so many steps. It polls if all it did was to look again and again.
+void run_block(Grid *grid, Block *block, uint64_t steps)
 {
-    uint64_t end = grid->steps + kBlockTurn;
+    uint64_t end = grid->steps + steps;
     size_t count = block->warps.size();
     while (block->live > 0 && grid->fault == cudaSuccess && grid->steps < end) {
         bool any = false, all_polled = true;
@@ -247,53 +246,6 @@ std::vector<uint32_t> block_order(Grid *grid)
     return order;
 }
 
-void run_blocks(Grid *grid)
-{
-    std::vector<uint32_t> order = block_order(grid);
-    std::vector<std::unique_ptr<Block>> running, idle;
-    size_t next = 0;
-    uint64_t polling_rounds = 0;
-    auto start = [&] {
-        if (idle.empty()) {
-            idle.push_back(make_place(grid));
-        }
-        running.push_back(std::move(idle.back()));
-        idle.pop_back();
-        start_block(grid, running.back().get(), order[next++]);
-    };
-    while (grid->fault == cudaSuccess && (next < order.size() || !running.empty())) {
-        while (running.size() < kResident && next < order.size()) {
-            start();
-        }
-        bool all_poll = true;
-        for (size_t i = 0; i < running.size() && grid->fault == cudaSuccess; i++) {
-            run_block(grid, running[i].get());
-            all_poll = all_poll && running[i]->polling && running[i]->live > 0;
-        }
-        for (size_t i = 0; i < running.size();) {
-            if (running[i]->live == 0 || grid->fault != cudaSuccess) {
-                end_block(running[i].get());
-                idle.push_back(std::move(running[i]));
-                running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
-            } else {
-                i++;
-            }
-        }
-        if (all_poll && !running.empty() && next < order.size()) {
-            start(); // what they wait for may be another block's to do
-        } else {
-            polling_rounds = all_poll ? polling_rounds + 1 : 0;
-        }
-        if (polling_rounds > kPollingRounds && !running.empty()) {
-            report_stuck(grid, running[0].get(), "endless polling");
-            end_block(running[0].get());
-        }
-    }
-    for (auto &block : running) {
-        end_block(block.get());
-    }
-}
-
 cudaError_t check_launch(const Launch &launch, const Program &program)
 {
     size_t threads = static_cast<size_t>(launch.block.x) * launch.block.y * launch.block.z;
@@ -310,30 +262,141 @@ cudaError_t check_launch(const Launch &launch, const Program &program)
 
 } // namespace
 
-cudaError_t run_grid(const Launch &launch, const LaunchOptions &options)
+struct GridRun {
+    Launch launch;
+    std::vector<unsigned char> parameters;
+    Grid grid;
+    std::vector<uint32_t> order;
+    size_t next = 0;  // in the order
+    size_t first = 0; // of the running blocks, in the coming round
+    std::vector<std::unique_ptr<Block>> running, idle;
+
+    explicit GridRun(const Launch &launched) : launch(launched), parameters(launched.parameters) {}
+    ~GridRun()
+    {
+        for (auto &block : running) {
+            end_block(block.get());
+        }
+        instructions_so_far += grid.steps;
+    }
+    GridRun(const GridRun &) = delete;
+    GridRun &operator=(const GridRun &) = delete;
+};
+
+namespace
+{
+
+bool is_over(const GridRun &run)
+{
+    return run.grid.fault != cudaSuccess || (run.next == run.order.size() && run.running.empty());
+}
+
+void start_next(GridRun &run)
+{
+    if (run.idle.empty()) {
+        run.idle.push_back(make_place(&run.grid));
+    }
+    run.running.push_back(std::move(run.idle.back()));
+    run.idle.pop_back();
+    start_block(&run.grid, run.running.back().get(), run.order[run.next++]);
+}
+
+void put_away_ended(GridRun &run)
+{
+    std::vector<std::unique_ptr<Block>> &running = run.running;
+    for (size_t i = 0; i < running.size();) {
+        if (running[i]->live == 0) {
+            end_block(running[i].get());
+            run.idle.push_back(std::move(running[i]));
+            running.erase(running.begin() + static_cast<std::ptrdiff_t>(i));
+        } else {
+            i++;
+        }
+    }
+}
+
+// Gives every running block a turn, as long as there are steps left. True if all of them only polled.
+bool run_round(GridRun &run, uint64_t end)
+{
+    Grid &grid = run.grid;
+    size_t count = run.running.size(), first = run.first++ % count;
+    bool all_poll = true;
+    for (size_t i = 0; i < count && grid.fault == cudaSuccess; i++) {
+        if (grid.steps >= end) {
+            all_poll = false;
+            break;
+        }
+        Block *block = run.running[(first + i) % count].get();
+        run_block(&grid, block, std::min(kBlockTurn, end - grid.steps));
+        all_poll = all_poll && block->polling && block->live > 0;
+    }
+    put_away_ended(run);
+    return all_poll;
+}
+
+} // namespace
+
+std::shared_ptr<GridRun> grid_start(const Launch &launch, const LaunchOptions &options)
 {
     const Program &program = program_of(launch.kernel);
-    cudaError_t status = check_launch(launch, program);
-    if (status != cudaSuccess) {
-        return status;
+    auto run = std::make_shared<GridRun>(launch);
+    Grid &grid = run->grid;
+    grid.fault = check_launch(run->launch, program);
+    if (grid.fault != cudaSuccess) {
+        return run;
     }
-    std::vector<unsigned char> parameters = launch.parameters;
-    parameters.resize(launch.kernel->parameter_bytes + 16);
-    Grid grid;
+    run->parameters.resize(launch.kernel->parameter_bytes + 16);
     grid.program = &program;
-    grid.launch = &launch;
+    grid.launch = &run->launch;
     grid.options = options;
     grid.check = options.check;
-    grid.parameters = parameters.data();
+    grid.parameters = run->parameters.data();
     grid.parameter_bytes = launch.kernel->parameter_bytes;
     grid.random = options.seed * 0x9E3779B97F4A7C15ull + 0x1234567;
     for (std::string_view symbol : program.symbols) {
         void *address = variable_address(launch.kernel->module, symbol, launch.device);
         grid.symbol_addresses.push_back(reinterpret_cast<uint64_t>(address));
     }
-    run_blocks(&grid);
-    instructions_so_far += grid.steps;
-    return grid.fault;
+    run->order = block_order(&grid);
+    return run;
+}
+
+GridState grid_turn(GridRun &run, uint64_t steps)
+{
+    uint64_t end = steps > UINT64_MAX - run.grid.steps ? UINT64_MAX : run.grid.steps + steps;
+    while (!is_over(run)) {
+        if (run.grid.steps >= end) {
+            return GridState::goes_on;
+        }
+        while (run.running.size() < kResident && run.next < run.order.size()) {
+            start_next(run);
+        }
+        if (!run_round(run, end)) {
+            continue;
+        }
+        if (run.next == run.order.size()) {
+            return GridState::polls;
+        }
+        start_next(run); // what they wait for may be another block's to do
+    }
+    return GridState::ended;
+}
+
+cudaError_t grid_result(const GridRun &run)
+{
+    return run.grid.fault;
+}
+
+size_t grid_unfinished(const GridRun &run)
+{
+    return run.order.size() - run.next + run.running.size();
+}
+
+void grid_report_stuck(GridRun &run)
+{
+    if (!run.running.empty()) {
+        report_stuck(&run.grid, run.running[0].get(), "endless polling");
+    }
 }
 
 uint64_t executed_instructions()

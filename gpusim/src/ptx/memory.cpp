@@ -160,7 +160,7 @@ void decode_access(Decoder &decoder, const Statement &statement, bool load)
     }
     in.list = decoder.list(registers);
     in.flow = Flow::memory;
-    in.flags = is_strong(statement) ? static_cast<uint8_t>(kAtomic) : uint8_t(0);
+    in.flags = is_strong(statement) ? static_cast<uint8_t>(kAtomic | order_flags(statement)) : uint8_t(0);
     in.polls = load && is_strong(statement);
     in.releases = !load && releases(statement);
     decoder.emit(in);

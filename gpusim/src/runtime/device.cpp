@@ -7,7 +7,6 @@
 namespace gpusim {
 namespace {
 
-constexpr int multiprocessors = 4;
 constexpr int shared_per_multiprocessor = 228 << 10;
 
 thread_local int chosen_device;
@@ -127,7 +126,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *properties, int device)
     properties->major = options().compute_capability / 10;
     properties->minor = options().compute_capability % 10;
     properties->totalGlobalMem = options().device_bytes;
-    properties->multiProcessorCount = multiprocessors;
+    properties->multiProcessorCount = options().multiprocessors;
     properties->warpSize = 32;
     properties->regsPerBlock = properties->regsPerMultiprocessor = 65536;
     properties->maxThreadsPerBlock = 1024;

@@ -71,6 +71,29 @@ LaunchOptions launch_options()
     return chosen;
 }
 
+// A launched kernel, for the scheduler.
+struct RunningKernel : Running {
+    std::shared_ptr<GridRun> grid;
+    double each; // share of a multiprocessor that a block takes
+
+    RunningKernel(const Launch &launched, double share) : grid(grid_start(launched, launch_options())), each(share) {}
+    Turn turn(uint64_t steps) override
+    {
+        const GridState state = grid_turn(*grid, steps);
+        return state == GridState::ended ? Turn::ended : state == GridState::polls ? Turn::polls : Turn::goes_on;
+    }
+    cudaError_t result() const override { return grid_result(*grid); }
+    double load() const override { return each * double(grid_unfinished(*grid)); }
+    void report_stuck() override { grid_report_stuck(*grid); }
+};
+
+// By threads and shared memory; registers are not known here.
+int blocks_of_multiprocessor(const Kernel *kernel, int threads, size_t shared)
+{
+    const size_t each = shared + kernel_static_shared(kernel) + 1024;
+    return std::min(2048 / ((threads + 31) / 32 * 32), int((228u << 10) / each));
+}
+
 cudaError_t launch(const Request &request)
 {
     Locked lock(machine_lock());
@@ -87,7 +110,13 @@ cudaError_t launch(const Request &request)
     counts().kernels++;
     Launch launched = {function->kernel, request.grid, request.block, request.shared,
                        packed_arguments(function->kernel, request.arguments), stream->device};
-    push_work(*stream, function->name, [launched] { return run_grid(launched, launch_options()); });
+    const int threads = int(request.block.x * request.block.y * request.block.z);
+    Task task;
+    task.kind = TaskKind::kernel;
+    task.name = function->name;
+    task.share = 1.0 / std::max(1, blocks_of_multiprocessor(function->kernel, threads, request.shared));
+    task.start = [launched, share = task.share] { return std::make_unique<RunningKernel>(launched, share); };
+    push(*stream, std::move(task));
     return fail(device_fault(stream->device));
 }
 
@@ -178,15 +207,13 @@ cudaError_t cudaFuncGetName(const char **name, const void *host)
     return cudaSuccess;
 }
 
-// By threads and shared memory; registers are not known here.
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *host, int threads, size_t shared, unsigned)
 {
     Locked lock(machine_lock());
     Function *function = function_of(host);
     if (!function || threads <= 0)
         return fail(function ? cudaErrorInvalidValue : cudaErrorInvalidDeviceFunction);
-    const size_t each = shared + kernel_static_shared(function->kernel) + 1024;
-    *blocks = std::min(2048 / ((threads + 31) / 32 * 32), int((228u << 10) / each));
+    *blocks = blocks_of_multiprocessor(function->kernel, threads, shared);
     return cudaSuccess;
 }
 
