@@ -69,13 +69,37 @@ static void load_tile(const tpi_gemm_args *args, int64_t row, int64_t col, int r
         memcpy(tile + r * TPI_GEMM_COLS, c + r * args->c_stride, (size_t)cols * sizeof *tile);
 }
 
-/* C is read or written when the kernel is done with the tile: its lines are asked for in time. */
-static void prefetch_c(const tpi_gemm_args *args, int64_t row, int64_t col)
+#define LINE_BYTES 64
+
+static inline __attribute__((always_inline)) void prefetch_tile(const void *data, tp_dtype dtype, int64_t stride, const int64_t place[2], const int shape[2],
+                                                                const int writing)
 {
-    const float *c = (const float *)args->c + row * args->c_stride + col;
-    for (int r = 0; r < TPI_GEMM_ROWS; r++)
-        for (int i = 0; i < TPI_GEMM_COLS; i += 16)
-            __builtin_prefetch(c + r * args->c_stride + i, 1, 3);
+    for (int r = 0; r < shape[0]; r++) {
+        const char *line = tpi_element(data, dtype, (place[0] + r) * stride + place[1]);
+        const char *end = tpi_element(line, dtype, shape[1]);
+        for (; line < end; line += LINE_BYTES)
+            __builtin_prefetch(line, writing, 3);
+    }
+}
+
+/* C of the next tile is read when its kernel begins, written when it ends: its lines are asked for in time. */
+static void prefetch_next(const tpi_gemm_args *args, int64_t row, int64_t col)
+{
+    const int64_t place[2] = {row, col};
+    const int shape[2] = {TPI_GEMM_ROWS, TPI_GEMM_COLS};
+    prefetch_tile(args->c, TP_DTYPE_F32, args->c_stride, place, shape, 1);
+}
+
+/* The same for what the epilogue of this tile reads and writes. */
+static void prefetch_epilogue(const tpi_gemm_args *args, const int64_t place[2], const int shape[2])
+{
+    prefetch_tile(args->c, args->c_dtype, args->c_stride, place, shape, 1);
+    if (args->pre != NULL)
+        prefetch_tile(args->pre, args->c_dtype, args->pre_stride, place, shape, 1);
+    if (args->act_input != NULL)
+        prefetch_tile(args->act_input, args->c_dtype, args->act_input_stride, place, shape, 0);
+    if (args->residual != NULL)
+        prefetch_tile(args->residual, args->c_dtype, args->residual_stride, place, shape, 0);
 }
 
 static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t col_panel, const float *b)
@@ -114,7 +138,9 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
             load_tile(args, row, col, rows, cols, root);
     }
     if (whole && row + 2 * TPI_GEMM_ROWS <= args->rows)
-        prefetch_c(args, row + TPI_GEMM_ROWS, col);
+        prefetch_next(args, row + TPI_GEMM_ROWS, col);
+    if (!whole && block->chunk.last)
+        prefetch_epilogue(args, (const int64_t[2]){row, col}, (const int[2]){rows, cols});
 
     if (job->plan.flush)
         CPU(gemm_kernel_flushed)(&tile, rows);
