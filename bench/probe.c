@@ -12,6 +12,7 @@ typedef struct op_kind {
     tp_dtype dtype;
     int64_t size[3];
     bool matrix;
+    double flops, bytes; /* of one of a list, which the library counts all at once; 0: as counted */
 } op_kind;
 
 static bench_probe *probe_of(const tp_ctx *ctx)
@@ -65,8 +66,8 @@ static void stop(bench_probe *probe, const op_clock *clock, const op_kind *kind)
     probe->lost += op == NULL;
     if (op == NULL)
         return;
-    op->flops = flops;
-    op->bytes = bytes;
+    op->flops = kind->bytes > 0 ? kind->flops : flops;
+    op->bytes = kind->bytes > 0 ? kind->bytes : bytes;
     /* An op waits for nobody but its own workers: where it has none, the thread's own time is as good, also when it was switched out. */
     bench_sample_add(op->samples, clean || probe->whole_process ? seconds : cpu, clean);
 }
@@ -76,78 +77,81 @@ static void stop(bench_probe *probe, const op_clock *clock, const op_kind *kind)
 static op_kind kind_gemm(const tpi_gemm_args *args)
 {
     const char *op = args->accumulate ? "gemm TN" : args->b.inner_stride == 1 ? "gemm NT" : "gemm NN";
-    return (op_kind){op, args->a.dtype, {args->rows, args->cols, args->inner}, true};
+    return (op_kind){op, args->a.dtype, {args->rows, args->cols, args->inner}, true, 0, 0};
 }
 
 static op_kind kind_reduce(const tpi_reduce_args *args)
 {
-    return (op_kind){"reduce", args->in_dtype, {args->rows, args->cols, args->inputs}, false};
+    return (op_kind){"reduce", args->in_dtype, {args->rows, args->cols, args->inputs}, false, 0, 0};
 }
 
 static op_kind kind_map(const tpi_map_args *args)
 {
-    return (op_kind){args->in == NULL ? "clear" : "map", args->out_dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){args->in == NULL ? "clear" : "map", args->out_dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_activation(const tpi_activation_args *args)
 {
-    return (op_kind){args->dy != NULL ? "activation grad" : "activation", args->dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){args->dy != NULL ? "activation grad" : "activation", args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_rope(const tpi_rope_args *args)
 {
-    return (op_kind){"rope", args->dtype, {args->rows, args->heads, args->head_dim}, false};
+    return (op_kind){"rope", args->dtype, {args->rows, args->heads, args->head_dim}, false, 0, 0};
 }
 
 static op_kind kind_norm(const tpi_norm_args *args)
 {
-    return (op_kind){"norm", args->dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){"norm", args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_norm_grad(const tpi_norm_grad_args *args)
 {
-    return (op_kind){"norm grad", args->dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){"norm grad", args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_attention(const tpi_attention_args *args)
 {
-    return (op_kind){"attention", args->dtype, {args->rows, args->heads, args->head_dim}, true};
+    return (op_kind){"attention", args->dtype, {args->rows, args->heads, args->head_dim}, true, 0, 0};
 }
 
 static op_kind kind_attention_grad(const tpi_attention_grad_args *args)
 {
-    return (op_kind){"attention grad", args->forward.dtype, {args->forward.rows, args->forward.heads, args->forward.head_dim}, true};
+    return (op_kind){"attention grad", args->forward.dtype, {args->forward.rows, args->forward.heads, args->forward.head_dim}, true, 0, 0};
 }
 
 static op_kind kind_embedding(const tpi_embedding_args *args)
 {
-    return (op_kind){"embedding", args->table_dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){"embedding", args->table_dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_embedding_grad(const tpi_embedding_grad_args *args)
 {
-    return (op_kind){"embedding grad", args->dy_dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){"embedding grad", args->dy_dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_xent(const tpi_xent_args *args)
 {
     static const char *const names[] = {"", "loss: maxima", "loss: sums", "loss: losses", "loss: gradient"};
-    return (op_kind){names[args->phase], args->dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){names[args->phase], args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_square_sum(const tpi_square_sum_args *args)
 {
-    return (op_kind){"square sum", TP_DTYPE_F32, {args->rows, args->cols, 0}, false};
+    double elements = (double)args->rows * (double)args->cols;
+    return (op_kind){"square sum", TP_DTYPE_F32, {args->rows, args->cols, 0}, false, 2 * elements, 4 * elements};
 }
 
 static op_kind kind_optimizer(const tpi_optimizer_args *args)
 {
-    return (op_kind){"optimizer", args->value_dtype, {args->elements, 0, 0}, false};
+    double elements = (double)args->elements, moments = (args->m != NULL ? 8 : 0) + (args->v != NULL ? 8 : 0);
+    double weights = args->master != NULL ? 8 + (double)tp_dtype_size(args->value_dtype) : 8;
+    return (op_kind){"optimizer", args->value_dtype, {args->elements, 0, 0}, false, 15 * elements, elements * (4 + moments + weights)};
 }
 
 static op_kind kind_random_fill(const tpi_random_fill_args *args)
 {
-    return (op_kind){"random fill", args->dtype, {args->rows, args->cols, 0}, false};
+    return (op_kind){"random fill", args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 /* ---- the slots ------------------------------------------------------------------------------------------------------- */
@@ -186,7 +190,7 @@ static tp_status probed_pack(tpi_stream *stream, const tpi_operand *b, int64_t c
                              const tpi_packed *out)
 {
     bench_probe *probe = probe_of(stream->ctx);
-    const op_kind kind = {"pack", b->dtype, {cols, inner, 0}, false};
+    const op_kind kind = {"pack", b->dtype, {cols, inner, 0}, false, 0, 0};
     const op_clock clock = start(probe);
     tp_status status = probe->real->gemm_pack(stream, b, cols, inner, order, out);
     probe->bytes -= (double)cols * (double)inner * (double)tp_dtype_size(b->dtype) + (double)out->bytes;

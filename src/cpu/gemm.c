@@ -360,18 +360,38 @@ typedef struct pack_call {
     tpi_gemm_plan plan;
 } pack_call;
 
-static void pack_copy_part(void *arg, int64_t part, int worker)
+/* Steps of one part where the source is contiguous along the columns: it is read row by row, into all panels. */
+#define PACK_STEPS 64
+
+static tpi_gemm_pack_job pack_job_of(const pack_call *call)
 {
-    const pack_call *call = arg;
-    const int64_t first = part * TPI_GEMM_COLS;
+    return (tpi_gemm_pack_job){.plan = &call->plan,
+                               .operand = &call->args->b,
+                               .count = call->args->cols,
+                               .width = TPI_GEMM_COLS,
+                               .steps = call->plan.steps,
+                               .out = call->args->out.data,
+                               .panel_stride = call->plan.steps * TPI_GEMM_COLS,
+                               .streaming = true};
+}
+
+static void pack_panel_part(void *arg, int64_t part, int worker)
+{
+    tpi_gemm_pack_job pack = pack_job_of(arg);
     (void)worker;
-    const tpi_gemm_pack_job pack = {.plan = &call->plan,
-                                    .operand = &call->args->b,
-                                    .first = first,
-                                    .count = min64(call->args->cols - first, TPI_GEMM_COLS),
-                                    .width = TPI_GEMM_COLS,
-                                    .steps = call->plan.steps,
-                                    .out = (float *)call->args->out.data + part * call->plan.steps * TPI_GEMM_COLS};
+    pack.first = part * TPI_GEMM_COLS;
+    pack.count = min64(pack.count - pack.first, TPI_GEMM_COLS);
+    pack.out += part * pack.panel_stride;
+    CPU(gemm_pack_panels)(&pack);
+}
+
+static void pack_steps_part(void *arg, int64_t part, int worker)
+{
+    tpi_gemm_pack_job pack = pack_job_of(arg);
+    (void)worker;
+    pack.first_step = part * PACK_STEPS;
+    pack.steps = min64(pack.steps - pack.first_step, PACK_STEPS);
+    pack.out += pack.first_step * TPI_GEMM_COLS;
     CPU(gemm_pack_panels)(&pack);
 }
 
@@ -379,6 +399,9 @@ tp_status CPU(gemm_pack)(tp_ctx *ctx, const void *task)
 {
     pack_call call = {.args = task};
     CPU(gemm_plan_make)(&call.plan, call.args->b.dtype, call.args->inner, call.args->order);
-    tpi_cpu_parallel(ctx, divide_up(call.args->cols, TPI_GEMM_COLS), pack_copy_part, &call);
+    if (call.args->b.inner_stride == 1)
+        tpi_cpu_parallel(ctx, divide_up(call.args->cols, TPI_GEMM_COLS), pack_panel_part, &call);
+    else
+        tpi_cpu_parallel(ctx, divide_up(call.plan.steps, PACK_STEPS), pack_steps_part, &call);
     return TP_OK;
 }

@@ -77,6 +77,7 @@ typedef struct tpi_gemm_pack_job {
     int64_t first_step, steps;
     float *out;
     int64_t panel_stride; /* in floats; TPI_GEMM_ROWS: room for 2 more than steps * width */
+    bool streaming;       /* TPI_GEMM_COLS: the panels are not read soon, and go past the caches */
 } tpi_gemm_pack_job;
 
 void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job);

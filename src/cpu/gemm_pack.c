@@ -18,7 +18,22 @@ typedef struct stretch {
     int outers, width;
     int64_t elements;
     uint32_t *out; /* step of element k */
+    bool streaming;
 } stretch;
+
+/* Sixteen values of a step. Streaming: past the caches, for what is not read soon. */
+static inline void store_values(uint32_t *out, vi x, bool streaming)
+{
+#if TPI_ISA_LEVEL >= 2
+    if (streaming) {
+        _mm512_stream_si512((__m512i *)out, x);
+        return;
+    }
+#else
+    (void)streaming;
+#endif
+    vi_store(out, x);
+}
 
 /* ---- one element ---- */
 
@@ -77,7 +92,7 @@ static inline __attribute__((always_inline)) void pack_outer_any(const stretch *
             vi x = load_outers(first + i * s->outer_bytes, other, s->outers - i, format);
             __builtin_prefetch(first + i * s->outer_bytes + TILE_ELEMENTS * s->inner_bytes);
             if (s->width - i >= TPI_LANES)
-                vi_store(out + i, x);
+                store_values(out + i, x, s->streaming);
             else
                 vi_store_n(out + i, x, s->width - i);
         }
@@ -156,7 +171,7 @@ static inline __attribute__((always_inline)) void pack_columns(const stretch *s,
             tpi_gemm_transpose16(r);
             if (columns == 16)
                 for (int i = 0; i < 16; i++)
-                    _mm512_storeu_si512(out + i * s->width + o, r[i]);
+                    store_values(out + i * s->width + o, r[i], s->streaming);
             else
                 for (int i = 0; i < columns; i++)
                     _mm512_storeu_si512(out + i * s->width + o, r[i]);
@@ -247,7 +262,8 @@ static void pack_run(const tpi_gemm_pack_job *job, const tpi_gemm_run *run, int6
     const bool inner_contiguous = operand->inner_stride == 1;
     stretch s = {.outer_bytes = operand->outer_stride * element_bytes,
                  .inner_bytes = operand->inner_stride * element_bytes,
-                 .width = job->width};
+                 .width = job->width,
+                 .streaming = job->streaming && (uintptr_t)job->out % 64 == 0};
     for (int64_t at = from; at < to; at += s.elements) {
         bool second = (at - start) % plan->per_step != 0;
         s.elements = second ? 1 : inner_contiguous || to - at < TILE_ELEMENTS ? to - at : TILE_ELEMENTS;
@@ -298,6 +314,10 @@ void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job)
         else
             pack_run(job, run, from, to);
     }
+#if TPI_ISA_LEVEL >= 2
+    if (job->streaming)
+        _mm_sfence();
+#endif
 }
 
 /* ---- row sums ---- */
