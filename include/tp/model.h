@@ -73,7 +73,7 @@ TP_API size_t tp_model_saved_bytes(const tp_model *model, const tp_pass *pass);
 /* Waits, reads the accumulated sum of losses and the number of tokens, and sets them to zero. */
 TP_API tp_status tp_model_loss(tp_ctx *ctx, tp_model *model, double *sum, double *tokens);
 
-/* Logits of the last forward with saved != NULL, before backward: this rank's columns [T, vocabulary here]. */
+/* Logits of the last forward with saved != NULL, before backward: this rank's columns [T, vocabulary here], rows stride[0] elements apart. */
 TP_API tp_status tp_model_logits(const tp_model *model, const void *saved, const tp_pass *pass, tp_tensor *out);
 
 /* Floating-point operations of forward plus backward for `tokens` tokens in sequences of `sequence` (matrix products; attention halved, because it

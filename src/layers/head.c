@@ -32,19 +32,29 @@ static int64_t head_features(const void *self)
     return 0;
 }
 
-static tp_tensor logits_view(const head_module *head, const tp_pass *pass, void *memory)
+/* Rows of logits begin at multiples of 64 elements, whatever the vocabulary: products and vectors are slow on other rows. */
+enum { ROW_ELEMENTS = 64 };
+
+static tp_tensor padded_logits(const head_module *head, const tp_pass *pass)
 {
-    return tp_tensor_2d(memory, head->dtype, pass->tokens, tp_linear_local_features(head->layer));
+    int64_t cols = tp_linear_local_features(head->layer);
+    return tp_tensor_2d(NULL, head->dtype, pass->tokens, (cols + ROW_ELEMENTS - 1) / ROW_ELEMENTS * ROW_ELEMENTS);
+}
+
+/* The columns that exist. */
+static tp_tensor logits_of(const head_module *head, tp_tensor padded)
+{
+    return tp_tensor_cols(padded, 0, tp_linear_local_features(head->layer));
 }
 
 /* Logits, and what the loss keeps. Memory NULL: counts only. */
 static size_t carve(const head_module *head, const tp_pass *pass, void *memory, head_saved *out)
 {
-    tp_tensor logits = logits_view(head, pass, NULL);
-    size_t loss_at = tpi_bytes_aligned(tp_tensor_bytes(logits)), loss_bytes = tp_cross_entropy_saved_bytes(pass);
+    tp_tensor padded = padded_logits(head, pass);
+    size_t loss_at = tpi_bytes_aligned(tp_tensor_bytes(padded)), loss_bytes = tp_cross_entropy_saved_bytes(pass);
     if (memory != NULL) {
-        *out = (head_saved){.logits = logits, .loss = {.memory = (char *)memory + loss_at, .bytes = loss_bytes}};
-        out->logits.data = memory;
+        padded.data = memory;
+        *out = (head_saved){.logits = logits_of(head, padded), .loss = {.memory = (char *)memory + loss_at, .bytes = loss_bytes}};
     }
     return tpi_bytes_sum(loss_at, loss_bytes);
 }
@@ -62,11 +72,13 @@ static size_t head_delayed_bytes(const void *self, const tp_pass *pass)
 
 static tp_status run(tp_ctx *ctx, const head_module *head, const tp_pass *pass, tp_tensor x, head_saved *saved)
 {
-    tp_tensor logits;
-    if (saved != NULL)
+    tp_tensor logits = padded_logits(head, pass);
+    if (saved == NULL) {
+        TPI_TRY(tpi_scratch_tensor(ctx, head->dtype, logits.shape[0], logits.shape[1], &logits));
+        logits = logits_of(head, logits);
+    } else {
         logits = saved->logits;
-    else
-        TPI_TRY(tpi_scratch_tensor(ctx, head->dtype, pass->tokens, tp_linear_local_features(head->layer), &logits));
+    }
     TPI_TRY(tp_linear_forward(ctx, head->layer, pass, &(tp_io){.in = x, .out = logits}, saved != NULL ? &saved->linear : NULL));
     return tpi_cross_entropy_forward(ctx, &(tpi_cross_entropy_args){.desc = &head->loss,
                                                                     .order = &head->order,

@@ -130,7 +130,7 @@ static tp_status get_logits(tp_ctx *ctx, tp_model *model, logits_case *c, void *
         return status;
     tp_range mine = tp_shard_range(c->desc->vocabulary, tp_comm_size(tp_ctx_world(ctx)), tp_ctx_rank(ctx));
     for (int64_t t = 0; t < pass->tokens; t++)
-        memcpy(c->logits + t * c->desc->vocabulary + mine.begin, (float *)logits.data + t * (mine.end - mine.begin),
+        memcpy(c->logits + t * c->desc->vocabulary + mine.begin, (float *)logits.data + t * logits.stride[0],
                (size_t)(mine.end - mine.begin) * sizeof(float));
     status = tp_model_forward(ctx, model, pass, NULL);
     return status == TP_OK ? tp_model_loss(ctx, model, &c->loss[1], &tokens) : status;
