@@ -152,6 +152,33 @@ Test(cuda_norm, backward)
     tpt_sides_close(&sides);
 }
 
+/* Virtual ranks of more rows than wait in shared memory at once, whole vectors and single elements. */
+Test(cuda_norm, gains_of_many_rows)
+{
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (int d = 0; d < 3; d++)
+        for (int aligned = 0; aligned < 2; aligned++) {
+            int64_t cols = aligned ? 40 : 37;
+            norm_grad_case test = {.args = {.rms = d == 2,
+                                            .rows = 790,
+                                            .cols = cols,
+                                            .dtype = tpt_floats[d],
+                                            .x_stride = cols,
+                                            .dy_stride = cols,
+                                            .residual_stride = cols,
+                                            .dx_stride = cols,
+                                            .total_rows = 790,
+                                            .virtual_count = 2},
+                                   .gain_grad = true,
+                                   .bias_grad = d != 2};
+
+            check_norm_grad(&sides, &test);
+        }
+    tpt_sides_close(&sides);
+}
+
 /* Rows of one value, tiny rows, and rows with a large mean. */
 Test(cuda_norm, special_rows)
 {
