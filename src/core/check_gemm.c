@@ -42,6 +42,18 @@ static tp_status check_gemm_epilogue(tpi_check check, const tpi_gemm_args *args)
     return TP_OK;
 }
 
+/* A slice of what was packed: pairs of bf16 are not torn. */
+static tp_status check_slice(tpi_check check, const tpi_gemm_args *args)
+{
+    const tpi_packed *packed = args->b_packed;
+    int64_t end = packed->first + args->inner;
+    bool whole = args->a.dtype != TP_DTYPE_BF16 || (packed->first % 2 == 0 && (args->inner % 2 == 0 || end == packed->inner));
+    if (packed->inner == 0 || (packed->first >= 0 && end <= packed->inner && args->order == NULL && whole))
+        return TP_OK;
+    return tpi_refuse(check.ctx, TP_ERR_ARGUMENT, "%s: [%lld, %lld) is no slice of %lld packed inner indices%s", check.op, (long long)packed->first,
+                      (long long)end, (long long)packed->inner, args->order != NULL ? " in an order" : "");
+}
+
 tp_status tpi_check_gemm(tp_ctx *ctx, const tpi_gemm_args *args)
 {
     tpi_check check = {ctx, "gemm"};
@@ -59,6 +71,8 @@ tp_status tpi_check_gemm(tp_ctx *ctx, const tpi_gemm_args *args)
     TPI_TRY(check_operand(check, "a", &args->a, rows, inner));
     if (!packed)
         TPI_TRY(check_operand(check, "b", &args->b, cols, inner));
+    if (packed)
+        TPI_TRY(check_slice(check, args));
     TPI_TRY(tpi_check_rows(check, (tpi_check_matrix){"c", args->c, rows, cols, args->c_stride}));
     TPI_TRY(tpi_check_order(check, args->order, inner));
     TPI_TRY(check_gemm_epilogue(check, args));

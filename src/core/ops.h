@@ -49,6 +49,9 @@ typedef struct tpi_operand {
 typedef struct tpi_packed {
     void *data;
     size_t bytes;
+    /* A product over a slice of what was packed: its inner indices are [first, first + the product's) of `inner` ones, without an order. Of bf16 the slice
+     * begins and ends at even indices, or at the end. inner 0: all of it. */
+    int64_t first, inner;
 } tpi_packed;
 
 typedef struct tpi_gemm_args {

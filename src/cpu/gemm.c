@@ -34,6 +34,7 @@ typedef struct gemm_job {
     int64_t row_panels, row_parts, block_panels;
     int64_t col_panels, col_parts;
     int64_t panel_stride;   /* of packed A */
+    int64_t packed_first, packed_steps; /* of panels of B packed beforehand: where this product's begin, how many there are */
     int64_t b_at, state_at; /* where a worker's memory holds a panel of B and unfinished tiles, in floats */
     int state_tiles;        /* tiles of memory that one unfinished tile takes */
 } gemm_job;
@@ -179,7 +180,7 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
     const int64_t first = panel * TPI_GEMM_COLS;
     if (!job->packing)
         return (const float *)args->b_packed->data +
-               (panel * job->plan.steps + block->chunk.first_step) * TPI_GEMM_COLS;
+               (panel * job->packed_steps + job->packed_first + block->chunk.first_step) * TPI_GEMM_COLS;
     float *out = block->b + (job->keeping ? (panel - block->col_begin) * job->chunk_steps * TPI_GEMM_COLS : 0);
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->b,
@@ -273,6 +274,19 @@ static void choose_parts(gemm_job *job, int64_t fewest)
     }
 }
 
+/* Panels that were packed for a longer inner dimension have more steps. */
+static void find_packed(gemm_job *job)
+{
+    const tpi_packed *packed = job->args->b_packed;
+    job->packed_steps = job->plan.steps;
+    if (packed == NULL || packed->inner == 0)
+        return;
+    tpi_gemm_plan whole;
+    CPU(gemm_plan_make)(&whole, job->args->a.dtype, packed->inner, NULL);
+    job->packed_steps = whole.steps;
+    job->packed_first = packed->first / whole.per_step;
+}
+
 /* Decides what is packed when, and the sizes of parts and blocks. */
 static void choose_blocks(gemm_job *job)
 {
@@ -342,6 +356,7 @@ tp_status CPU(gemm)(tp_ctx *ctx, const void *task)
                     .row_panels = divide_up(args->rows, TPI_GEMM_ROWS),
                     .col_panels = divide_up(args->cols, TPI_GEMM_COLS)};
     CPU(gemm_plan_make)(&job.plan, args->a.dtype, args->inner, args->order);
+    find_packed(&job);
     choose_blocks(&job);
     TPI_TRY(reserve(&job));
     tpi_cpu_parallel(ctx, job.row_parts * job.col_parts, multiply_part, &job);

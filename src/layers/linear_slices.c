@@ -42,6 +42,16 @@ static tp_status finish_rows(const sliced_call *call, tpi_stream *stream, int64_
                                           .out_stride = out.stride});
 }
 
+/* The slice of the weight's packed copy; data NULL where there is none, or a pair of bf16 would be torn. */
+static tpi_packed packed_slice(const tp_param *weight, tp_range columns)
+{
+    tpi_packed packed = tpi_param_internal_of(weight)->backward;
+    packed.first = columns.begin;
+    packed.inner = weight->value.shape[0];
+    bool torn = columns.begin % 2 != 0 || (columns.end % 2 != 0 && columns.end != packed.inner);
+    return torn && weight->value.dtype == TP_DTYPE_BF16 ? (tpi_packed){.data = NULL} : packed;
+}
+
 /* One owner's rows times the weight's rows of one slice, added to the sum. */
 static tp_status sum_slice(const sliced_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
@@ -51,6 +61,7 @@ static tp_status sum_slice(const sliced_call *call, const tpi_run *run, tpi_stre
     tp_range columns = tpi_run_columns(run, slice);
     tpi_view from = tpi_run_at(run, &op->read[0], segment), out = tpi_run_at(run, &op->write[0], segment), sum = call->sum;
     int64_t rows = segment.rows.end - segment.rows.begin;
+    tpi_packed packed = packed_slice(weight, columns);
     if (sum.data != NULL)
         sum.data = (char *)sum.data + (size_t)(segment.rows.begin * sum.stride) * sizeof(float);
     TPI_TRY(tpi_gemm(stream, &(tpi_gemm_args){.rows = rows,
@@ -58,6 +69,7 @@ static tp_status sum_slice(const sliced_call *call, const tpi_run *run, tpi_stre
                                              .inner = columns.end - columns.begin,
                                              .a = {from.data, from.dtype, from.stride, 1},
                                              .b = {at(weight->value, columns.begin, 0), weight->value.dtype, 1, weight->value.stride[0]},
+                                             .b_packed = packed.data != NULL ? &packed : NULL,
                                              .c = sum.data,
                                              .c_dtype = TP_DTYPE_F32,
                                              .c_stride = sum.stride,

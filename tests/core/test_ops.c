@@ -51,6 +51,32 @@ Test(ops, gemm_checks)
     close_stub(&self);
 }
 
+/* Of what was packed for 9 inner indices, a product of 5. */
+Test(ops, gemm_slices_of_what_is_packed)
+{
+    stub self;
+    tpi_stream *stream = open_stub(&self);
+    static const tpi_inner order = {.blocks = 1, .segments = 1, .segment = {{.length = 5}}};
+    tpi_packed packed = {.data = data, .bytes = sizeof data, .first = 5, .inner = 9};
+    tpi_gemm_args args = good_gemm();
+    args.b_packed = &packed;
+    check_refused(&self, tpi_gemm(stream, &args), TP_ERR_ARGUMENT, "[5, 10) is no slice", "9 packed");
+    packed.first = -1;
+    check_refused(&self, tpi_gemm(stream, &args), TP_ERR_ARGUMENT, "[-1, 4) is no slice", "9 packed");
+    packed.first = 4;
+    args.order = &order;
+    check_refused(&self, tpi_gemm(stream, &args), TP_ERR_ARGUMENT, "[4, 9) is no slice", "in an order");
+    args.order = NULL;
+    args.a.dtype = args.b.dtype = TP_DTYPE_BF16;
+    packed.first = 3;
+    check_refused(&self, tpi_gemm(stream, &args), TP_ERR_ARGUMENT, "[3, 8) is no slice", "9 packed"); /* tears pairs */
+    packed.first = 2;
+    check_refused(&self, tpi_gemm(stream, &args), TP_ERR_ARGUMENT, "[2, 7) is no slice", "9 packed");
+    packed.first = 4; /* to the end */
+    cr_assert_eq(tpi_gemm(stream, &args), TP_OK, "%s", tp_ctx_message(stream->ctx));
+    close_stub(&self);
+}
+
 Test(ops, gemm_epilogue_checks)
 {
     stub self;

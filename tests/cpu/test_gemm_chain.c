@@ -52,3 +52,48 @@ Test(gemm, continued_chains)
         tp_ctx_destroy(ctx);
     }
 }
+
+/* The same over slices of what was packed once: pairs of bf16 stay together. */
+Test(gemm, slices_of_what_is_packed)
+{
+    static const int64_t cuts[] = {0, 2, 2, 8, 26, 37};
+    const int64_t rows = 13, cols = 150, inner = 37;
+    for (int n = 0; n < TP_ISA_COUNT * 3; n++) {
+        const tp_isa isa = (tp_isa)(n / 3);
+        const tp_dtype dtype = gemm_dtypes[n % 3];
+        if (isa == TP_ISA_AUTO || !tp_isa_available(isa))
+            continue;
+        tp_ctx *ctx = gemm_context(isa, 1);
+        gemm_matrix a = gemm_matrix_new(dtype, rows, inner, 7, 1), b = gemm_matrix_new(dtype, cols, inner, 8, 1);
+        float *whole = tpt_array(TP_DTYPE_F32, rows * cols), *parts = tpt_array(TP_DTYPE_F32, rows * cols);
+        tpi_gemm_args args = {.rows = rows,
+                              .cols = cols,
+                              .inner = inner,
+                              .a = gemm_operand(&a, false),
+                              .b = gemm_operand(&b, true),
+                              .c = whole,
+                              .c_dtype = TP_DTYPE_F32,
+                              .c_stride = cols};
+        cr_assert_eq(gemm_call(ctx, &args), TP_OK);
+        tpi_packed packed = {.bytes = ctx->backend->gemm_packed_bytes(ctx, dtype, cols, inner, NULL), .inner = inner};
+        packed.data = tpt_allocate(packed.bytes);
+        cr_assert_eq(ctx->backend->gemm_pack(ctx->compute, &args.b, cols, inner, NULL, &packed), TP_OK);
+        args.c = parts;
+        args.b.data = NULL;
+        args.b_packed = &packed;
+        for (size_t i = 0; i + 1 < sizeof cuts / sizeof cuts[0]; i++) {
+            packed.first = cuts[i];
+            args.inner = cuts[i + 1] - cuts[i];
+            args.a.data = (const char *)a.rows + (size_t)cuts[i] * tp_dtype_size(dtype);
+            args.accumulate = i > 0;
+            cr_assert_eq(gemm_call(ctx, &args), TP_OK);
+        }
+        cr_assert(tpt_same_bits("sliced", parts, whole, TP_DTYPE_F32, rows * cols), "%s, %s", tp_isa_name(isa), tp_dtype_name(dtype));
+        free(packed.data);
+        free(whole);
+        free(parts);
+        gemm_matrix_free(&a);
+        gemm_matrix_free(&b);
+        tp_ctx_destroy(ctx);
+    }
+}
