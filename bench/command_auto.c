@@ -41,6 +41,29 @@ static const char *command_name(unsigned bit)
     return command->name;
 }
 
+/* "linear column 512x1536" */
+static void name_layer(const bench_layer_shape *shape, char text[2 * BENCH_CELL_TEXT])
+{
+    char features[BENCH_CELL_TEXT];
+    bench_layer_shape_text(shape, features);
+    snprintf(text, 2 * BENCH_CELL_TEXT, "%s %s", command_name(shape->command), strchr(features, ',') + 2); /* after the tokens */
+}
+
+static bool is_wanted(const bench_call *call, const bench_layer_shape *shape)
+{
+    char name[2 * BENCH_CELL_TEXT];
+    name_layer(shape, name);
+    return call->options.only == NULL || strstr(name, call->options.only) != NULL;
+}
+
+static bool any_wanted(const bench_call *call)
+{
+    int wanted = 0;
+    for (int layer = 0; layer < GRID; layer++)
+        wanted += is_wanted(call, &grid[layer]);
+    return wanted > 0;
+}
+
 static void add_row(bench_call *call, const bench_auto_job *job, const bench_auto_point *point)
 {
     bench_table *table = &call->table;
@@ -77,8 +100,10 @@ static void add_row(bench_call *call, const bench_auto_job *job, const bench_aut
 /* All first-round figures of a point, on standard error. */
 static void explain(const bench_auto_job *job, const bench_auto_point *point)
 {
-    fprintf(stderr, "%s %s, %lld tokens, %s, %g GB/s: auto chose %s\n", command_name(job->shape.command), tp_dtype_name(job->shape.dtype),
-            (long long)point->tokens, point->backward ? "backward" : "forward", job->link.bytes_per_second / 1e9, point->chosen);
+    char name[2 * BENCH_CELL_TEXT];
+    name_layer(&job->shape, name);
+    fprintf(stderr, "%s, %s, %lld tokens, %s, %g GB/s: auto chose %s\n", name, tp_dtype_name(job->shape.dtype), (long long)point->tokens,
+            point->backward ? "backward" : "forward", job->link.bytes_per_second / 1e9, point->chosen);
     for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
         fprintf(stderr, "  %-8s %2d %10.1f us, predicted %10.1f us%s\n", bench_overlap_names[bench_auto_choices[i].overlap], bench_auto_choices[i].chunks,
                 point->first_round[i] * 1e6, point->predicted[i] * 1e6, i == point->best ? "  best" : "");
@@ -161,6 +186,8 @@ static int check_options(bench_call *call)
     options->seconds = options->seconds > 0 ? options->seconds : 0.08;
     if (options->ranks.count != 1 || options->ranks.value[0] < 2 || options->ranks.value[0] > 8)
         return bench_refuse(call, "--ranks: auto is measured on one number of ranks, 2 to 8");
+    if (!any_wanted(call))
+        return bench_refuse(call, "--only: '%.80s' is in no layer's name; one of them is 'linear row 640x1280'", options->only);
     return bench_check_parallel(call);
 }
 
@@ -176,7 +203,8 @@ int bench_command_auto(bench_call *call)
     snprintf(call->table.title, sizeof call->table.title, "the overlap that auto chooses against the best fixed choice and against none");
     for (int i = 0; i < options->dtypes.count; i++)
         for (int layer = 0; layer < GRID && status == BENCH_OK; layer++)
-            status = run_links(call, &grid[layer], (tp_dtype)options->dtypes.value[i]);
+            if (is_wanted(call, &grid[layer]))
+                status = run_links(call, &grid[layer], (tp_dtype)options->dtypes.value[i]);
     add_notes(call);
     return status;
 }

@@ -132,6 +132,7 @@ const bench_option bench_option_table[] = {
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), OVERLAPPED, 0, 0, NULL, NULL,
      "with --overlap auto: of each combination the candidates, their predicted times and why one was taken; on standard error if the table is not printed"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_AUTO, 0, 0, NULL, NULL, "every fixed choice's time, on standard error"},
+    {"only", 0, BENCH_OPTION_TEXT, AT(only), BENCH_AUTO, 0, 0, NULL, "TEXT", "those of its layers whose name has the text, like mlp or \"row 640\""},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), OVERLAPPED, 0, 0, NULL, "FILE",
      "with --overlap: when each op of one call ran on each rank, for Chrome or Perfetto; the last row's"},
 

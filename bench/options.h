@@ -99,6 +99,7 @@ typedef struct bench_options {
     bool verify, print_text, run, explain;
     int64_t rows, cols, inner, plan_bytes;
     double gemm_ms, compute_ms;
+    const char *only;
     const char *link, *machine_file, *out, *svg, *trace, *plan_file;
     /* timing */
     int64_t samples, warmup;

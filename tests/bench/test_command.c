@@ -181,6 +181,7 @@ Test(command, overlap_refusals)
     expect("mlp --trace x.json", 2, "--trace x.json", "--overlap");
     expect("mlp --link 5us", 2, "--link 5us", "LATENCY,BANDWIDTH");
     expect("mlp --link 11s,1e9", 2, "--link 11s,1e9", "[0, 10]");
+    expect("auto --only nothing", 2, "--only: 'nothing'", "linear row 640x1280");
     expect("auto --ranks 1", 2, "--ranks", "2 to 8");
     expect("auto --ranks 2,4", 2, "--ranks", "2 to 8");
     expect("auto --link gemm", 2, "--link gemm", "--overlap");
