@@ -185,6 +185,30 @@ template <int Threads, int Kept, int N> struct GemmTree {
     }
 };
 
+/* ---- beginning ---- */
+
+/* What the chain of block 0 starts from: C, or 0. Part says where a thread's sums are from (row, col) on. */
+template <class Part, int N>
+__device__ __forceinline__ void gemm_start(const Gemm &gemm, float (&sum)[N], int64_t row, int64_t col)
+{
+    const tpi_gemm_args &args = gemm.args;
+    const float *c = static_cast<const float *>(args.c) + row * args.c_stride + col;
+
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum[i] = 0.0f;
+    if (!args.accumulate)
+        return;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        const int r = Part::row(i), k = Part::col(i);
+
+        gemm_hold_loads(i);
+        if (row + r < args.rows && col + k < args.cols)
+            sum[i] = c[r * args.c_stride + k];
+    }
+}
+
 /* ---- the epilogue ---- */
 
 static __device__ __forceinline__ void gemm_store(void *data, tp_dtype dtype, int64_t at, const float (&x)[2], int n,

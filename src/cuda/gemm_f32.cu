@@ -105,34 +105,21 @@ __device__ __forceinline__ void f32_step(const float *a, const float *b, float (
 }
 
 /* Where this thread's sum i is in the tile. */
-template <class Shape> __device__ __forceinline__ int f32_row(int i)
-{
-    int r = i / (4 * Shape::ColParts);
+template <class Shape> struct F32Part {
+    static __device__ __forceinline__ int row(int i)
+    {
+        int r = i / (4 * Shape::ColParts);
 
-    return r / 4 * 64 + threadIdx.x / 16 * 4 + r % 4;
-}
-
-template <class Shape> __device__ __forceinline__ int f32_col(int i)
-{
-    int c = i % (4 * Shape::ColParts);
-
-    return c / 4 * 64 + threadIdx.x % 16 * 4 + c % 4;
-}
-
-template <class Shape>
-__device__ __forceinline__ void f32_start(const Gemm &gemm, float (&sum)[Shape::Sums], int64_t row, int64_t col)
-{
-    const tpi_gemm_args &args = gemm.args;
-    const float *c = static_cast<const float *>(args.c) + row * args.c_stride + col;
-
-#pragma unroll
-    for (int i = 0; i < Shape::Sums; i++) {
-        int r = f32_row<Shape>(i), k = f32_col<Shape>(i);
-
-        gemm_hold_loads(i);
-        sum[i] = args.accumulate && row + r < args.rows && col + k < args.cols ? c[r * args.c_stride + k] : 0.0f;
+        return r / 4 * 64 + threadIdx.x / 16 * 4 + r % 4;
     }
-}
+
+    static __device__ __forceinline__ int col(int i)
+    {
+        int c = i % (4 * Shape::ColParts);
+
+        return c / 4 * 64 + threadIdx.x % 16 * 4 + c % 4;
+    }
+};
 
 template <class Shape, bool AInner, bool BInner>
 __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_f32_kernel(const __grid_constant__ Gemm gemm)
@@ -151,7 +138,7 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_f32_kern
 
         feed.load();
         float sum[Shape::Sums];
-        f32_start<Shape>(gemm, sum, first_row, first_col);
+        gemm_start<F32Part<Shape>>(gemm, sum, first_row, first_col);
         for (int block = 0; block < gemm.blocks; block++) {
             for (int i = 0; i < gemm.block_steps[block]; i++) {
                 copies_wait<0>();
@@ -168,7 +155,7 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_f32_kern
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < Shape::Sums; i += 4)
-            *reinterpret_cast<float4 *>(stages + f32_row<Shape>(i) * (Shape::Cols + 4) + f32_col<Shape>(i)) =
+            *reinterpret_cast<float4 *>(stages + F32Part<Shape>::row(i) * (Shape::Cols + 4) + F32Part<Shape>::col(i)) =
                 make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
         __syncthreads();
         gemm_finish_tile<Shape::Rows, Shape::Cols, Shape::Threads>(gemm, stages, first_row, first_col);

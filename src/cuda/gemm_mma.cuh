@@ -145,35 +145,17 @@ __device__ __forceinline__ void mma_multiply(const MmaFragments<Shape> &from, fl
 }
 
 /* Where this thread's sum i is, in its warp's part. */
-template <class Shape> __device__ __forceinline__ int mma_row(int i)
-{
-    int part = i / 4 / (Shape::WarpCols / 8), lane = threadIdx.x & 31;
-
-    return part * 16 + (i & 2) * 4 + lane / 4;
-}
-
-template <class Shape> __device__ __forceinline__ int mma_col(int i)
-{
-    int part = i / 4 % (Shape::WarpCols / 8), lane = threadIdx.x & 31;
-
-    return part * 8 + lane % 4 * 2 + (i & 1);
-}
-
-/* What the chain of block 0 starts from: C. */
-template <class Shape>
-__device__ __forceinline__ void mma_start(const Gemm &gemm, float (&sum)[Shape::Sums], int64_t row, int64_t col)
-{
-    const tpi_gemm_args &args = gemm.args;
-    const float *c = static_cast<const float *>(args.c) + row * args.c_stride + col;
-
-#pragma unroll
-    for (int i = 0; i < Shape::Sums; i++) {
-        int r = mma_row<Shape>(i), k = mma_col<Shape>(i);
-
-        gemm_hold_loads(i);
-        sum[i] = args.accumulate && row + r < args.rows && col + k < args.cols ? c[r * args.c_stride + k] : 0.0f;
+template <class Shape> struct MmaPart {
+    static __device__ __forceinline__ int row(int i)
+    {
+        return i / 4 / (Shape::WarpCols / 8) * 16 + (i & 2) * 4 + (threadIdx.x & 31) / 4;
     }
-}
+
+    static __device__ __forceinline__ int col(int i)
+    {
+        return i / 4 % (Shape::WarpCols / 8) * 8 + (threadIdx.x & 3) * 2 + (i & 1);
+    }
+};
 
 /* The next step's first fragments are fetched before this step's last products, so that tensor cores don't wait for shared memory. */
 template <typename T, class Shape, bool AInner, bool BInner>
@@ -201,7 +183,7 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_mma_kern
 #pragma unroll
         for (int i = 0; i < GEMM_STAGES - 1; i++)
             feed.load();
-        mma_start<Shape>(gemm, sum, first_row + warp_row, first_col + warp_col);
+        gemm_start<MmaPart<Shape>>(gemm, sum, first_row + warp_row, first_col + warp_col);
         copies_wait<GEMM_STAGES - 2>();
         __syncthreads();
         if (steps > 0)
@@ -226,8 +208,8 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_mma_kern
         __syncthreads();
 #pragma unroll
         for (int i = 0; i < Shape::Sums; i += 2)
-            *reinterpret_cast<float2 *>(sums + (warp_row + mma_row<Shape>(i)) * (Shape::Cols + 4) + warp_col +
-                                        mma_col<Shape>(i)) = make_float2(sum[i], sum[i + 1]);
+            *reinterpret_cast<float2 *>(sums + (warp_row + MmaPart<Shape>::row(i)) * (Shape::Cols + 4) + warp_col +
+                                        MmaPart<Shape>::col(i)) = make_float2(sum[i], sum[i + 1]);
         __syncthreads();
         gemm_finish_tile<Shape::Rows, Shape::Cols, Shape::Threads>(gemm, sums, first_row, first_col);
         __syncthreads(); /* the sums are read before the next tile's stages take their place */
