@@ -1,7 +1,9 @@
 // Stream capture: what a graph replays, and what makes a step unfit for it.
 #include "devices.h"
 
+#include <functional>
 #include <nccl.h>
+#include <thread>
 
 namespace {
 
@@ -77,9 +79,8 @@ GPUSIM_TEST(unjoined_and_isolated_work)
     cudaEventRecord(it.fork, it.main);
     cudaStreamWaitEvent(it.side, it.fork, 0);
     cudaMemsetAsync(it.first, 5, 256, it.side);
-    CHECK(cudaStreamEndCapture(it.main, &graph) == cudaErrorStreamCaptureUnjoined);
-    CHECK(check::only_reports(GPUSIM_API));
-    gpusim_clear_reports();
+    CHECK(cudaStreamEndCapture(it.main, &graph) == cudaErrorStreamCaptureUnjoined && graph == nullptr);
+    CHECK(gpusim_reports(-1) == 0);
     cudaEventRecord(it.join, it.side);
     cudaStreamBeginCapture(it.main, cudaStreamCaptureModeRelaxed);
     CHECK(cudaStreamWaitEvent(it.main, it.join, 0) == cudaErrorStreamCaptureIsolation);
@@ -95,6 +96,75 @@ GPUSIM_TEST(relaxed_capture_allows_allocation)
     cudaStreamBeginCapture(it.main, cudaStreamCaptureModeRelaxed);
     CHECK(cudaMalloc(&memory, 16) == cudaSuccess);
     CHECK(cudaStreamEndCapture(it.main, &graph) == cudaSuccess && gpusim_reports(-1) == 0);
+}
+
+// One graph of two devices' streams, issued by a thread each, whose ends lead to the first; launches in one stream, with later work of both behind it.
+GPUSIM_TEST(streams_of_two_devices_and_threads)
+{
+    check::in_every_schedule([] {
+        cudaStream_t streams[2];
+        int *sums[2], *parts[2];
+        cudaEvent_t marks[2], ready[2], done[2];
+        for (int r = 0; r < 2; r++) {
+            cudaSetDevice(r);
+            cudaDeviceEnablePeerAccess(1 - r, 0);
+            cudaGetLastError(); // enabled by an earlier schedule
+            streams[r] = new_stream(r);
+            sums[r] = device_array<int>(64, r);
+            parts[r] = device_array<int>(64, r);
+            for (cudaEvent_t *event : {&marks[r], &ready[r], &done[r]})
+                *event = new_event(r);
+        }
+        cudaSetDevice(0);
+        CHECK(cudaStreamBeginCapture(streams[0], cudaStreamCaptureModeRelaxed) == cudaSuccess);
+        cudaEventRecord(marks[0], streams[0]);
+        cudaSetDevice(1);
+        CHECK(cudaStreamWaitEvent(streams[1], marks[0], 0) == cudaSuccess);
+        const auto fill = [&](int r) {
+            cudaSetDevice(r);
+            cudaMemsetAsync(parts[r], r + 1, 256, streams[r]);
+            cudaEventRecord(ready[r], streams[r]);
+        };
+        const auto read = [&](int r) {
+            cudaSetDevice(r);
+            cudaStreamWaitEvent(streams[r], ready[1 - r], 0);
+            cudaMemcpyAsync(sums[r], parts[1 - r], 256, cudaMemcpyDeviceToDevice, streams[r]);
+            cudaEventRecord(done[r], streams[r]);
+        };
+        const auto end = [&](int r) {
+            cudaSetDevice(r);
+            cudaStreamWaitEvent(streams[r], done[1 - r], 0);
+        };
+        for (const std::function<void(int)> &part : {std::function<void(int)>(fill), std::function<void(int)>(read), std::function<void(int)>(end)})
+            for (int r = 0; r < 2; r++)
+                std::thread(part, r).join();
+        cudaSetDevice(1);
+        cudaEventRecord(marks[1], streams[1]);
+        cudaGraph_t graph;
+        cudaGraphExec_t executable;
+        std::thread([&] { // not the thread that began it
+            cudaSetDevice(0);
+            cudaStreamWaitEvent(streams[0], marks[1], 0);
+            CHECK(cudaStreamEndCapture(streams[0], &graph) == cudaSuccess);
+        }).join();
+        cudaSetDevice(0);
+        CHECK(cudaGraphInstantiate(&executable, graph, 0) == cudaSuccess && cudaGraphDestroy(graph) == cudaSuccess);
+        for (int launch = 0; launch < 3; launch++) {
+            cudaSetDevice(1);
+            cudaMemsetAsync(sums[1], 0, 256, streams[1]);
+            cudaEventRecord(marks[1], streams[1]);
+            cudaSetDevice(0);
+            cudaStreamWaitEvent(streams[0], marks[1], 0);
+            CHECK(cudaGraphLaunch(executable, streams[0]) == cudaSuccess);
+            cudaEventRecord(marks[0], streams[0]);
+            cudaSetDevice(1);
+            cudaStreamWaitEvent(streams[1], marks[0], 0);
+            CHECK(download(sums[1], 64, streams[1])[63] == 0x01010101);
+        }
+        CHECK(download(sums[0], 64, streams[0])[63] == 0x02020202);
+        CHECK(gpusim_reports(-1) == 0);
+        CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
+    });
 }
 
 GPUSIM_TEST(collectives_in_graphs)

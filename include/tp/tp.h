@@ -12,6 +12,7 @@
 #include <tp/dtype.h>
 #include <tp/embedding.h>
 #include <tp/export.h>
+#include <tp/graph.h>
 #include <tp/io.h>
 #include <tp/linear.h>
 #include <tp/loss.h>

@@ -14,6 +14,21 @@ typedef tp_status (*tpi_task)(tp_ctx *ctx, const void *args);
  * the call returns. SHARED: up from shared memory (allocate_shared), read when the copy runs. DOWN: to the host, to be read after an event behind it. */
 typedef enum tpi_copy_kind { TPI_COPY_WITHIN = 0, TPI_COPY_UP, TPI_COPY_SHARED, TPI_COPY_DOWN } tpi_copy_kind;
 
+/* Graphs of what several contexts of one process issue (comm/graph.c). The first context begins, and all enter; then their streams join the capture by
+ * waiting for an event of it. What is called `number` tells one capture from all others of these contexts. */
+typedef struct tpi_graph_body tpi_graph_body;
+typedef struct tpi_graph_table {
+    tp_status (*begin)(tp_ctx *ctx, uint64_t number, int holders, tpi_graph_body **out); /* enters too; holders: that will release it */
+    void (*enter)(tp_ctx *ctx, uint64_t number, tpi_graph_body *body);
+    void (*leave)(tp_ctx *ctx);
+    /* By the first context, whose compute stream waits for all others. Refuses with the device's words; the capture is over then, too. */
+    tp_status (*end)(tp_ctx *ctx, tpi_graph_body *body);
+    /* Gives up the capture that the context is in, for all of them, and leaves. */
+    void (*drop)(tp_ctx *ctx);
+    tp_status (*launch)(tp_ctx *ctx, tpi_graph_body *body); /* by the first context, on its compute stream */
+    void (*release)(tp_ctx *ctx, tpi_graph_body *body);
+} tpi_graph_table;
+
 typedef struct tpi_backend {
     const char *name;
     /* open: per-context state in ctx->device_state. close undoes it, also after a failed open. */
@@ -82,6 +97,7 @@ typedef struct tpi_backend {
     bool behind;      /* streams run behind the host: ranks wait for each other when they issue (docs/cuda.md, section 3) */
     bool host_memory; /* the host may read and write the context's memory */
     const struct tpi_fabric *fabric; /* comm/fabric.h; NULL: none */
+    const tpi_graph_table *graphs;   /* NULL: none */
 } tpi_backend;
 
 #define TPI_TASK_BYTES 768

@@ -4,6 +4,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "comm/graph.h"
 #include "comm/table.h"
 #include "core/context.h"
 #include "core/plugin.h"
@@ -215,6 +216,7 @@ void tp_ctx_destroy(tp_ctx *ctx)
 {
     if (!ctx)
         return;
+    tpi_graph_drop(ctx);
     tp_ctx_synchronize(ctx);
     unmake(ctx);
 }
@@ -239,9 +241,16 @@ tp_status tp_ctx_synchronize(tp_ctx *ctx)
 {
     if (!ctx)
         return tpi_ctx_usable(ctx);
+    if (tp_ctx_failure(ctx) == TP_OK)
+        TPI_TRY(tpi_not_capturing(ctx, "tp_ctx_synchronize"));
     for (tpi_stream *stream = ctx->streams; stream; stream = stream->next)
         ctx->backend->stream_synchronize(stream);
     return tpi_ctx_usable(ctx);
+}
+
+tp_status tpi_not_capturing(tp_ctx *ctx, const char *call)
+{
+    return ctx->capturing == NULL ? TP_OK : tpi_refuse(ctx, TP_ERR_STATE, "%s: not between tp_graph_begin and tp_graph_end", call);
 }
 
 void tpi_ctx_issue_ahead(tp_ctx *ctx)
@@ -252,6 +261,7 @@ void tpi_ctx_issue_ahead(tp_ctx *ctx)
 tp_status tp_ctx_upload(tp_ctx *ctx, void *to, const void *host, size_t bytes)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_not_capturing(ctx, "tp_ctx_upload"));
     if (bytes > 0 && (!to || !host))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_upload: %s is NULL, bytes %zu", to ? "host" : "to", bytes);
     return bytes > 0 ? ctx->backend->copy(ctx->compute, to, host, bytes, TPI_COPY_UP) : TP_OK;
@@ -260,6 +270,7 @@ tp_status tp_ctx_upload(tp_ctx *ctx, void *to, const void *host, size_t bytes)
 tp_status tp_ctx_download(tp_ctx *ctx, void *host, const void *from, size_t bytes)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_not_capturing(ctx, "tp_ctx_download"));
     if (bytes > 0 && (!from || !host))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_download: %s is NULL, bytes %zu", from ? "host" : "from", bytes);
     if (!ctx->backend->host_memory) /* a copy to memory that is not pinned waits without a bound */

@@ -40,6 +40,8 @@ struct tp_ctx {
     /* If set: called now and then while the host waits for a stream that may wait for peers. It may break the context; then such waits of streams end. */
     void (*watch)(tp_ctx *ctx);
     struct tpi_nccl_comm *nccl; /* communicators over the fabric */
+    struct tp_graph *capturing; /* between tp_graph_begin and tp_graph_end, else NULL */
+    uint64_t captures;          /* number of the last one */
 };
 
 /* A refused call: nothing was changed. Writes the context's (ctx may be NULL) and the thread's message and returns status. */
@@ -60,6 +62,9 @@ tp_status tpi_ctx_usable(tp_ctx *ctx);
 tp_status tpi_given(tp_ctx *ctx, const char *what, const void *argument);
 tp_status tpi_object_usable(tp_ctx *ctx, const char *what, const tp_ctx *owner);
 #define TPI_TRY_OBJECT(ctx, what, object) TPI_TRY(tpi_object_usable(ctx, what, (object) != NULL ? (object)->ctx : NULL))
+
+/* Refuses a call that must run at once, while what is issued is captured. */
+tp_status tpi_not_capturing(tp_ctx *ctx, const char *call);
 
 /* Returns from the caller when a step fails. */
 #define TPI_TRY(expression)                        \

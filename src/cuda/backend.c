@@ -19,9 +19,13 @@ static void pop(void)
     {                                                                    \
         if (stream->ctx->desc.dry_run)                                   \
             return TP_OK;                                                \
+        tp_status status = tpi_cuda_issue_begin(stream->ctx);            \
+        if (status != TP_OK)                                             \
+            return status;                                               \
         push(#op);                                                       \
-        tp_status status = tpi_cuda_##op(stream, args);                  \
+        status = tpi_cuda_##op(stream, args);                            \
         pop();                                                           \
+        tpi_cuda_issue_end(stream->ctx);                                 \
         return status;                                                   \
     }
 
@@ -46,9 +50,13 @@ NAMED(random_fill)
     {                                                                                      \
         if (stream->ctx->desc.dry_run)                                                     \
             return TP_OK;                                                                  \
+        tp_status status = tpi_cuda_issue_begin(stream->ctx);                              \
+        if (status != TP_OK)                                                               \
+            return status;                                                                 \
         push(#op);                                                                         \
-        tp_status status = tpi_cuda_##op##_list(stream, args, count);                      \
+        status = tpi_cuda_##op##_list(stream, args, count);                                \
         pop();                                                                             \
+        tpi_cuda_issue_end(stream->ctx);                                                   \
         return status;                                                                     \
     }
 
@@ -104,4 +112,5 @@ const tpi_backend tpi_backend_cuda = {
     .behind = true,
     .host_memory = false,
     .fabric = &tpi_fabric_nccl,
+    .graphs = &tpi_graph_table_cuda,
 };

@@ -112,10 +112,14 @@ tp_status tpi_cuda_copy(tpi_stream *base, void *to, const void *from, size_t byt
     TPI_TRY(tpi_ctx_usable(ctx));
     if (bytes == 0 || to == from || ctx->desc.dry_run)
         return TP_OK;
-    if (kind == TPI_COPY_UP)
+    if (kind == TPI_COPY_UP) {
         TPI_TRY(send_up((tpi_cuda_stream *)base, to, from, bytes));
-    else
-        TPI_TRY(tpi_cuda_call(ctx, cudaMemcpyAsync(to, from, bytes, kinds[kind], tpi_cuda_handle(base)), "cudaMemcpyAsync"));
+    } else {
+        TPI_TRY(tpi_cuda_issue_begin(ctx));
+        cudaError_t error = cudaMemcpyAsync(to, from, bytes, kinds[kind], tpi_cuda_handle(base));
+        tpi_cuda_issue_end(ctx);
+        TPI_TRY(tpi_cuda_call(ctx, error, "cudaMemcpyAsync"));
+    }
     return ctx->desc.synchronous ? tpi_cuda_stream_synchronize(base) : TP_OK;
 }
 

@@ -17,6 +17,9 @@ typedef struct tpi_cuda_state {
     tpi_cuda_device device;
     tpi_cuda_fault *fault; /* as the host addresses it */
     struct tpi_cuda_gemm_cache *gemm_cache; /* NULL until the library is asked */
+    tpi_graph_body *capture; /* what is issued belongs to it; NULL: it runs */
+    uint64_t capture_number; /* then; 0: none */
+    int graphs;              /* that may use this context's workspaces: these are not freed then */
 } tpi_cuda_state;
 
 /* A host task's place, from its issue until it has run. */
@@ -36,6 +39,13 @@ typedef struct tpi_cuda_staging {
     int open, open_pieces; /* handed out, and their event not recorded yet */
 } tpi_cuda_staging;
 
+/* A workspace that a graph may use still. */
+typedef struct tpi_cuda_retired {
+    struct tpi_cuda_retired *next;
+    void *memory;
+    size_t bytes;
+} tpi_cuda_retired;
+
 typedef struct tpi_cuda_stream {
     tpi_stream base;
     char name[16];
@@ -44,6 +54,7 @@ typedef struct tpi_cuda_stream {
     uint64_t tasks_issued;
     void *workspace;
     size_t workspace_bytes;
+    tpi_cuda_retired *retired;
     tpi_cuda_staging staging;
 } tpi_cuda_stream;
 
@@ -86,6 +97,15 @@ tp_status tpi_cuda_timer_create(tp_ctx *ctx, tpi_timer **out);
 void tpi_cuda_timer_destroy(tpi_timer *timer);
 tp_status tpi_cuda_timer_mark(tpi_timer *timer, tpi_stream *stream, int mark);
 tp_status tpi_cuda_timer_read(tpi_timer *timer, double *seconds);
+
+/* graph.c */
+extern const tpi_graph_table tpi_graph_table_cuda;
+/* Around every call that adds to a stream: while the context is in a capture, one rank at a time adds to it. A failure if another rank gave it up; the
+ * second is called after success only. */
+tp_status tpi_cuda_issue_begin(tp_ctx *ctx);
+void tpi_cuda_issue_end(tp_ctx *ctx);
+/* Before the host waits for something: refused in a capture, which a broken context gives up. */
+tp_status tpi_cuda_leave_capture(tp_ctx *ctx, const char *what);
 
 /* task.c */
 tp_status tpi_cuda_run(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);

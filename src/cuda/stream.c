@@ -17,6 +17,7 @@ struct tpi_event {
     cudaEvent_t handle; /* NULL in a dry run */
     atomic_int holders;
     atomic_bool recorded;
+    atomic_ullong capture; /* number of the capture in which it was recorded last; 0: in none */
 };
 
 static tpi_cuda_stream *stream_of(const tpi_stream *stream)
@@ -84,6 +85,7 @@ tp_status tpi_cuda_stream_synchronize(tpi_stream *base)
 {
     tp_ctx *ctx = base->ctx;
     if (!ctx->desc.dry_run) {
+        TPI_TRY(tpi_cuda_leave_capture(ctx, "waiting for a stream"));
         TPI_TRY(tpi_cuda_enter(ctx));
         TPI_TRY(tpi_cuda_poll(ctx, query_stream, stream_of(base), base->name));
         TPI_TRY(tpi_cuda_see_fault(ctx));
@@ -133,10 +135,35 @@ void tpi_cuda_stream_destroy(tpi_stream *base)
     tpi_stream_leave(base);
     tpi_cuda_staging_free(stream);
     tp_ctx_release(ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
+    while (stream->retired) {
+        tpi_cuda_retired *first = stream->retired;
+        stream->retired = first->next;
+        tp_ctx_release(ctx, TP_MEMORY_SCRATCH, first->memory, first->bytes);
+        tpi_host_release(ctx, first, sizeof *first);
+    }
     if (stream->handle)
         cudaStreamDestroy(stream->handle);
     tpi_host_release(ctx, stream->tasks, TPI_CUDA_TASKS * sizeof *stream->tasks);
     tpi_host_release(ctx, stream, sizeof *stream);
+}
+
+/* What is under way, or a graph, uses the old one. */
+static tp_status put_away_workspace(tpi_cuda_stream *stream)
+{
+    tp_ctx *ctx = stream->base.ctx;
+    if (tpi_cuda_state_of(ctx)->graphs == 0) {
+        TPI_TRY(tpi_cuda_stream_synchronize(&stream->base));
+        tp_ctx_release(ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
+    } else if (stream->workspace) {
+        tpi_cuda_retired *old = tpi_host_allocate(ctx, sizeof *old);
+        if (!old)
+            return tpi_fail(ctx, TP_ERR_MEMORY, "stream %s: out of host memory", stream->name);
+        *old = (tpi_cuda_retired){stream->retired, stream->workspace, stream->workspace_bytes};
+        stream->retired = old;
+    }
+    stream->workspace = NULL;
+    stream->workspace_bytes = 0;
+    return TP_OK;
 }
 
 tp_status tpi_cuda_workspace(tpi_stream *base, size_t bytes, void **out)
@@ -149,10 +176,7 @@ tp_status tpi_cuda_workspace(tpi_stream *base, size_t bytes, void **out)
     size_t size = 4096;
     while (size < bytes && size <= SIZE_MAX / 2)
         size *= 2;
-    TPI_TRY(tpi_cuda_stream_synchronize(base)); /* ops under way use the old one */
-    tp_ctx_release(base->ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
-    stream->workspace = NULL;
-    stream->workspace_bytes = 0;
+    TPI_TRY(put_away_workspace(stream));
     tp_status status = tp_ctx_allocate(base->ctx, TP_MEMORY_SCRATCH, size, &stream->workspace);
     if (status != TP_OK)
         return tpi_fail(base->ctx, status, "stream %s: no memory for a workspace of %zu bytes", base->name, size);
@@ -197,20 +221,35 @@ void tpi_cuda_event_destroy(tpi_event *event)
 
 tp_status tpi_cuda_event_record(tpi_event *event, tpi_stream *stream)
 {
-    TPI_TRY(tpi_ctx_usable(stream->ctx));
+    tp_ctx *ctx = stream->ctx;
+    TPI_TRY(tpi_ctx_usable(ctx));
     if (!event->handle)
         return TP_OK;
-    TPI_TRY(tpi_cuda_call(stream->ctx, cudaEventRecord(event->handle, tpi_cuda_handle(stream)), "cudaEventRecord"));
+    TPI_TRY(tpi_cuda_issue_begin(ctx));
+    cudaError_t error = cudaEventRecord(event->handle, tpi_cuda_handle(stream));
+    tpi_cuda_issue_end(ctx);
+    TPI_TRY(tpi_cuda_call(ctx, error, "cudaEventRecord"));
+    atomic_store(&event->capture, tpi_cuda_state_of(ctx)->capture_number);
     atomic_store(&event->recorded, true);
     return TP_OK;
 }
 
+/* Events don't lead in or out of a graph, and needn't: its launch comes after all that was issued before, and before all that is issued later. */
+static bool leads_to(const tpi_event *event, const tp_ctx *ctx)
+{
+    return event->handle && atomic_load(&event->recorded) && atomic_load(&event->capture) == tpi_cuda_state_of(ctx)->capture_number;
+}
+
 tp_status tpi_cuda_event_wait(tpi_event *event, tpi_stream *stream)
 {
-    TPI_TRY(tpi_ctx_usable(stream->ctx));
-    if (!event->handle || !atomic_load(&event->recorded))
+    tp_ctx *ctx = stream->ctx;
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (!leads_to(event, ctx))
         return TP_OK;
-    return tpi_cuda_call(stream->ctx, cudaStreamWaitEvent(tpi_cuda_handle(stream), event->handle, 0), "cudaStreamWaitEvent");
+    TPI_TRY(tpi_cuda_issue_begin(ctx));
+    cudaError_t error = cudaStreamWaitEvent(tpi_cuda_handle(stream), event->handle, 0);
+    tpi_cuda_issue_end(ctx);
+    return tpi_cuda_call(ctx, error, "cudaStreamWaitEvent");
 }
 
 static cudaError_t query_event(void *object)
@@ -220,7 +259,8 @@ static cudaError_t query_event(void *object)
 
 tp_status tpi_cuda_event_synchronize(tp_ctx *ctx, tpi_event *event)
 {
-    if (event->handle && atomic_load(&event->recorded)) {
+    TPI_TRY(tpi_cuda_leave_capture(ctx, "waiting for an event"));
+    if (leads_to(event, ctx)) {
         TPI_TRY(tpi_cuda_enter(ctx));
         TPI_TRY(tpi_cuda_poll(ctx, query_event, event, "event"));
         TPI_TRY(tpi_cuda_see_fault(ctx));

@@ -46,6 +46,7 @@ tp_status tpi_cuda_timer_mark(tpi_timer *timer, tpi_stream *stream, int mark)
     TPI_TRY(tpi_ctx_usable(timer->ctx));
     if (!timer->event[mark])
         return TP_OK;
+    TPI_TRY(tpi_cuda_leave_capture(timer->ctx, "a mark of a stopwatch"));
     return tpi_cuda_call(timer->ctx, cudaEventRecord(timer->event[mark], tpi_cuda_handle(stream)), "cudaEventRecord");
 }
 

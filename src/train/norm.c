@@ -85,6 +85,7 @@ static tp_status norm_into(tp_ctx *ctx, tp_param *const *params, int count, cons
 tp_status tp_params_grad_norm(tp_ctx *ctx, tp_param *const *params, int count, float *norm)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
+    TPI_TRY(tpi_not_capturing(ctx, "tp_params_grad_norm"));
     if (count < 0 || norm == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_params_grad_norm: count is %d, norm is %s", count, norm == NULL ? "NULL" : "set");
     TPI_TRY(tpi_params_check(ctx, "tp_params_grad_norm", params, count));

@@ -348,6 +348,7 @@ tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_s
 {
     TPI_TRY_OBJECT(ctx, "tp_optimizer_step: optimizer", optimizer);
     TPI_TRY(check_field(ctx, "lr", lr, INFINITY));
+    TPI_TRY(tpi_not_capturing(ctx, "tp_optimizer_step"));
     TPI_TRY(settle(optimizer));
     TPI_TRY(tpi_norm_squares(ctx, optimizer->params, optimizer->count, optimizer->orders, optimizer->squares));
     TPI_TRY(issue_verdict(ctx, optimizer));

@@ -1,41 +1,22 @@
-/* Forward and backward captured in a CUDA graph: nothing of it is forbidden in a capture, and replays give the numbers of the same step issued. The
- * stream is the plugin's own, and the calls are those that the plugin itself makes: the simulator's, or CUDA's. */
+/* Forward and backward kept in a graph: nothing of it is forbidden in a capture, launches give the numbers of the same step issued, on one rank and on
+ * ranks that wait for each other; and what can't be kept is refused. */
 #include <criterion/criterion.h>
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tp/device.h>
+#include <tp/graph.h>
 
 #include "core/context.h"
 #include "cuda/gpus.h"
-#include "cuda/state.h"
 #include "cuda/step_scene.h"
 #include "support/data.h"
 
-typedef struct capture_calls {
-    cudaError_t (*begin)(cudaStream_t, enum cudaStreamCaptureMode);
-    cudaError_t (*end)(cudaStream_t, cudaGraph_t *);
-    cudaError_t (*instantiate)(cudaGraphExec_t *, cudaGraph_t, unsigned long long);
-    cudaError_t (*launch)(cudaGraphExec_t, cudaStream_t);
-    cudaError_t (*destroy_exec)(cudaGraphExec_t);
-    cudaError_t (*destroy)(cudaGraph_t);
-} capture_calls;
-
-static bool find_calls(capture_calls *calls)
-{
-    const struct {
-        const char *name;
-        void *to;
-    } wanted[] = {{"cudaStreamBeginCapture", &calls->begin}, {"cudaStreamEndCapture", &calls->end},      {"cudaGraphInstantiate", &calls->instantiate},
-                  {"cudaGraphLaunch", &calls->launch},       {"cudaGraphExecDestroy", &calls->destroy_exec}, {"cudaGraphDestroy", &calls->destroy}};
-    void *plugin = dlopen(TPT_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
-    for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
-        void *symbol = plugin != NULL ? dlsym(plugin, wanted[i].name) : NULL;
-        if (symbol == NULL)
-            return false;
-        memcpy(wanted[i].to, &symbol, sizeof symbol);
-    }
-    return true;
-}
+#define TRY(expression)                        \
+    do {                                       \
+        tp_status try_status = (expression);   \
+        if (try_status != TP_OK)               \
+            return try_status;                 \
+    } while (0)
 
 /* Gradients of a step and the loss so far, one after the other. */
 static tp_status get_numbers(tp_ctx *ctx, const tpt_actor *actor, float *out)
@@ -60,68 +41,220 @@ static int64_t count_numbers(const tpt_actor *actor)
     return numbers;
 }
 
-static tp_status capture(tp_ctx *ctx, tpt_actor *actor, const capture_calls *calls, cudaGraphExec_t *exec)
+static tp_status capture(tp_ctx *ctx, tpt_actor *actor, tp_graph **out)
 {
-    cudaStream_t stream = ((tpi_cuda_stream *)(void *)ctx->compute)->handle;
-    cudaGraph_t graph = NULL;
-    bool captured = calls->begin(stream, cudaStreamCaptureModeGlobal) == cudaSuccess;
-    tp_status status = captured ? tpt_scene_gradients(ctx, actor) : TP_ERR_BACKEND;
-    captured = calls->end(stream, &graph) == cudaSuccess && captured && graph != NULL;
-    captured = captured && calls->instantiate(exec, graph, 0) == cudaSuccess;
-    if (graph != NULL)
-        calls->destroy(graph);
-    return status != TP_OK ? status : captured ? TP_OK : TP_ERR_BACKEND;
+    TRY(tp_graph_begin(ctx));
+    TRY(tpt_scene_gradients(ctx, actor));
+    return tp_graph_end(ctx, out);
 }
 
-static tp_status replay(tp_ctx *ctx, tpt_actor *actor, const capture_calls *calls, cudaGraphExec_t exec, const float *issued, int64_t count)
+static tp_status change_ids(tp_ctx *ctx, const tpt_actor *actor, int turn)
 {
-    float *replayed = tpt_array(TP_DTYPE_F32, count);
-    cudaStream_t stream = ((tpi_cuda_stream *)(void *)ctx->compute)->handle;
-    tp_status status = TP_OK;
-    for (int i = 0; i < 3 && status == TP_OK; i++) {
-        status = calls->launch(exec, stream) == cudaSuccess ? get_numbers(ctx, actor, replayed) : TP_ERR_BACKEND;
-        if (status == TP_OK && !tpt_same_bits("replayed", replayed, issued, TP_DTYPE_F32, count))
-            status = TP_ERR_NUMERIC;
+    int32_t ids[TPT_SCENE_TOKENS];
+    for (int i = 0; i < TPT_SCENE_TOKENS; i++)
+        ids[i] = (i * 7 + turn * 5) % TPT_SCENE_VOCABULARY;
+    return tp_ctx_upload(ctx, actor->batch, ids, sizeof ids);
+}
+
+enum { LAUNCHES = 3 };
+
+/* The same steps issued (graph NULL) and launched, each with other ids and other weights, as the optimizer leaves them. */
+static tp_status train(tp_ctx *ctx, tpt_actor *actor, tp_graph *graph, float *numbers, int64_t count)
+{
+    TRY(tp_params_init(ctx, actor->params, actor->count));
+    for (int i = 0; i < LAUNCHES; i++) {
+        TRY(change_ids(ctx, actor, i));
+        TRY(graph != NULL ? tp_graph_launch(ctx, graph) : tpt_scene_gradients(ctx, actor));
+        TRY(get_numbers(ctx, actor, numbers + i * count));
+        TRY(tp_optimizer_step(ctx, actor->optimizer, 1e-2f, NULL));
     }
-    free(replayed);
-    return status;
+    return tp_ctx_synchronize(ctx);
 }
 
-static tp_status capture_and_replay(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
+static tp_status new_optimizer(tp_ctx *ctx, tpt_actor *actor)
 {
-    const capture_calls *calls = scene->own;
+    tp_optimizer_destroy(actor->optimizer);
+    actor->optimizer = NULL;
+    return tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params, actor->count, &actor->optimizer);
+}
+
+static tp_status compare(tp_ctx *ctx, tpt_actor *actor, tp_graph *graph, float *numbers, int64_t count)
+{
+    float *launched = numbers + LAUNCHES * count;
+    TRY(train(ctx, actor, NULL, numbers, count));
+    TRY(new_optimizer(ctx, actor));
+    TRY(train(ctx, actor, graph, launched, count));
+    bool same = tpt_same_bits("launched", launched, numbers, TP_DTYPE_F32, LAUNCHES * count);
+    bool moved = memcmp(numbers, numbers + count, (size_t)count * sizeof *numbers) != 0;
+    return same && moved ? TP_OK : TP_ERR_NUMERIC;
+}
+
+static tp_status capture_and_launch(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
+{
     int64_t count = count_numbers(actor);
-    float *issued = tpt_array(TP_DTYPE_F32, count);
-    cudaGraphExec_t exec = NULL;
-    tp_status status = tpt_scene_gradients(ctx, actor);
+    float *numbers = tpt_array(TP_DTYPE_F32, 2 * LAUNCHES * count);
+    tp_graph *graph = NULL;
+    double loss, tokens;
+    bool warm = scene->own != NULL;
+    tp_status status = warm ? tpt_scene_gradients(ctx, actor) : TP_OK;
+    if (status == TP_OK) /* what was added so far */
+        status = tp_model_loss(ctx, actor->model, &loss, &tokens);
     if (status == TP_OK)
-        status = get_numbers(ctx, actor, issued);
+        status = capture(ctx, actor, &graph);
     if (status == TP_OK)
-        status = tp_ctx_synchronize(ctx);
-    if (status == TP_OK)
-        status = capture(ctx, actor, calls, &exec);
-    if (status == TP_OK)
-        status = replay(ctx, actor, calls, exec, issued, count);
-    tp_ctx_synchronize(ctx);
-    if (exec != NULL)
-        calls->destroy_exec(exec);
-    free(issued);
+        status = compare(ctx, actor, graph, numbers, count);
+    tp_graph_destroy(graph);
+    free(numbers);
     return status;
 }
 
-static void check(tp_dtype dtype, tp_sum_order sum_order, unsigned number)
+static void check(tpt_scene scene, unsigned number)
 {
-    capture_calls calls;
-    tpt_scene scene = {.ranks = 1, .devices = 1, .dtype = dtype, .sum_order = sum_order, .act = capture_and_replay, .own = &calls};
-    tpt_gpus_turn(number, 0);
-    cr_assert(find_calls(&calls), "%s", dlerror());
-    cr_assert_eq(tpt_scene_run(&scene), TP_OK, "%s: %s", tp_status_name(scene.status[0]), tp_last_message());
-    tpt_gpus_clean("capture");
+    scene.act = capture_and_launch;
+    scene.own = number % 2 == 0 ? &scene : NULL; /* every other one is captured before anything of it has run */
+    for (unsigned turn = 0; turn < tpt_gpus_turns(); turn++) {
+        tpt_gpus_turn(number, turn);
+        tp_status status = tpt_scene_run(&scene);
+        cr_assert_eq(status, TP_OK, "%d ranks, case %u: %s: %s", scene.ranks, number, tp_status_name(status), tp_last_message());
+        tpt_gpus_clean("capture");
+    }
 }
 
-Test(cuda_capture, forward_and_backward, .timeout = 100)
+Test(cuda_capture, one_rank, .timeout = 100)
 {
-    check(TP_DTYPE_F32, TP_SUM_TREE, 0);
-    check(TP_DTYPE_BF16, TP_SUM_TREE, 1);
-    check(TP_DTYPE_BF16, TP_SUM_FAST, 2);
+    check((tpt_scene){.ranks = 1, .devices = 1, .dtype = TP_DTYPE_F32}, 0);
+    check((tpt_scene){.ranks = 1, .devices = 1, .dtype = TP_DTYPE_BF16}, 1);
+    check((tpt_scene){.ranks = 1, .devices = 1, .dtype = TP_DTYPE_BF16, .sum_order = TP_SUM_FAST}, 2);
+}
+
+Test(cuda_capture, ranks_that_wait_for_each_other, .timeout = 200)
+{
+    check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_F32}, 0);
+    check((tpt_scene){.ranks = 2, .devices = 2, .dtype = TP_DTYPE_BF16}, 1);
+    check((tpt_scene){.ranks = 4, .devices = 2, .dtype = TP_DTYPE_F32}, 2);
+    check((tpt_scene){.ranks = 4, .devices = 1, .dtype = TP_DTYPE_BF16}, 3);
+    check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_BF16, .sum_order = TP_SUM_FAST}, 4);
+}
+
+Test(cuda_capture, overlapped_layers, .timeout = 200)
+{
+    check((tpt_scene){.ranks = 2, .devices = 2, .dtype = TP_DTYPE_F32, .overlap = TP_OVERLAP_PULL}, 3);
+    check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_BF16, .overlap = TP_OVERLAP_RING}, 4);
+    check((tpt_scene){.ranks = 4, .devices = 2, .dtype = TP_DTYPE_F32, .overlap = TP_OVERLAP_PIPELINE}, 0);
+    check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_F32, .overlap = TP_OVERLAP_DIRECT}, 1);
+    check((tpt_scene){.ranks = 2, .devices = 2, .dtype = TP_DTYPE_BF16, .overlap = TP_OVERLAP_BULK}, 2);
+}
+
+/* ---- what a graph may not hold ---------------------------------------------------------------------------------------------------------------------- */
+
+static void refused(tp_ctx *ctx, tp_status status, tp_status expected, const char *words)
+{
+    cr_assert_eq(status, expected, "%s instead of %s: %s", tp_status_name(status), tp_status_name(expected), tp_ctx_message(ctx));
+    cr_assert_not_null(strstr(tp_ctx_message(ctx), words), "\"%s\" is not in \"%s\"", words, tp_ctx_message(ctx));
+    cr_assert_eq(tp_ctx_failure(ctx), TP_OK);
+}
+
+static tp_status misuse(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
+{
+    static const char inside[] = "not between tp_graph_begin and tp_graph_end";
+    int32_t word = 0;
+    float norm;
+    tp_graph *graph = NULL, *empty = NULL;
+    (void)scene;
+    refused(ctx, tp_graph_end(ctx, &graph), TP_ERR_STATE, "tp_graph_begin was not called");
+    TRY(tpt_scene_step(ctx, actor));
+    TRY(tp_graph_begin(ctx));
+    refused(ctx, tp_graph_begin(ctx), TP_ERR_STATE, inside);
+    refused(ctx, tp_ctx_synchronize(ctx), TP_ERR_STATE, inside);
+    refused(ctx, tp_ctx_upload(ctx, actor->batch, &word, sizeof word), TP_ERR_STATE, inside);
+    refused(ctx, tp_ctx_download(ctx, &word, actor->batch, sizeof word), TP_ERR_STATE, inside);
+    refused(ctx, tp_optimizer_step(ctx, actor->optimizer, 1, NULL), TP_ERR_STATE, inside);
+    refused(ctx, tp_params_grad_norm(ctx, actor->params, actor->count, &norm), TP_ERR_STATE, inside);
+    refused(ctx, tp_graph_launch(ctx, NULL), TP_ERR_ARGUMENT, "graph");
+    TRY(tpt_scene_gradients(ctx, actor));
+    TRY(tp_graph_end(ctx, &graph));
+    TRY(tp_graph_begin(ctx));
+    refused(ctx, tp_graph_launch(ctx, graph), TP_ERR_STATE, inside);
+    TRY(tp_graph_end(ctx, &empty));
+    for (int i = 0; i < 2; i++) {
+        TRY(tp_graph_launch(ctx, empty));
+        TRY(tp_graph_launch(ctx, graph));
+    }
+    TRY(tpt_scene_step(ctx, actor));
+    tp_graph_destroy(graph);
+    tp_graph_destroy(empty);
+    return TP_OK;
+}
+
+Test(cuda_capture, what_waits_is_refused_and_changes_nothing, .timeout = 100)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        tpt_scene scene = {.ranks = ranks, .devices = ranks, .dtype = TP_DTYPE_F32, .act = misuse};
+        tpt_gpus_turn((unsigned)ranks, 0);
+        cr_assert_eq(tpt_scene_run(&scene), TP_OK, "%s", tp_last_message());
+        tpt_gpus_clean("misuse");
+    }
+}
+
+/* The last rank leaves in the middle of a capture; the others are freed, and nothing is left. */
+static tp_status leave(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
+{
+    tp_graph *graph = NULL;
+    TRY(tpt_scene_step(ctx, actor));
+    TRY(tp_graph_begin(ctx));
+    if (tp_ctx_rank(ctx) == scene->ranks - 1) {
+        tp_comm_abort(ctx, tp_ctx_world(ctx), TP_ERR_IO, "the data is gone");
+        return TP_ERR_IO;
+    }
+    TRY(tpt_scene_gradients(ctx, actor));
+    return tp_graph_end(ctx, &graph);
+}
+
+Test(cuda_capture, a_rank_that_leaves_frees_its_peers, .timeout = 100)
+{
+    for (int ranks = 2; ranks <= 4; ranks += 2) {
+        tpt_scene scene = {.ranks = ranks, .devices = 2, .dtype = TP_DTYPE_F32, .act = leave, .timeout_ms = 60000};
+        tpt_gpus_turn((unsigned)ranks, 0);
+        cr_assert_eq(tpt_scene_run(&scene), TP_ERR_IO, "%s", tp_last_message());
+        for (int rank = 0; rank < ranks - 1; rank++)
+            cr_assert_eq(scene.status[rank], TP_ERR_PEER, "rank %d: %s: %s", rank, tp_status_name(scene.status[rank]), scene.message[rank]);
+        tpt_gpus_clean("a rank that leaves");
+    }
+}
+
+/* Ranks that NCCL connects wait in NCCL's kernels. */
+static tp_status begin_refused(tp_ctx *ctx, void *arg)
+{
+    const char *words = arg;
+    refused(ctx, tp_graph_begin(ctx), TP_ERR_UNSUPPORTED, words);
+    return tp_barrier(ctx, tp_ctx_world(ctx));
+}
+
+Test(cuda_capture, the_cpu_and_nccl_are_refused)
+{
+    char cpu[] = "the cpu backend has no graphs", nccl[] = "connected by nccl can't be captured together";
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2, .ctx = {.threads = 1}}, begin_refused, cpu), TP_OK, "%s", tp_last_message());
+    tpt_gpus_turn(0, 0);
+    tp_device_info info;
+    if (tp_device_describe(TP_DEVICE_CUDA, 1, TPT_CUDA_PLUGIN, &info) != TP_OK)
+        cr_skip_test("needs two GPUs");
+    const tp_run_options options = {
+        .ranks = 2, .devices = 2, .transport = TP_TRANSPORT_NCCL, .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1}};
+    cr_assert_eq(tp_run_ranks(&options, begin_refused, nccl), TP_OK, "%s", tp_last_message());
+    tpt_gpus_clean("NCCL");
+}
+
+/* A dry run does all of it without a GPU. */
+Test(cuda_capture, a_dry_run)
+{
+    tp_ctx *ctx;
+    tp_graph *graph = NULL;
+    const tp_ctx_desc desc = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .dry_run = true, .mesh = {.tp = 4}};
+    cr_assert_eq(tp_ctx_create(&desc, &ctx), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_graph_begin(ctx), TP_OK, "%s", tp_ctx_message(ctx));
+    cr_assert_eq(tp_barrier(ctx, tp_ctx_world(ctx)), TP_OK, "%s", tp_ctx_message(ctx));
+    cr_assert_eq(tp_graph_end(ctx, &graph), TP_OK, "%s", tp_ctx_message(ctx));
+    cr_assert_eq(tp_graph_launch(ctx, graph), TP_OK, "%s", tp_ctx_message(ctx));
+    tp_graph_destroy(graph);
+    tp_ctx_destroy(ctx);
 }

@@ -155,10 +155,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph)
     end_capture(capture);
     if (capture->lost)
         return fail(cudaErrorStreamCaptureInvalidated);
-    if (!joined) {
-        report(GPUSIM_API, "cudaStreamEndCapture: another stream of the capture has work that the first doesn't wait for");
+    if (!joined) // not reported: who gives up a capture ends it so, and the program is told
         return fail(cudaErrorStreamCaptureUnjoined);
-    }
     *graph = new CUgraph_st{capture->graph};
     return cudaSuccess;
 }
