@@ -22,16 +22,15 @@ TPI_LANE_INLINE vf tpi_horner(vf a, vf x, float constant)
     return vf_fma(a, x, vf_set1(constant));
 }
 
-/* e^x. Beyond 88.73 infinity; subnormal results are rounded right; below -103.98 zero. */
-TPI_LANE_INLINE vf vf_exp(vf x)
-{
-    const vf magic = vf_set1(0x1.8p23f); /* adding it rounds to whole numbers */
-    vf n, r, p;
+#define TPI_EXP_MAGIC 0x1.8p23f /* adding it rounds to whole numbers */
+#define TPI_EXP_LOG2E 0x1.715476p0f
+#define TPI_EXP_LEAST (-105.0f) /* below it e^x is 0 */
 
-    /* NaN passes: vf_min and vf_max give their second operand then. */
-    x = vf_max(vf_set1(-105.0f), vf_min(vf_set1(89.0f), x));
-    n = vf_sub(vf_fma(x, vf_set1(0x1.715476p0f), magic), magic);
-    r = vf_fnma(n, vf_set1(TPI_LN2_LOW), vf_fnma(n, vf_set1(TPI_LN2_HIGH), x));
+/* e^x / 2^n, n the whole number next to x / ln(2). */
+TPI_LANE_INLINE vf tpi_exp_fraction(vf x, vf n)
+{
+    vf r = vf_fnma(n, vf_set1(TPI_LN2_LOW), vf_fnma(n, vf_set1(TPI_LN2_HIGH), x)), p;
+
     /* (e^r - 1 - r) / r^2 on |r| <= ln(2)/2 */
     p = vf_set1(0x1.6a2404p-10f);
     p = tpi_horner(p, r, 0x1.123ap-7f);
@@ -39,7 +38,19 @@ TPI_LANE_INLINE vf vf_exp(vf x)
     p = tpi_horner(p, r, 0x1.555492p-3f);
     p = tpi_horner(p, r, 0x1.fffffcp-2f);
     p = vf_fma(vf_mul(r, r), p, r);
-    return vf_scale2(vf_add(p, vf_set1(1.0f)), n);
+    return vf_add(p, vf_set1(1.0f));
+}
+
+/* e^x. Beyond 88.73 infinity; subnormal results are rounded right; below -103.98 zero. */
+TPI_LANE_INLINE vf vf_exp(vf x)
+{
+    const vf magic = vf_set1(TPI_EXP_MAGIC);
+    vf n;
+
+    /* NaN passes: vf_min and vf_max give their second operand then. */
+    x = vf_max(vf_set1(TPI_EXP_LEAST), vf_min(vf_set1(89.0f), x));
+    n = vf_sub(vf_fma(x, vf_set1(TPI_EXP_LOG2E), magic), magic);
+    return vf_scale2(tpi_exp_fraction(x, n), n);
 }
 
 /* ln x. ln 0 = -inf, ln inf = inf, NaN below 0. */

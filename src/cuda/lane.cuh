@@ -168,4 +168,16 @@ TPI_LANE_INLINE vf vf_scale2(vf x, vf n)
 
 #include "cpu/activation_math.h"
 
+/* vf_exp of an x that is not above 0, or NaN, with less work. The exponent, which is in [-151, 0], stays in the low bits of
+ * the sum with the magic number; with 64 more it is a normal number's, so that only the last product rounds. */
+TPI_LANE_INLINE vf vf_exp_below(vf x)
+{
+    vf sum, fraction;
+
+    x = vf_max(TPI_EXP_LEAST, x);
+    sum = vf_fma(x, TPI_EXP_LOG2E, TPI_EXP_MAGIC);
+    fraction = tpi_exp_fraction(x, vf_sub(sum, TPI_EXP_MAGIC));
+    return fraction * __uint_as_float((vf_bits(sum) << 23) + ((127u + 64u) << 23)) * 0x1p-64f;
+}
+
 #endif

@@ -83,39 +83,137 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS) xent_max(c
 
 /* ---- phase 2 ---- */
 
-/* The sum of 64 chains in the CPU's order (row_total in vec.cuh); lane l has chains l and l + 32. */
-static __device__ __forceinline__ float warp_total(float low, float high)
-{
-    low = vf_add(low, __shfl_xor_sync(ALL_LANES, low, 16));
-    high = vf_add(high, __shfl_xor_sync(ALL_LANES, high, 16));
-    return lanes_sum<16>(vf_add(low, high));
-}
+/* A virtual rank's part of a row has LANES neighbouring threads of a warp, each with N of its 64 chains (row_total in
+ * vec.cuh). They read whole vectors at aligned addresses. So a thread's chains are those of its columns there: which
+ * they are depends on where the part begins in memory. */
+constexpr int SUM_PARTS = TPI_MAX_BLOCKS; /* of a block of threads: of one row, or of several */
 
-struct XentChains {
-    float exp_low, exp_high, raw_low, raw_high;
+template <typename T> struct SumPlace {
+    static constexpr int N = 16 / sizeof(T), LANES = ROW_CHAINS / N, THREADS = LANES * SUM_PARTS;
+
+    int lane, part;
+
+    __device__ __forceinline__ SumPlace()
+        : lane(static_cast<int>(threadIdx.x) % LANES), part(static_cast<int>(threadIdx.x) / LANES)
+    {
+    }
 };
 
-/* Adds one segment's exp(x - shift) and x - shift; a warp has the segment. */
-template <typename T>
-__device__ __forceinline__ void sum_segment(const T *logits, int64_t cols, float shift, XentChains &chains)
+template <bool Raw, int N> struct SumChains {
+    float exps[N], raw[N];
+
+    /* Adds e^(x - shift) and x - shift. */
+    __device__ __forceinline__ void add(int i, float x, float shift)
+    {
+        float d = vf_sub(x, shift);
+
+        exps[i] = vf_add(exps[i], vf_exp_below(d));
+        if (Raw)
+            raw[i] = vf_add(raw[i], d);
+    }
+};
+
+/* Adds the columns of one segment that are the thread's. before: elements between an aligned address and the segment's
+ * begin. */
+template <bool Raw, typename T, int N>
+__device__ __forceinline__ void sum_columns(const T *segment, int64_t length, int before, int lane, float shift,
+                                            SumChains<Raw, N> &chains)
 {
-    int64_t col = threadIdx.x % 32;
+    const int64_t first = lane * N - before, end = (length + before) / ROW_CHAINS;
+    auto some = [&](int64_t step) {
+        int64_t col = first + step * ROW_CHAINS;
 
-#pragma unroll 4
-    for (; col + 32 < cols; col += ROW_CHAINS) {
-        float low = vf_sub(to_float(logits[col]), shift), high = vf_sub(to_float(logits[col + 32]), shift);
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (col + i >= 0 && col + i < length)
+                chains.add(i, to_float(segment[col + i]), shift);
+    };
+    const uint4 *vectors = reinterpret_cast<const uint4 *>(segment + first);
+    constexpr int64_t STRIDE = ROW_CHAINS / N;
+    int64_t step = before > 0 ? 1 : 0;
 
-        chains.exp_low = vf_add(chains.exp_low, vf_exp(low));
-        chains.exp_high = vf_add(chains.exp_high, vf_exp(high));
-        chains.raw_low = vf_add(chains.raw_low, low);
-        chains.raw_high = vf_add(chains.raw_high, high);
+    if (before > 0)
+        some(0);
+    if (step < end) {
+        uint4 next = vectors[step * STRIDE]; /* on its way while the one before is added */
+
+#pragma unroll 2
+        for (; step < end; step++) {
+            Vector<T> vector;
+
+            vector.words = next;
+            next = vectors[(step + 1 < end ? step + 1 : step) * STRIDE];
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                chains.add(i, to_float(vector.at[i]), shift);
+        }
     }
-    if (col < cols) {
-        float low = vf_sub(to_float(logits[col]), shift);
+    if (step == end)
+        some(end);
+}
 
-        chains.exp_low = vf_add(chains.exp_low, vf_exp(low));
-        chains.raw_low = vf_add(chains.raw_low, low);
+/* A virtual rank's chains, in their own order. */
+struct StoredChains {
+    float exps[ROW_CHAINS], raw[ROW_CHAINS];
+};
+
+static __device__ __forceinline__ int next_segment(const tpi_inner &order, int block, int s)
+{
+    while (s < order.segments && order.segment[s].block != block)
+        s++;
+    return s;
+}
+
+template <bool Raw, typename T>
+__device__ __forceinline__ void sum_segment(const T *segment, int64_t length, int lane, float shift,
+                                            StoredChains &stored)
+{
+    constexpr int N = SumPlace<T>::N;
+    int before = static_cast<int>(reinterpret_cast<uintptr_t>(segment) % 16 / sizeof(T));
+    int chain = lane * N - before + ROW_CHAINS;
+    SumChains<Raw, N> chains;
+
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        chains.exps[i] = stored.exps[(chain + i) % ROW_CHAINS];
+        chains.raw[i] = stored.raw[(chain + i) % ROW_CHAINS];
     }
+    sum_columns(segment, length, before, lane, shift, chains);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        stored.exps[(chain + i) % ROW_CHAINS] = chains.exps[i];
+        stored.raw[(chain + i) % ROW_CHAINS] = chains.raw[i];
+    }
+}
+
+/* The sums of a virtual rank's segments, of which it may have several, in each of its threads. All threads of the warp
+ * take part; those without a virtual rank have a block that no segment is of. */
+template <bool Raw, typename T>
+__device__ __forceinline__ void sum_part(const tpi_inner &order, const T *logits, int block, int lane, float shift,
+                                         StoredChains &stored, float (&total)[2])
+{
+    constexpr int N = SumPlace<T>::N;
+    float *exps = stored.exps + lane * N, *raw = stored.raw + lane * N, chain[N];
+    int s = next_segment(order, block, 0);
+
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        exps[i] = raw[i] = 0;
+    __syncwarp();
+    while (__any_sync(ALL_LANES, s < order.segments)) {
+        if (s < order.segments)
+            sum_segment<Raw>(logits + order.segment[s].begin, order.segment[s].length, lane, shift, stored);
+        s = next_segment(order, block, s + 1);
+        __syncwarp();
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        chain[i] = exps[i];
+    total[0] = row_total(chain);
+#pragma unroll
+    for (int i = 0; i < N && Raw; i++)
+        chain[i] = raw[i];
+    total[1] = Raw ? row_total(chain) : 0.0f;
 }
 
 /* The tree over the virtual ranks of this shard. */
@@ -144,36 +242,36 @@ template <typename T> __device__ __forceinline__ float target_logit(const tpi_xe
     return vf_add(to_float(static_cast<const T *>(args.logits)[row * args.stride + col]), 0.0f);
 }
 
-/* One block a row, one warp a virtual rank. */
-template <typename T>
-__global__ void __launch_bounds__(32 * TPI_MAX_BLOCKS) xent_sums(const __grid_constant__ XentView view)
+/* A block has one row, or as many as have that many virtual ranks here together. */
+template <bool Raw, typename T>
+__global__ void __launch_bounds__(SumPlace<T>::THREADS) xent_sums(const __grid_constant__ XentView view)
 {
-    __shared__ float exps[TPI_MAX_BLOCKS], raw[TPI_MAX_BLOCKS];
+    __shared__ StoredChains stored[SUM_PARTS];
+    __shared__ float exps[SUM_PARTS], raw[SUM_PARTS];
     const tpi_xent_args &args = view.args;
-    int block = static_cast<int>(threadIdx.x / 32);
+    const SumPlace<T> place;
+    const int blocks = view.order.blocks, rows = SUM_PARTS / blocks;
 
-    for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
-        const T *logits = static_cast<const T *>(args.logits) + row * args.stride;
-        float shift = shift_of(args.max[row]);
-        XentChains chains = {};
+    for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows; first < args.rows;
+         first += static_cast<int64_t>(gridDim.x) * rows) {
+        int64_t row = first + place.part / blocks;
+        bool there = place.part < rows * blocks && row < args.rows;
+        float total[2];
 
-        for (int s = 0; s < view.order.segments; s++)
-            if (view.order.segment[s].block == block)
-                sum_segment(logits + view.order.segment[s].begin, view.order.segment[s].length, shift, chains);
-        float exp_total = warp_total(chains.exp_low, chains.exp_high);
-        float raw_total = warp_total(chains.raw_low, chains.raw_high);
-        if (threadIdx.x % 32 == 0) {
-            exps[block] = exp_total;
-            raw[block] = raw_total;
+        row = there ? row : first;
+        sum_part<Raw>(view.order, static_cast<const T *>(args.logits) + row * args.stride,
+                      there ? place.part % blocks : -1, place.lane, shift_of(args.max[row]), stored[place.part], total);
+        if (place.lane == 0) {
+            exps[place.part] = total[0];
+            raw[place.part] = total[1];
         }
-        if (static_cast<int>(threadIdx.x) >= view.order.blocks && threadIdx.x < TPI_MAX_BLOCKS)
-            exps[threadIdx.x] = raw[threadIdx.x] = 0; /* all eight are read */
         __syncthreads();
-        if (threadIdx.x == 0) {
+        row = first + threadIdx.x;
+        if (threadIdx.x < rows && row < args.rows) {
             check_target(view, row);
-            args.sums[row] = tree_of(exps, view.order.blocks);
+            args.sums[row] = tree_of(exps + threadIdx.x * blocks, blocks);
             args.sums[args.rows + row] = target_logit<T>(args, row);
-            args.sums[2 * args.rows + row] = args.label_smoothing > 0 ? tree_of(raw, view.order.blocks) : 0.0f;
+            args.sums[2 * args.rows + row] = tree_of(raw + threadIdx.x * blocks, blocks);
         }
         __syncthreads();
     }
@@ -236,18 +334,19 @@ __global__ void __launch_bounds__(XENT_THREADS) xent_loss(const __grid_constant_
 
 /* ---- phase 4 ---- */
 
-/* scale * (exp(x - shift) * factor + base) */
+/* scale * (exp(x - shift) * factor + base); base: `hit` at the target. */
 struct XentSlope {
-    float shift, factor, base, scale;
+    float shift, factor, other, hit, scale;
 };
 
-static __device__ __forceinline__ float slope_at(const XentSlope &slope, float x, float extra)
+static __device__ __forceinline__ float slope_at(const XentSlope &slope, float x, float base)
 {
-    return vf_mul(vf_fma(vf_exp(vf_sub(x, slope.shift)), slope.factor, vf_add(slope.base, extra)), slope.scale);
+    return vf_mul(vf_fma(vf_exp_below(vf_sub(x, slope.shift)), slope.factor, base), slope.scale);
 }
 
 template <typename T> __global__ void __launch_bounds__(XENT_THREADS) xent_grad(const __grid_constant__ XentView view)
 {
+    constexpr int N = 16 / sizeof(T);
     const tpi_xent_args &args = view.args;
 
     for (int64_t row = blockIdx.x; row < args.rows; row += gridDim.x) {
@@ -255,24 +354,33 @@ template <typename T> __global__ void __launch_bounds__(XENT_THREADS) xent_grad(
         float sum = args.sums[row], smoothing = args.label_smoothing;
         int64_t target = args.targets[row] - args.first_id;
         bool nothing = args.targets[row] < 0 || sum == 0;
+        float base = vf_div(-smoothing, static_cast<float>(args.vocabulary));
         XentSlope slope;
 
         slope.shift = shift_of(args.max[row]);
         slope.factor = vf_div(vf_add(1.0f, vf_mul(vf_mul(2.0f, args.z_loss), args.lse[row])), sum);
-        slope.base = vf_div(-smoothing, static_cast<float>(args.vocabulary));
+        slope.other = vf_add(base, 0.0f);
+        slope.hit = vf_add(base, vf_sub(smoothing, 1.0f));
         slope.scale = args.loss_scale;
         if (threadIdx.x == 0)
             check_target(view, row);
-        for_each_vector(logits, args.cols, [&](int64_t col, int n) {
-            constexpr int N = 16 / sizeof(T);
-            float x[N];
+        if (nothing)
+            for_each_vector(logits, args.cols, [&](int64_t col, int n) {
+                const float zeros[N] = {};
 
-            load<true>(x, logits + col, n);
+                store<true>(logits + col, zeros, n);
+            });
+        else
+            for_each_vector(logits, args.cols, [&](int64_t col, int n) {
+                const int at = target - col >= 0 && target - col < n ? static_cast<int>(target - col) : -1;
+                float x[N];
+
+                load<true>(x, logits + col, n);
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                x[i] = nothing ? 0.0f : slope_at(slope, x[i], col + i == target ? vf_sub(smoothing, 1.0f) : 0.0f);
-            store<true>(logits + col, x, n);
-        });
+                for (int i = 0; i < N; i++)
+                    x[i] = slope_at(slope, x[i], i == at ? slope.hit : slope.other);
+                store<true>(logits + col, x, n);
+            });
     }
 }
 
@@ -280,10 +388,15 @@ template <typename T> static void launch_xent(tpi_stream *stream, const XentView
 {
     cudaStream_t handle = tpi_cuda_handle(stream);
     unsigned grid = grid_of_rows(stream, view.args.rows);
+    int64_t sum_blocks = divided_up(view.args.rows, SUM_PARTS / view.order.blocks);
 
     switch (view.args.phase) {
     case TPI_XENT_MAX: xent_max<T><<<grid, XENT_THREADS, 0, handle>>>(view); return;
-    case TPI_XENT_SUMS: xent_sums<T><<<grid, 32 * static_cast<unsigned>(view.order.blocks), 0, handle>>>(view); return;
+    case TPI_XENT_SUMS:
+        with_flag(view.args.label_smoothing > 0, [&](auto flag) {
+            xent_sums<decltype(flag)::value, T><<<grid_of(sum_blocks, 1), SumPlace<T>::THREADS, 0, handle>>>(view);
+        });
+        return;
     default: xent_grad<T><<<grid, XENT_THREADS, 0, handle>>>(view);
     }
 }
