@@ -1,139 +1,227 @@
 /* Attention of 16-bit tensors on tensor cores: running maximum, sum and output of each query over tiles of keys (Dao et al. 2022,
- * "FlashAttention"; Milakov and Gimelshein 2018 for the running sums). A warp has 16 queries; tiles of keys come in two stages.
+ * "FlashAttention"; Milakov and Gimelshein 2018 for the running sums). A warp has 32 queries, 16 where heads are long: what it reads of keys and
+ * values serves them all. A tile of values is on its way while scores are computed, the next tile of keys after that.
  * Probabilities are rounded to the tensors' type for the product with V, and summed unrounded. */
-#include "cuda/attention.cuh"
+#include "cuda/attention_tile.cuh"
 
 namespace tpi {
 
-constexpr int FORWARD_QUERIES = 64, FORWARD_THREADS = 128;
-
 template <int Dim> struct ForwardTiles {
-    static constexpr int Keys = Dim > 128 ? 16 : 64, Line = Dim + 8;
-    uint16_t query[FORWARD_QUERIES * Line];
+    static constexpr int Halves = Dim > 128 ? 1 : 2; /* a warp's queries, 16 each */
+    static constexpr int Rows = 16 * Halves, Threads = 128, Queries = Rows * Threads / 32, Keys = Dim > 64 ? 32 : 64, Line = Dim + 8;
+    uint16_t query[Queries * Line];
     uint16_t key[2][Keys * Line], value[2][Keys * Line];
 };
 
-/* A thread's share of its warp's queries: rows lane / 4 and lane / 4 + 8. */
+/* A thread's share of its warp's queries: rows 16 m + lane / 4 + 8 h. */
 template <int Dim> struct ForwardRows {
-    float maximum[2], sum[2]; /* the maximum of scores in powers of 2; sums of this thread's columns */
-    float out[Dim / 8][4];
+    static constexpr int Halves = ForwardTiles<Dim>::Halves;
+    float maximum[Halves][2], sum[Halves][2]; /* the maximum of scores before they are scaled; sums of this thread's columns */
+    float out[Halves][Dim / 8][4];
 };
 
-/* Scores of one tile become probabilities; the running values move on. */
-template <int Keys, int Dim>
-__device__ __forceinline__ void forward_soften(const Attention &at, const AttentionPlace &place, int first_query,
-                                               int first_key, bool masked, float (&score)[Keys / 8][4],
-                                               ForwardRows<Dim> &rows)
+template <int Dim> struct ForwardScores {
+    float of[ForwardTiles<Dim>::Halves][ForwardTiles<Dim>::Keys / 8][4];
+};
+
+template <typename T, int Dim>
+__device__ __forceinline__ void forward_add_products(const uint16_t *query, const uint16_t *key, ForwardScores<Dim> &score)
 {
-    const int lane = threadIdx.x & 31;
-    const float scale = __fmul_rn(at.args.scale, LOG2_E);
+    typedef ForwardTiles<Dim> Tiles;
 
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int query = first_query + lane / 4 + h * 8;
-        float maximum = rows.maximum[h];
+    for (int d = 0; d < Dim; d += 16) {
+        uint32_t left[Tiles::Halves][4];
 
 #pragma unroll
-        for (int n = 0; n < Keys / 8; n++) {
+        for (int m = 0; m < Tiles::Halves; m++)
+            load_left(left[m], query + m * 16 * Tiles::Line + d, Tiles::Line);
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int key = first_key + n * 8 + lane % 4 * 2 + i;
-                float &x = score[n][h * 2 + i];
+        for (int n = 0; n < Tiles::Keys / 16; n++) {
+            uint32_t right[4];
 
-                x = masked && !attention_sees(at, query, key, place.length) ? -INFINITY : __fmul_rn(x, scale);
-                maximum = fmaxf(maximum, x);
+            load_right(right, key + n * 16 * Tiles::Line + d, Tiles::Line);
+#pragma unroll
+            for (int m = 0; m < Tiles::Halves; m++) {
+                multiply_add<T>(score.of[m][2 * n], left[m], right[0], right[1]);
+                multiply_add<T>(score.of[m][2 * n + 1], left[m], right[2], right[3]);
             }
         }
+    }
+}
+
+/* Scores of keys that a query doesn't see become -inf. */
+template <int Dim>
+__device__ __forceinline__ void forward_mask(const Attention &at, int length, int first_query, int first_key,
+                                             ForwardScores<Dim> &score)
+{
+    typedef ForwardTiles<Dim> Tiles;
+    const int lane = late(threadIdx.x & 31);
+
+#pragma unroll
+    for (int m = 0; m < Tiles::Halves; m++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int query = first_query + m * 16 + lane / 4 + h * 8;
+            const AttentionRange keys = attention_keys(at, query, query + 1, length);
+            const int first = first_key + lane % 4 * 2;
+            const AttentionRange seen = {keys.begin - first, keys.end - first};
+
+#pragma unroll
+            for (int n = 0; n < Tiles::Keys / 8; n++) {
+#pragma unroll
+                for (int i = 0; i < 2; i++) {
+                    float &x = score.of[m][n][h * 2 + i];
+
+                    x = is_within(seen, n * 8 + i) ? x : -INFINITY;
+                }
+            }
+        }
+    }
+}
+
+/* Scores of one tile become probabilities; the running values move on. scale is that of scores in powers of 2, and positive. */
+template <int Dim>
+__device__ __forceinline__ void forward_soften(float scale, ForwardScores<Dim> &score, ForwardRows<Dim> &rows)
+{
+    typedef ForwardTiles<Dim> Tiles;
+    float rescale[Tiles::Halves][2];
+    bool moved = false;
+
+#pragma unroll
+    for (int r = 0; r < 2 * Tiles::Halves; r++) {
+        const int m = r / 2, h = r % 2;
+        float maximum = rows.maximum[m][h];
+
+#pragma unroll
+        for (int n = 0; n < Tiles::Keys / 8; n++)
+            maximum = fmaxf(maximum, fmaxf(score.of[m][n][h * 2], score.of[m][n][h * 2 + 1]));
         maximum = fmaxf(maximum, __shfl_xor_sync(ALL_LANES, maximum, 1));
         maximum = fmaxf(maximum, __shfl_xor_sync(ALL_LANES, maximum, 2));
         /* A query that has seen nothing has maximum -inf, for which 0 stands in: -inf - -inf would be NaN. */
-        const float base = maximum == -INFINITY ? 0.0f : maximum, rescale = exp2f(__fsub_rn(rows.maximum[h], base));
-        float sum = __fmul_rn(rows.sum[h], rescale);
+        const float base = maximum == -INFINITY ? 0.0f : __fmul_rn(maximum, scale);
+
+        rescale[m][h] = power_of_2(__fsub_rn(__fmul_rn(rows.maximum[m][h], scale), base));
+        moved = moved || rescale[m][h] != 1.0f;
+        rows.maximum[m][h] = maximum;
+        float sum = __fmul_rn(rows.sum[m][h], rescale[m][h]);
 
 #pragma unroll
-        for (int n = 0; n < Keys / 8; n++) {
+        for (int n = 0; n < Tiles::Keys / 8; n++) {
 #pragma unroll
             for (int i = 0; i < 2; i++) {
-                float &x = score[n][h * 2 + i];
+                float &x = score.of[m][n][h * 2 + i];
 
-                x = exp2f(__fsub_rn(x, base));
+                x = power_of_2(__fmaf_rn(x, scale, -base));
                 sum = __fadd_rn(sum, x);
             }
         }
+        rows.sum[m][h] = sum;
+    }
+    if (!__any_sync(ALL_LANES, moved)) /* mostly: products with 1 would change nothing */
+        return;
 #pragma unroll
-        for (int d = 0; d < Dim / 8; d++) {
-            rows.out[d][h * 2] = __fmul_rn(rows.out[d][h * 2], rescale);
-            rows.out[d][h * 2 + 1] = __fmul_rn(rows.out[d][h * 2 + 1], rescale);
-        }
-        rows.sum[h] = sum;
-        rows.maximum[h] = maximum;
+    for (int i = 0; i < Tiles::Halves * Dim / 2; i++) {
+        float &x = rows.out[i / (Dim / 2)][i / 4 % (Dim / 8)][i % 4];
+
+        x = __fmul_rn(x, rescale[i / (Dim / 2)][i / 2 % 2]);
     }
 }
 
-template <int Keys>
-__device__ __forceinline__ void forward_drop(const Attention &at, const AttentionPlace &place, int64_t head, int first_query,
-                                             int first_key, float (&score)[Keys / 8][4])
+template <int Dim> __device__ __forceinline__ AttentionBlock forward_block(const Attention &at)
 {
-    const int lane = threadIdx.x & 31;
+    return attention_block(at, at.args.heads, ForwardTiles<Dim>::Queries, true);
+}
+
+/* A thread's words in the padding of its block's queries. */
+template <int Dim> __device__ __forceinline__ uint32_t *forward_spare(uint16_t *query)
+{
+    const int word = late(threadIdx.x) * 2 * ForwardTiles<Dim>::Halves;
+
+    return reinterpret_cast<uint32_t *>(query + word / 4 * ForwardTiles<Dim>::Line + Dim) + word % 4;
+}
+
+/* Which probabilities are kept, found before scores need the registers. */
+template <int Dim>
+__device__ __forceinline__ void forward_draw(const Attention &at, int first_query, int first_key, uint32_t *kept)
+{
+    const AttentionBlock block = forward_block<Dim>(at);
+    const int64_t row = block.place.first_row + first_query + (threadIdx.x & 31) / 4;
+
+#pragma unroll 1
+    for (int r = 0; r < 2 * ForwardTiles<Dim>::Halves; r++)
+        kept[r] = attention_kept_bits<ForwardTiles<Dim>::Keys / 8>(at, row + r * 8, block.head, first_key);
+}
+
+template <int Dim> __device__ __forceinline__ void forward_drop(const uint32_t *kept, ForwardScores<Dim> &score)
+{
+    typedef ForwardTiles<Dim> Tiles;
 
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint64_t mask_row = attention_mask_row(at, place.first_row + first_query + lane / 4 + h * 8, head);
+    for (int r = 0; r < 2 * Tiles::Halves; r++) {
+        const uint32_t bits = kept[r];
 
 #pragma unroll
-        for (int n = 0; n < Keys / 8; n++) {
-            const uint2 kept = attention_kept(at, mask_row, first_key + n * 8 + lane % 4 * 2);
+        for (int i = 0; i < Tiles::Keys / 4; i++) {
+            float &x = score.of[r / 2][i / 2][r % 2 * 2 + i % 2];
 
-            score[n][h * 2] = kept.x ? score[n][h * 2] : 0.0f;
-            score[n][h * 2 + 1] = kept.y ? score[n][h * 2 + 1] : 0.0f;
+            x = bits >> i & 1 ? x : 0.0f;
         }
     }
 }
 
-template <typename T, int Keys, int Dim>
-__device__ __forceinline__ void forward_spread(const uint16_t *value, const float (&score)[Keys / 8][4],
-                                               float (&out)[Dim / 8][4])
+template <typename T, int Dim>
+__device__ __forceinline__ void forward_spread(const uint16_t *value, const ForwardScores<Dim> &score, ForwardRows<Dim> &rows)
 {
-#pragma unroll
-    for (int k = 0; k < Keys / 16; k++) {
-        const uint32_t left[4] = {
-            packed_pair<T>(score[2 * k][0], score[2 * k][1]), packed_pair<T>(score[2 * k][2], score[2 * k][3]),
-            packed_pair<T>(score[2 * k + 1][0], score[2 * k + 1][1]), packed_pair<T>(score[2 * k + 1][2], score[2 * k + 1][3])};
+    typedef ForwardTiles<Dim> Tiles;
 
+#pragma unroll
+    for (int k = 0; k < Tiles::Keys / 16; k++) {
+        uint32_t left[Tiles::Halves][4];
+
+#pragma unroll
+        for (int i = 0; i < 4 * Tiles::Halves; i++) {
+            const float *pair = score.of[i / 4][2 * k + i / 2 % 2] + i % 2 * 2;
+
+            left[i / 4][i % 4] = packed_pair<T>(pair[0], pair[1]);
+        }
 #pragma unroll
         for (int d = 0; d < Dim / 16; d++) {
             uint32_t right[4];
 
-            load_right_transposed(right, value + k * 16 * (Dim + 8) + d * 16, Dim + 8);
-            multiply_add<T>(out[2 * d], left, right[0], right[1]);
-            multiply_add<T>(out[2 * d + 1], left, right[2], right[3]);
+            load_right_transposed(right, value + k * 16 * Tiles::Line + d * 16, Tiles::Line);
+#pragma unroll
+            for (int m = 0; m < Tiles::Halves; m++) {
+                multiply_add<T>(rows.out[m][2 * d], left[m], right[0], right[1]);
+                multiply_add<T>(rows.out[m][2 * d + 1], left[m], right[2], right[3]);
+            }
         }
     }
 }
 
 /* out = O / l and lse = m + log l; a query that saw nothing has l = 0 and gets 0 and -inf. */
 template <typename T, int Dim>
-__device__ __forceinline__ void forward_finish(const Attention &at, const AttentionPlace &place, int64_t head,
-                                               int first_query, const ForwardRows<Dim> &rows)
+__device__ __forceinline__ void forward_finish(const Attention &at, const ForwardRows<Dim> &rows)
 {
     const tpi_attention_args &args = at.args;
-    const int lane = threadIdx.x & 31;
+    const AttentionBlock block = forward_block<Dim>(at);
+    const int lane = threadIdx.x & 31, first_query = block.place.begin + threadIdx.x / 32 * ForwardTiles<Dim>::Rows;
 
 #pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const int query = first_query + lane / 4 + h * 8;
-        const float sum = lanes_sum<4>(rows.sum[h]);
+    for (int r = 0; r < 2 * ForwardTiles<Dim>::Halves; r++) {
+        const int m = r / 2, h = r % 2, query = first_query + m * 16 + lane / 4 + h * 8;
+        const float sum = lanes_sum<4>(rows.sum[m][h]);
         const float factor = sum == 0.0f ? 0.0f : __fdiv_rn(at.dropout.scale, sum);
 
-        if (query >= place.length)
+        if (query >= block.place.length)
             continue;
-        const int64_t row = place.first_row + query;
-        T *out = static_cast<T *>(args.out) + attention_element(row, args.out_stride, head, args.head_dim);
+        const int64_t row = block.place.first_row + query;
+        T *out = static_cast<T *>(args.out) + attention_element(row, args.out_stride, block.head, args.head_dim);
 
 #pragma unroll
         for (int n = 0; n < Dim / 8; n++) {
             const int d = n * 8 + lane % 4 * 2;
-            const float x = __fmul_rn(rows.out[n][h * 2], factor), y = __fmul_rn(rows.out[n][h * 2 + 1], factor);
+            const float x = __fmul_rn(rows.out[m][n][h * 2], factor), y = __fmul_rn(rows.out[m][n][h * 2 + 1], factor);
 
             if (at.pairs && d < args.head_dim) {
                 *reinterpret_cast<uint32_t *>(out + d) = packed_pair<T>(x, y);
@@ -145,87 +233,88 @@ __device__ __forceinline__ void forward_finish(const Attention &at, const Attent
             }
         }
         if (args.lse != nullptr && lane % 4 == 0)
-            args.lse[head * args.rows + row] = sum == 0.0f ? -INFINITY : __fmaf_rn(rows.maximum[h], LN_2, logf(sum));
+            args.lse[block.head * args.rows + row] =
+                sum == 0.0f ? -INFINITY : __fmaf_rn(__fmul_rn(rows.maximum[m][h], args.scale * LOG2_E), LN_2, logf(sum));
     }
 }
 
 template <typename T, int Dim>
-__global__ void __launch_bounds__(FORWARD_THREADS, Dim > 128 ? 1 : 2) forward_mma_kernel(const __grid_constant__ Attention at)
+__global__ void __launch_bounds__(ForwardTiles<Dim>::Threads, Dim > 128 ? 1 : 2)
+    forward_mma_kernel(const __grid_constant__ Attention at)
 {
     typedef ForwardTiles<Dim> Tiles;
     extern __shared__ __align__(128) unsigned char shared[];
     Tiles &tiles = *reinterpret_cast<Tiles *>(shared);
     const tpi_attention_args &args = at.args;
-    const int64_t head = blockIdx.x / at.places, kv_head = attention_kv_head(at, head);
-    /* The last tiles first: under a causal mask they take longest. */
-    const AttentionPlace place = attention_place(at, at.places - 1 - blockIdx.x % at.places, FORWARD_QUERIES);
+    const AttentionBlock block = forward_block<Dim>(at);
+    const AttentionPlace place = block.place;
 
     if (place.begin >= place.length)
         return;
-    const int queries_end = min(place.begin + FORWARD_QUERIES, place.length);
-    const AttentionRange keys = attention_keys(at, place.begin, queries_end, place.length);
-    const int first_query = place.begin + threadIdx.x / 32 * 16;
-    auto load_keys = [&](int stage, int key) {
-        const int64_t row = place.first_row + key;
-        const int rows = place.length - key;
+    const AttentionRange keys =
+        attention_keys(at, place.begin, min(place.begin + Tiles::Queries, place.length), place.length);
+    const int own = threadIdx.x / 32 * Tiles::Rows, first_query = place.begin + own;
+    const int end_query = min(first_query + Tiles::Rows, place.length); /* a warp may have no query at all */
+    const AttentionRange none = {0, 0};
+    const AttentionRange seen = first_query < end_query ? attention_keys(at, first_query, end_query, place.length) : none;
+    const AttentionRange common = attention_common_keys(at, first_query, end_query, place.length);
+    const int64_t first = place.first_row + place.begin, kv_head = attention_kv_head(at, block.head);
+    int key = keys.begin / Tiles::Keys * Tiles::Keys;
+    AttentionRows<Tiles::Queries, Dim, Tiles::Threads> query_rows;
+    AttentionRows<Tiles::Keys, Dim, Tiles::Threads> key_rows, value_rows;
 
-        attention_load<Tiles::Keys, Dim, FORWARD_THREADS>(
-            tiles.key[stage], static_cast<const T *>(args.k) + attention_element(row, args.k_stride, kv_head, args.head_dim),
-            args.k_stride, rows, at);
-        attention_load<Tiles::Keys, Dim, FORWARD_THREADS>(
-            tiles.value[stage], static_cast<const T *>(args.v) + attention_element(row, args.v_stride, kv_head, args.head_dim),
-            args.v_stride, rows, at);
-        copies_commit();
-    };
-    attention_load<FORWARD_QUERIES, Dim, FORWARD_THREADS>(
-        tiles.query,
-        static_cast<const T *>(args.q) + attention_element(place.first_row + place.begin, args.q_stride, head, args.head_dim),
-        args.q_stride, place.length - place.begin, at);
-    int stage = 0, key = keys.begin / Tiles::Keys * Tiles::Keys;
-    load_keys(0, key);
+    attention_begin(query_rows, at, static_cast<const T *>(args.q) + attention_element(first, args.q_stride, block.head, args.head_dim),
+                    args.q_stride);
+    attention_begin(key_rows, at,
+                    static_cast<const T *>(args.k) + attention_element(place.first_row + key, args.k_stride, kv_head, args.head_dim),
+                    args.k_stride);
+    attention_begin(value_rows, at,
+                    static_cast<const T *>(args.v) + attention_element(place.first_row + key, args.v_stride, kv_head, args.head_dim),
+                    args.v_stride);
+    attention_next(query_rows, at, args.q, place.length - place.begin, tiles.query);
+    attention_next(key_rows, at, args.k, place.length - key, tiles.key[0]);
+    attention_next(value_rows, at, args.v, place.length - key, tiles.value[0]);
+    copies_commit();
 
-    ForwardRows<Dim> rows = {{-INFINITY, -INFINITY}, {0, 0}, {}};
+    ForwardRows<Dim> rows = {};
+    int stage = 0;
+#pragma unroll
+    for (int r = 0; r < 2 * Tiles::Halves; r++)
+        rows.maximum[r / 2][r % 2] = -INFINITY;
+#pragma unroll 1
     for (; key < keys.end; key += Tiles::Keys, stage ^= 1) {
+        copies_wait<0>();
+        __syncthreads(); /* the tile is here, and all are done with the one before */
         if (key + Tiles::Keys < keys.end) {
-            load_keys(stage ^ 1, key + Tiles::Keys);
-            copies_wait<1>();
-        } else {
-            copies_wait<0>();
+            attention_next(key_rows, at, args.k, place.length - key - Tiles::Keys, tiles.key[stage ^ 1]);
+            attention_next(value_rows, at, args.v, place.length - key - Tiles::Keys, tiles.value[stage ^ 1]);
+            copies_commit();
         }
-        __syncthreads(); /* the tile is here */
-        float score[Tiles::Keys / 8][4] = {};
-#pragma unroll
-        for (int d = 0; d < Dim; d += 16) {
-            uint32_t left[4];
+        if (!is_touched(seen, key, Tiles::Keys))
+            continue;
+        ForwardScores<Dim> score = {};
 
-            load_left(left, tiles.query + threadIdx.x / 32 * 16 * Tiles::Line + d, Tiles::Line);
-#pragma unroll
-            for (int n = 0; n < Tiles::Keys / 16; n++) {
-                uint32_t right[4];
-
-                load_right(right, tiles.key[stage] + n * 16 * Tiles::Line + d, Tiles::Line);
-                multiply_add<T>(score[2 * n], left, right[0], right[1]);
-                multiply_add<T>(score[2 * n + 1], left, right[2], right[3]);
-            }
-        }
-        const bool masked = !attention_all_seen(at, {place.begin, place.begin + FORWARD_QUERIES}, {key, key + Tiles::Keys},
-                                                place.length);
-        forward_soften<Tiles::Keys, Dim>(at, place, first_query, key, masked, score, rows);
         if (at.dropout.on)
-            forward_drop<Tiles::Keys>(at, place, head, first_query, key, score);
-        forward_spread<T, Tiles::Keys, Dim>(tiles.value[stage], score, rows.out);
-        __syncthreads(); /* all are done with the tile before it is filled again */
+            forward_draw<Dim>(at, first_query, key, forward_spare<Dim>(tiles.query));
+        forward_add_products<T, Dim>(tiles.query + own * Tiles::Line, tiles.key[stage], score);
+        if (!is_covered(common, key, Tiles::Keys))
+            forward_mask<Dim>(at, place.length, first_query, key, score);
+        forward_soften<Dim>(args.scale * LOG2_E, score, rows);
+        if (at.dropout.on)
+            forward_drop<Dim>(forward_spare<Dim>(tiles.query), score);
+        forward_spread<T, Dim>(tiles.value[stage], score, rows);
     }
-    forward_finish<T, Dim>(at, place, head, first_query, rows);
+    forward_finish<T, Dim>(at, rows);
+}
+
+template <typename T, int Dim> static AttentionKernel forward_kernel()
+{
+    return {forward_mma_kernel<T, Dim>, ForwardTiles<Dim>::Queries, ForwardTiles<Dim>::Threads, sizeof(ForwardTiles<Dim>)};
 }
 
 template <typename T> static AttentionKernel forward_of(int64_t head_dim)
 {
-    if (head_dim <= 64)
-        return {forward_mma_kernel<T, 64>, FORWARD_QUERIES, FORWARD_THREADS, sizeof(ForwardTiles<64>)};
-    if (head_dim <= 128)
-        return {forward_mma_kernel<T, 128>, FORWARD_QUERIES, FORWARD_THREADS, sizeof(ForwardTiles<128>)};
-    return {forward_mma_kernel<T, 256>, FORWARD_QUERIES, FORWARD_THREADS, sizeof(ForwardTiles<256>)};
+    return head_dim <= 64 ? forward_kernel<T, 64>() : head_dim <= 128 ? forward_kernel<T, 128>() : forward_kernel<T, 256>();
 }
 
 AttentionKernel attention_forward_mma(tp_dtype dtype, int64_t head_dim)
