@@ -4,8 +4,9 @@
 
 namespace tpi {
 
-/* delta = sum of dout * out over a row of a head: one warp each, a fixed order of lanes. */
-template <typename T> __global__ void __launch_bounds__(256) attention_delta(const __grid_constant__ Attention at)
+/* What the gradient needs of each query, with delta = sum of dout * out over a row of a head: one warp each, a fixed order of lanes. Of a query that
+ * saw nothing all probabilities come out 0, whatever its lse. */
+template <typename T> __global__ void __launch_bounds__(256) attention_known(const __grid_constant__ Attention at)
 {
     const tpi_attention_args &args = at.args;
     const int64_t index = static_cast<int64_t>(blockIdx.x) * 8 + threadIdx.x / 32;
@@ -20,8 +21,11 @@ template <typename T> __global__ void __launch_bounds__(256) attention_delta(con
     for (int64_t d = threadIdx.x % 32; d < args.head_dim; d += 32)
         sum = __fmaf_rn(to_float(dout[d]), to_float(out[d]), sum);
     sum = lanes_sum<32>(sum);
-    if (threadIdx.x % 32 == 0)
-        at.delta[index] = sum;
+    if (threadIdx.x % 32 == 0) {
+        const float lse = args.lse[index];
+
+        at.known[index] = make_float2(lse == -INFINITY ? 0.0f : __fmul_rn(lse, LOG2_E), sum);
+    }
 }
 
 static bool is_vector(const void *data, tp_dtype dtype, int64_t stride)
@@ -107,10 +111,10 @@ static tp_status attention_grad(tpi_stream *stream, const tpi_attention_grad_arg
     const bool f32 = forward.dtype == TP_DTYPE_F32;
     Attention at = {};
     tp_status status = describe(stream, forward, args.slot_of_head, at);
-    void *delta;
+    void *known;
 
     if (status == TP_OK)
-        status = tpi_cuda_workspace(stream, sizeof(float) * static_cast<size_t>(forward.rows * forward.heads), &delta);
+        status = tpi_cuda_workspace(stream, sizeof(float2) * static_cast<size_t>(forward.rows * forward.heads), &known);
     if (status != TP_OK)
         return status;
     at.dout = args.dout;
@@ -120,11 +124,11 @@ static tp_status attention_grad(tpi_stream *stream, const tpi_attention_grad_arg
     at.slots = args.slots;
     at.dk = args.dk;
     at.dv = args.dv;
-    at.delta = static_cast<float *>(delta);
+    at.known = static_cast<float2 *>(known);
     at.vector = at.vector && is_vector(args.dout, forward.dtype, args.dout_stride);
     at.pairs = is_pair(args.dq, forward.dtype, args.dq_stride) && forward.head_dim % 2 == 0;
     with_dtype(forward.dtype, [&](auto zero) {
-        attention_delta<decltype(zero)>
+        attention_known<decltype(zero)>
             <<<static_cast<unsigned>(divided_up(forward.rows * forward.heads, 8)), 256, 0, tpi_cuda_handle(stream)>>>(at);
     });
     status = tpi_cuda_check(stream, cudaGetLastError(), "delta of attention_grad");

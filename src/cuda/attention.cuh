@@ -36,7 +36,7 @@ struct Attention {
     void *dq;
     int64_t dq_stride, slots;
     float *dk, *dv;
-    float *delta; /* [heads, rows]: sum of dout * out over each row of a head */
+    float2 *known; /* [heads, rows]: the log-sum-exp in powers of 2, 0 for -inf; sum of dout * out over each row of a head (delta) */
 };
 
 /* One kernel and how to launch it. */

@@ -218,7 +218,7 @@ AttentionKernel attention_forward_f32(int64_t head_dim)
     return head_dim <= 64 ? forward_kernel<64>() : head_dim <= 128 ? forward_kernel<128>() : forward_kernel<256>();
 }
 
-/* ---- gradient: attention_grad_mma.cu says what is computed ---- */
+/* ---- gradient: attention_grad_mma.cuh says what is computed ---- */
 
 /* A thread has four own rows, queries or keys; sixteen neighbours share them. */
 template <int Dim> struct F32Grad {
@@ -244,7 +244,7 @@ static __device__ __forceinline__ F32Pair f32_pair(const Attention &at, const At
     const int64_t row = place.first_row + query, index = head * at.args.rows + row;
 
     pair.lse = at.args.lse[index];
-    pair.delta = at.delta[index];
+    pair.delta = at.known[index].y;
     if (at.dropout.on)
         pair.kept = is_kept(at.dropout, attention_mask_row(at, row, head) + static_cast<uint64_t>(key));
     return pair;

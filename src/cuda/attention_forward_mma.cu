@@ -271,9 +271,9 @@ __global__ void __launch_bounds__(ForwardTiles<Dim>::Threads, Dim > 128 ? 1 : 2)
     attention_begin(value_rows, at,
                     static_cast<const T *>(args.v) + attention_element(place.first_row + key, args.v_stride, kv_head, args.head_dim),
                     args.v_stride);
-    attention_next(query_rows, at, args.q, place.length - place.begin, tiles.query);
-    attention_next(key_rows, at, args.k, place.length - key, tiles.key[0]);
-    attention_next(value_rows, at, args.v, place.length - key, tiles.value[0]);
+    attention_next(query_rows, at, args.q, args.q_stride, place.length - place.begin, tiles.query);
+    attention_next(key_rows, at, args.k, args.k_stride, place.length - key, tiles.key[0]);
+    attention_next(value_rows, at, args.v, args.v_stride, place.length - key, tiles.value[0]);
     copies_commit();
 
     ForwardRows<Dim> rows = {};
@@ -286,8 +286,8 @@ __global__ void __launch_bounds__(ForwardTiles<Dim>::Threads, Dim > 128 ? 1 : 2)
         copies_wait<0>();
         __syncthreads(); /* the tile is here, and all are done with the one before */
         if (key + Tiles::Keys < keys.end) {
-            attention_next(key_rows, at, args.k, place.length - key - Tiles::Keys, tiles.key[stage ^ 1]);
-            attention_next(value_rows, at, args.v, place.length - key - Tiles::Keys, tiles.value[stage ^ 1]);
+            attention_next(key_rows, at, args.k, args.k_stride, place.length - key - Tiles::Keys, tiles.key[stage ^ 1]);
+            attention_next(value_rows, at, args.v, args.v_stride, place.length - key - Tiles::Keys, tiles.value[stage ^ 1]);
             copies_commit();
         }
         if (!is_touched(seen, key, Tiles::Keys))

@@ -74,45 +74,65 @@ static __device__ __forceinline__ bool is_covered(AttentionRange range, int begi
 template <int Rows, int Dim, int Threads> struct AttentionRows {
     static constexpr int Chunks = Dim / 8, Apart = Threads / Chunks, Count = Rows / Apart, Line = Dim + 8;
     static_assert(Threads % Chunks == 0 && Rows % Apart == 0, "each thread has as much");
-    const uint16_t *from; /* this thread's first chunk of the next tile */
-    int step;             /* elements between its chunks */
+    const uint16_t *from; /* this thread's first chunk of the next tile; where it has no columns: an address of which nothing is read */
 };
 
+/* data: row 0 of the first tile. */
 template <int Rows, int Dim, int Threads>
 __device__ __forceinline__ void attention_begin(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at, const void *data,
                                                 int64_t stride)
 {
     typedef AttentionRows<Rows, Dim, Threads> Part;
     const int line = static_cast<int>(threadIdx.x) / Part::Chunks, d = static_cast<int>(threadIdx.x) % Part::Chunks * 8;
-    const bool exists = d < at.args.head_dim; /* else an address that is valid, of which nothing is read */
 
-    rows.from = static_cast<const uint16_t *>(data) + (exists ? line * stride + d : 0);
-    rows.step = exists ? static_cast<int>(stride * Part::Apart) : 0;
+    rows.from = static_cast<const uint16_t *>(data) + (d < at.args.head_dim ? line * stride + d : 0);
+}
+
+/* The next tile begins `rows_back` rows before where it would, in the head after this one. */
+template <int Rows, int Dim, int Threads>
+__device__ __forceinline__ void attention_next_head(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at, int64_t stride,
+                                                    int rows_back)
+{
+    const bool exists = late(threadIdx.x) % (Dim / 8) * 8 < at.args.head_dim;
+
+    rows.from += exists ? at.args.head_dim - rows_back * stride : 0;
+}
+
+/* load_eight in few registers. */
+static __device__ __forceinline__ void attention_load_eight(uint16_t *to, const uint16_t *from, const void *any, int exist, bool vector)
+{
+    if (vector) {
+        copy_async_16(to, exist > 0 ? from : any, exist > 0 ? 16 : 0);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 8; i++)
+        to[i] = i < exist ? from[i] : 0;
 }
 
 /* Begins to copy the next tile, whose first `count` rows exist. any: an address to give where nothing is read. */
 template <int Rows, int Dim, int Threads>
 __device__ __forceinline__ void attention_next(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at, const void *any,
-                                               int count, uint16_t *tile)
+                                               int64_t stride, int count, uint16_t *tile)
 {
     typedef AttentionRows<Rows, Dim, Threads> Part;
-    const int me = threadIdx.x;
+    const int me = late(threadIdx.x), exist = static_cast<int>(at.args.head_dim) - me % Part::Chunks * 8;
+    const int step = exist > 0 ? late(static_cast<int>(stride)) * Part::Apart : 0;
     const uint16_t *from = rows.from;
 
     if (at.vector && count >= Rows) {
         uint16_t *to = tile + me / Part::Chunks * Part::Line + me % Part::Chunks * 8;
-        const int bytes = me % Part::Chunks * 8 < at.args.head_dim ? 16 : 0;
 
 #pragma unroll
-        for (int i = 0; i < Part::Count; i++, from += rows.step)
-            copy_async_16(to + i * Part::Apart * Part::Line, from, bytes);
+        for (int i = 0; i < Part::Count; i++, from += step)
+            copy_async_16(to + i * Part::Apart * Part::Line, from, exist > 0 ? 16 : 0);
     } else {
-        const int line = late(me) / Part::Chunks, d = late(me) % Part::Chunks * 8;
+        const int line = me / Part::Chunks, d = me % Part::Chunks * 8;
 
 #pragma unroll 1
-        for (int i = 0; i < Part::Count; i++, from += rows.step)
-            load_eight(tile + (line + i * Part::Apart) * Part::Line + d, from, static_cast<const uint16_t *>(any),
-                       line + i * Part::Apart < count ? static_cast<int>(at.args.head_dim) - d : 0, at.vector);
+        for (int i = 0; i < Part::Count; i++, from += step)
+            attention_load_eight(tile + (line + i * Part::Apart) * Part::Line + d, from, any, line + i * Part::Apart < count ? exist : 0,
+                                 at.vector);
     }
     rows.from = from;
 }
@@ -124,7 +144,7 @@ __device__ __forceinline__ void attention_next(AttentionRows<Rows, Dim, Threads>
 template <int Pairs>
 __device__ __forceinline__ uint32_t attention_kept_bits(const Attention &at, int64_t row, int64_t head, int first_key)
 {
-    const int lane = threadIdx.x & 31;
+    const int lane = late(threadIdx.x & 31);
     const bool odd = lane & 1;
     const uint64_t mask_row = attention_mask_row(at, row, head);
     uint32_t own = 0;
