@@ -35,11 +35,18 @@ static inline int64_t line_of(const gemm_case *it, int64_t outer, bool columns)
     return (columns ? outer : it->inner) + it->gap;
 }
 
+/* Elements up to the last one of the last line: no gap behind it. */
+static inline int64_t lines_of(const gemm_case *it, int64_t outer, bool columns)
+{
+    int64_t lines = columns ? it->inner : outer;
+
+    return lines > 0 ? line_of(it, outer, columns) * lines - it->gap : 0;
+}
+
 static inline gemm_arrays make_arrays(tpt_sides *sides, const gemm_case *it)
 {
-    int64_t a = line_of(it, it->rows, it->a_columns) * (it->a_columns ? it->inner : it->rows);
-    int64_t b = line_of(it, it->cols, it->b_columns) * (it->b_columns ? it->inner : it->cols);
-    int64_t c = it->rows * (it->cols + it->gap);
+    int64_t a = lines_of(it, it->rows, it->a_columns), b = lines_of(it, it->cols, it->b_columns);
+    int64_t c = it->rows * (it->cols + it->gap) - it->gap;
     gemm_arrays arrays = {.a = tpt_pair_uniform(sides, it->dtype, a, 1, -1, 1),
                           .b = tpt_pair_uniform(sides, it->dtype, b, 2, -1, 1),
                           .bias = tpt_pair_uniform(sides, it->bias_dtype, it->cols, 3, -1, 1),

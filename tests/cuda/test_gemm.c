@@ -1,5 +1,6 @@
 /* GEMM on the GPU: the CPU's results within tolerance. */
 #include "cuda/gemm_case.h"
+#include "cuda/simulator.h"
 
 /* Largest sum of |a b| of an element. */
 static double magnitude_of(const gemm_case *it, const tpi_gemm_args *cpu)
@@ -49,7 +50,8 @@ static void check_case(tpt_sides *sides, const gemm_case *it)
 
 /* Sizes with both kinds of tiles (large ones where four fill the simulated device), aligned and not. */
 static const int64_t sizes[][4] = {{1, 1, 1, 0},     {5, 3, 7, 0},      {64, 64, 32, 0},   {65, 130, 33, 1},
-                                   {130, 70, 100, 4}, {136, 136, 40, 0}, {131, 129, 35, 2}, {2, 3, 0, 0}};
+                                   {130, 70, 100, 4}, {136, 136, 40, 0}, {131, 129, 35, 2}, {2, 3, 0, 0},
+                                   {126, 70, 40, 2},  {248, 506, 40, 0}};
 
 Test(cuda_gemm, layouts_and_sizes)
 {
@@ -70,26 +72,33 @@ Test(cuda_gemm, layouts_and_sizes)
     tpt_sides_close(&sides);
 }
 
-/* Large tiles, and more steps than fit into shared memory at a time. */
-Test(cuda_gemm, large_tiles)
+static void check_large_tiles(int blocks)
 {
     tpt_sides sides;
 
     tpt_sides_open(&sides);
     for (int d = 0; d < 3; d++)
-        for (int layout = 0; layout < 4; layout++)
-            for (int blocks = 0; blocks < 2; blocks++) {
-                gemm_case it = filling(tpt_floats[d], blocks ? 8 * (d ? 40 : 8) : d ? 200 : 72);
-                tpi_inner order = eight_blocks(it.inner);
+        for (int layout = 0; layout < 4; layout++) {
+            gemm_case it = filling(tpt_floats[d], blocks ? 8 * (d == 1 ? 32 : d ? 40 : 8) : d ? 200 : 72);
+            tpi_inner order = eight_blocks(it.inner);
 
-                it.a_columns = layout & 1;
-                it.b_columns = layout & 2;
-                it.order = blocks ? &order : NULL;
-                it.with = blocks ? WITH_BIAS | WITH_RESIDUAL : WITH_ACCUMULATE;
-                it.c_dtype = blocks ? tpt_floats[d] : TP_DTYPE_F32;
-                check_case(&sides, &it);
-            }
+            it.a_columns = layout & 1;
+            it.b_columns = layout & 2;
+            it.order = blocks ? &order : NULL;
+            it.with = blocks ? WITH_BIAS | WITH_RESIDUAL : WITH_ACCUMULATE;
+            it.c_dtype = blocks ? tpt_floats[d] : TP_DTYPE_F32;
+            check_case(&sides, &it);
+        }
     tpt_sides_close(&sides);
+}
+
+/* Large tiles, and more steps than fit into shared memory at a time. A tree waits in shared memory where a block may have 227 KiB of it. */
+Test(cuda_gemm, large_tiles)
+{
+    check_large_tiles(0);
+    check_large_tiles(8);
+    if (tpt_simulator_configure(&(gpusim_options){.compute_capability = 90}))
+        check_large_tiles(8);
 }
 
 /* Every activation, with each of what may go with it, alone and together. */

@@ -33,40 +33,45 @@ static void issue_share(tpt_sides *sides, const gemm_case *it, const gemm_arrays
     TPT_ISSUE(sides, TPT_GPU, tpi_gemm, &args);
 }
 
-/* Row-parallel: partial sums of 2, 4 and 8 ranks, put together by the tree, are one rank's sums. */
+static void check_ranks(tpt_sides *sides, tp_dtype dtype, int64_t inner)
+{
+    gemm_case it = plain(dtype, 33, 40, inner);
+    gemm_arrays arrays = make_arrays(sides, &it);
+    int64_t elements = it.rows * it.cols;
+    tpt_pair whole = tpt_pair_array(sides, NULL, TP_DTYPE_F32, elements), partial = tpt_pair_array(sides, NULL, TP_DTYPE_F32, 8 * elements),
+             sum = tpt_pair_array(sides, NULL, TP_DTYPE_F32, elements);
+
+    issue_share(sides, &it, &arrays, 1, 0, whole.at[TPT_GPU]);
+    for (int64_t ranks = 2; ranks <= 8; ranks *= 2) {
+        tpi_reduce_args reduce = {.inputs = (int)ranks,
+                                  .in_dtype = TP_DTYPE_F32,
+                                  .outputs = 1,
+                                  .single = sum.at[TPT_GPU],
+                                  .out_dtype = TP_DTYPE_F32,
+                                  .rows = it.rows,
+                                  .cols = it.cols};
+
+        for (int64_t rank = 0; rank < ranks; rank++) {
+            char *c = partial.at[TPT_GPU] + (size_t)(rank * elements) * sizeof(float);
+
+            issue_share(sides, &it, &arrays, ranks, rank, c);
+            reduce.leaf[rank] = c;
+        }
+        TPT_ISSUE(sides, TPT_GPU, tpi_reduce, &reduce);
+        same_as(sides, "sum over ranks", &sum, &whole, TP_DTYPE_F32);
+    }
+    tpt_sides_reset(sides);
+}
+
+/* Row-parallel: partial sums of 2, 4 and 8 ranks, put together by the tree, are one rank's sums. Shares of whole steps, and of others. */
 Test(cuda_gemm_bits, ranks_give_the_same_bits)
 {
     tpt_sides sides;
 
     tpt_sides_open(&sides);
     for (int d = 0; d < 3; d++) {
-        gemm_case it = plain(tpt_floats[d], 33, 40, 203);
-        gemm_arrays arrays = make_arrays(&sides, &it);
-        int64_t elements = it.rows * it.cols;
-        tpt_pair whole = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, elements),
-                 partial = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, 8 * elements),
-                 sum = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, elements);
-
-        issue_share(&sides, &it, &arrays, 1, 0, whole.at[TPT_GPU]);
-        for (int64_t ranks = 2; ranks <= 8; ranks *= 2) {
-            tpi_reduce_args reduce = {.inputs = (int)ranks,
-                                      .in_dtype = TP_DTYPE_F32,
-                                      .outputs = 1,
-                                      .single = sum.at[TPT_GPU],
-                                      .out_dtype = TP_DTYPE_F32,
-                                      .rows = it.rows,
-                                      .cols = it.cols};
-
-            for (int64_t rank = 0; rank < ranks; rank++) {
-                char *c = partial.at[TPT_GPU] + (size_t)(rank * elements) * sizeof(float);
-
-                issue_share(&sides, &it, &arrays, ranks, rank, c);
-                reduce.leaf[rank] = c;
-            }
-            TPT_ISSUE(&sides, TPT_GPU, tpi_reduce, &reduce);
-            same_as(&sides, "sum over ranks", &sum, &whole, TP_DTYPE_F32);
-        }
-        tpt_sides_reset(&sides);
+        check_ranks(&sides, tpt_floats[d], 203);
+        check_ranks(&sides, tpt_floats[d], 8 * 32);
     }
     tpt_sides_close(&sides);
 }
