@@ -90,6 +90,29 @@ Test(cuda_embedding, ids)
     tpt_sides_close(&sides);
 }
 
+/* A few ids of many tokens each, more than wait in shared memory at once, and many of few. */
+Test(cuda_embedding, frequent_ids)
+{
+    static const int64_t shapes[][3] = {/* rows, cols, different ids */
+                                        {64, 8, 1}, {63, 8, 1}, {1000, 136, 3}, {1000, 130, 3}, {700, 5, 11}, {65, 3, 1}};
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
+        for (int d = 0; d < 3; d++) {
+            embedding_case test = {.rows = shapes[s][0],
+                                   .cols = shapes[s][1],
+                                   .table_rows = 9,
+                                   .vocabulary = 12,
+                                   .same = (int)shapes[s][2],
+                                   .ids = true};
+
+            test.table_dtype = test.out_dtype = tpt_floats[d];
+            check_embedding(&sides, &test);
+        }
+    tpt_sides_close(&sides);
+}
+
 Test(cuda_embedding, positions)
 {
     static const int64_t packed[] = {0, 5, 5, 6, 13};
