@@ -203,7 +203,8 @@ typedef struct tpi_norm_grad_args {
  * seen by query i of the same sequence if (!causal || j <= i) && (window == 0 || i - j < window) (and j - i < window when not causal).
  * A row that sees nothing gives 0 and lse = -inf, and zero gradients. Dropout on probabilities: mask index =
  * (((first_token + row) * total_heads + first_head + h) << 24) + j, j the key's place in the sequence.
- * Row sums of probabilities, dQ over keys and dK, dV over queries are in a fixed order of the sequence (never split by a layout). */
+ * Row sums of probabilities, dQ over keys and dK, dV over queries are in a fixed order of the sequence (never split by a layout). bf16: what is
+ * multiplied with V, dO, K and Q, probabilities and dS, is rounded to bf16 first, and the products are those of gemm.h. */
 typedef struct tpi_attention_args {
     int64_t rows, heads, kv_heads, head_dim;
     tp_dtype dtype;

@@ -2,7 +2,7 @@
  * (Dao et al. 2022, "FlashAttention"; Milakov and Gimelshein 2018 for the running sums). One part of the work is a
  * group of tiles of queries of one head. */
 #include "cpu/attention_dropout.h"
-#include "cpu/attention_tile.h"
+#include "cpu/attention_words.h"
 #include "cpu/cpu.h"
 
 typedef struct forward_job {
@@ -15,15 +15,17 @@ typedef struct forward_job {
 
 /* One tile of queries on its way. */
 typedef struct forward_queries {
-    float *query;                   /* [width][64], scaled */
+    float *query;                   /* words [..][64]; scaled where they are of f32 */
     float *out;                     /* [width][64] */
     float *maximum, *sum, *rescale; /* [64] */
 } forward_queries;
 
 /* A worker's memory. */
 typedef struct forward_tiles {
-    float *key, *value; /* [64][width] */
-    float *scores;      /* [64 keys][64 queries], then probabilities */
+    float *key;     /* words [64][..], neighbours along a row */
+    float *value;   /* words [..][width], neighbours along a column */
+    float *scores;  /* [64 keys][64 queries], then probabilities */
+    float *weights; /* the probabilities as words: `scores`, or pairs of keys [32][64] */
     forward_queries queries[TPI_GROUP];
 } forward_tiles;
 
@@ -34,14 +36,16 @@ typedef struct forward_place {
     tpi_sequence sequence;
 } forward_place;
 
-static forward_tiles carve_forward(void *memory, int64_t width, int64_t group_size, size_t *bytes)
+static forward_tiles carve_forward(void *memory, const tpi_attention_args *args, int64_t group_size, size_t *bytes)
 {
     tpi_carve carve = {.memory = memory};
-    const size_t row = TPI_TILE * sizeof(float), tile = (size_t)width * row;
+    const tpi_words words = tpi_words_of(args->dtype);
+    const size_t row = TPI_TILE * sizeof(float), tile = (size_t)tpi_tile_width(args->head_dim) * row;
     forward_tiles tiles = {.key = NULL};
     tiles.key = tpi_carve_take(&carve, tile);
     tiles.value = tpi_carve_take(&carve, tile);
     tiles.scores = tpi_carve_take(&carve, TPI_TILE * row);
+    tiles.weights = words == TPI_WORDS_PAIRS ? tpi_carve_take(&carve, TPI_TILE / 2 * row) : tiles.scores;
     for (int64_t i = 0; i < group_size; i++) {
         forward_queries *queries = &tiles.queries[i];
         queries->query = tpi_carve_take(&carve, tile);
@@ -82,7 +86,8 @@ static void forward_tile(const forward_place *at, const tpi_score_tile *tile, fo
                          forward_queries *queries)
 {
     const int64_t head_dim = at->args->head_dim;
-    tpi_tile_scores(tile, head_dim, tiles->key, queries->query, tiles->scores);
+    const tpi_words words = tile->sequence->words;
+    tpi_tile_scores(tile, head_dim, tiles->key, queries->query, words == TPI_WORDS_F32 ? 1.0f : at->args->scale, tiles->scores);
     tpi_tile_mask(tile, tiles->scores);
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
         soften_vector(tile, queries, tiles->scores, vector);
@@ -90,7 +95,14 @@ static void forward_tile(const forward_place *at, const tpi_score_tile *tile, fo
     if (at->args->dropout > 0) {
         tpi_tile_drop(at->args, at->head, tile, tiles->scores);
     }
-    tpi_tile_spread(tile, head_dim, tiles->value, tiles->scores, queries->out, queries->rescale);
+    for (int64_t vector = 0; words != TPI_WORDS_F32 && vector < tile->vectors; vector++) {
+        if (words == TPI_WORDS_PAIRS) {
+            tpi_pairs_of_keys(tile, vector, tiles->scores, tiles->weights);
+        } else {
+            tpi_round_keys(tile, vector, tiles->scores);
+        }
+    }
+    tpi_tile_spread(tile, head_dim, tiles->value, tiles->weights, queries->out, queries->rescale);
 }
 
 static void read_keys(const forward_place *at, int64_t key_tile, forward_tiles *tiles)
@@ -99,10 +111,15 @@ static void read_keys(const forward_place *at, int64_t key_tile, forward_tiles *
     const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, 0, key_tile);
     const int64_t shape[2] = {tile.keys, args->head_dim};
     const int64_t row = at->sequence.first_row + tile.first_key, column = at->kv_head * args->head_dim;
-    tpi_tile_read(tpi_element(args->k, args->dtype, row * args->k_stride + column), args->dtype, args->k_stride, shape,
-                  1.0f, tiles->key);
-    tpi_tile_read(tpi_element(args->v, args->dtype, row * args->v_stride + column), args->dtype, args->v_stride, shape,
-                  1.0f, tiles->value);
+    const void *key = tpi_element(args->k, args->dtype, row * args->k_stride + column);
+    const void *value = tpi_element(args->v, args->dtype, row * args->v_stride + column);
+    if (at->sequence.words == TPI_WORDS_PAIRS) {
+        tpi_pairs_in_rows(key, args->k_stride, shape, TPI_BROADCAST, tiles->key);
+        tpi_pairs_of_rows(value, args->v_stride, shape, TPI_BROADCAST, tiles->value);
+        return;
+    }
+    tpi_tile_read(key, args->dtype, args->k_stride, shape, 1.0f, tiles->key);
+    tpi_tile_read(value, args->dtype, args->v_stride, shape, 1.0f, tiles->value);
 }
 
 static void start_queries(const forward_place *at, int64_t query_tile, forward_queries *queries)
@@ -110,12 +127,17 @@ static void start_queries(const forward_place *at, int64_t query_tile, forward_q
     const tpi_attention_args *args = at->args;
     const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
     const int64_t width = tpi_tile_width(args->head_dim), shape[2] = {tile.queries, args->head_dim};
-    const int64_t padded[2] = {tile.vectors * TPI_LANES, width};
+    const tpi_words words = at->sequence.words;
+    const int64_t padded[2] = {tile.vectors * TPI_LANES, tpi_words_width(words, args->head_dim)};
     const int64_t element = (at->sequence.first_row + tile.first_query) * args->q_stride + at->head * args->head_dim;
+    const void *query = tpi_element(args->q, args->dtype, element);
     /* The queries pass through the output's tile, which is as large. */
-    tpi_tile_read(tpi_element(args->q, args->dtype, element), args->dtype, args->q_stride, shape, args->scale,
-                  queries->out);
-    tpi_tile_transpose(queries->out, width, padded, queries->query, TPI_TILE);
+    if (words == TPI_WORDS_PAIRS) {
+        tpi_pairs_in_rows(query, args->q_stride, shape, TPI_VECTOR, queries->out);
+    } else {
+        tpi_tile_read(query, args->dtype, args->q_stride, shape, words == TPI_WORDS_F32 ? args->scale : 1.0f, queries->out);
+    }
+    tpi_tile_transpose(queries->out, padded[1], padded, queries->query, TPI_TILE);
     memset(queries->out, 0, (size_t)width * TPI_TILE * sizeof(float));
     for (int64_t i = 0; i < TPI_TILE; i++) {
         queries->maximum[i] = -INFINITY;
@@ -187,7 +209,7 @@ static void forward_part(void *arg, int64_t part, int worker)
         .args = args, .head = head, .kv_head = args->kv_of_head[head], .sequence = tpi_sequence_at(args, index)};
     size_t bytes;
     forward_tiles tiles = carve_forward((char *)tpi_cpu_workspace(job->ctx, worker) + job->tiles_at,
-                                        tpi_tile_width(args->head_dim), job->group_size, &bytes);
+                                        args, job->group_size, &bytes);
     forward_group(&at, tpi_group_tiles(&at.sequence, job->group_size, group - job->groups_before[index]), &tiles);
 }
 
@@ -198,7 +220,7 @@ tp_status CPU(attention)(tp_ctx *ctx, const void *arguments)
     forward_job job = {.ctx = ctx, .args = args, .tiles_at = tpi_group_table_bytes(sequences)};
     job.group_size = tpi_group_size(args, tpi_cpu_workers(ctx));
     size_t tile_bytes;
-    (void)carve_forward(NULL, tpi_tile_width(args->head_dim), job.group_size, &tile_bytes);
+    (void)carve_forward(NULL, args, job.group_size, &tile_bytes);
     TPI_TRY(tpi_cpu_reserve(ctx, job.tiles_at + tile_bytes));
     job.groups_before = tpi_group_table(args, job.group_size, tpi_cpu_workspace(ctx, 0));
     tpi_cpu_parallel(ctx, args->heads * job.groups_before[sequences], forward_part, &job);

@@ -5,7 +5,7 @@
  * groups of queries for dQ and one by groups of keys for dK and dV. Both add in the same order: dQ over keys, dK and dV
  * over heads, then queries. */
 #include "cpu/attention_dropout.h"
-#include "cpu/attention_tile.h"
+#include "cpu/attention_words.h"
 #include "cpu/cpu.h"
 
 typedef enum grad_mode { GRAD_ALL, GRAD_QUERY, GRAD_KEY } grad_mode;
@@ -21,18 +21,21 @@ typedef struct grad_job {
 
 /* One tile of queries. */
 typedef struct grad_queries {
-    float *query, *dout; /* [width][64]: scaled queries; output gradients times the factor of kept probabilities */
-    float *query_rows, *dout_rows; /* [64][width]: the same by rows */
+    float *query, *dout; /* words [..][64]: queries and output gradients; of f32: scaled, and times the factor of kept probabilities */
+    float *query_rows, *dout_rows; /* words [..][width]: the same by rows, neighbours along a column */
     float *query_grad;             /* [width][64] */
     float *lse, *delta;            /* [64] */
 } grad_queries;
 
 /* A worker's memory. */
 typedef struct grad_tiles {
-    float *key, *value;   /* [64][width] */
+    float *key, *value;   /* words [64][..], neighbours along a row */
+    float *key_rows;      /* words [..][width], neighbours along a column: `key`, or pairs */
     float *padded;        /* [64][width]: what else passes through in rows */
     float *probabilities; /* [64 keys][64 queries]: scores, then the probabilities that were used */
     float *scores_grad;   /* [64 keys][64 queries]: dP, then dS */
+    /* These two as words: themselves, or pairs of queries [64 keys][32], and dS as pairs of keys [32][64] too. */
+    float *probability_words, *scores_grad_words, *scores_grad_keys;
     grad_queries queries[TPI_GROUP];
 } grad_tiles;
 
@@ -44,10 +47,11 @@ typedef struct grad_place {
     tpi_sequence sequence;
 } grad_place;
 
-static grad_tiles carve_grad(void *memory, int64_t width, int64_t group_size, size_t *bytes)
+static grad_tiles carve_grad(void *memory, const tpi_attention_args *forward, int64_t group_size, size_t *bytes)
 {
     tpi_carve carve = {.memory = memory};
-    const size_t row = TPI_TILE * sizeof(float), tile = (size_t)width * row;
+    const bool pairs = tpi_words_of(forward->dtype) == TPI_WORDS_PAIRS;
+    const size_t row = TPI_TILE * sizeof(float), tile = (size_t)tpi_tile_width(forward->head_dim) * row;
     grad_tiles tiles = {.key = NULL};
     float **shared[] = {&tiles.key, &tiles.value, &tiles.padded};
     for (size_t i = 0; i < sizeof shared / sizeof *shared; i++) {
@@ -55,6 +59,10 @@ static grad_tiles carve_grad(void *memory, int64_t width, int64_t group_size, si
     }
     tiles.probabilities = tpi_carve_take(&carve, TPI_TILE * row);
     tiles.scores_grad = tpi_carve_take(&carve, TPI_TILE * row);
+    tiles.key_rows = pairs ? tpi_carve_take(&carve, tile / 2) : tiles.key;
+    tiles.probability_words = pairs ? tpi_carve_take(&carve, TPI_TILE / 2 * row) : tiles.probabilities;
+    tiles.scores_grad_words = pairs ? tpi_carve_take(&carve, TPI_TILE / 2 * row) : tiles.scores_grad;
+    tiles.scores_grad_keys = pairs ? tpi_carve_take(&carve, TPI_TILE / 2 * row) : tiles.scores_grad;
     for (int64_t g = 0; g < group_size; g++) {
         grad_queries *queries = &tiles.queries[g];
         float **own[] = {&queries->query, &queries->dout, &queries->query_rows, &queries->dout_rows,
@@ -69,40 +77,56 @@ static grad_tiles carve_grad(void *memory, int64_t width, int64_t group_size, si
     return tiles;
 }
 
-/* delta = rowsum(dO * O), by 16 lanes and the lane tree; O is read into `out`. */
-static void read_output_gradient(const grad_place *at, const tpi_score_tile *tile, grad_queries *queries, float *out)
+/* delta = rowsum(dO * O), by 16 lanes and the lane tree. */
+static void sum_deltas(const grad_place *at, const tpi_score_tile *tile, float *delta)
 {
     const tpi_attention_args *forward = &at->args->forward;
-    const int64_t width = tpi_tile_width(forward->head_dim), shape[2] = {tile->queries, forward->head_dim};
     const int64_t row = at->sequence.first_row + tile->first_query, column = at->head * forward->head_dim;
-    tpi_tile_read(tpi_element(at->args->dout, forward->dtype, row * at->args->dout_stride + column), forward->dtype,
-                  at->args->dout_stride, shape, 1.0f, queries->dout_rows);
-    tpi_tile_read(tpi_element(forward->out, forward->dtype, row * forward->out_stride + column), forward->dtype,
-                  forward->out_stride, shape, 1.0f, out);
-    const vf factor = vf_set1(tpi_dropout_factor(forward->dropout));
-    for (int64_t q = 0; q < tile->vectors * TPI_LANES; q++) {
+    for (int64_t q = 0; q < tile->queries; q++) {
+        const void *gradient = tpi_element(at->args->dout, forward->dtype, (row + q) * at->args->dout_stride + column);
+        const void *out = tpi_element(forward->out, forward->dtype, (row + q) * forward->out_stride + column);
         vf sum = vf_zero();
-        for (int64_t d = q * width; d < (q + 1) * width; d += TPI_LANES) {
-            const vf gradient = vf_load(queries->dout_rows + d);
-            sum = vf_fma(gradient, vf_load(out + d), sum);
-            vf_store(queries->dout_rows + d, vf_mul(gradient, factor));
+        for (int64_t d = 0; d < forward->head_dim; d += TPI_LANES) {
+            const int n = tpi_lanes_of(forward->head_dim - d);
+            sum = vf_fma(vf_load_any(tpi_element(gradient, forward->dtype, d), forward->dtype, n),
+                         vf_load_any(tpi_element(out, forward->dtype, d), forward->dtype, n), sum);
         }
-        queries->delta[q] = vf_sum(sum);
+        delta[q] = vf_sum(sum);
     }
+    for (int64_t q = tile->queries; q < tile->vectors * TPI_LANES; q++) {
+        delta[q] = 0;
+    }
+}
+
+/* A matrix of one row a query, as words by columns and by rows. */
+static void read_matrix(const grad_place *at, const tpi_score_tile *tile, const void *from, int64_t stride, float factor, float *columns,
+                        float *rows, float *spare)
+{
+    const tpi_attention_args *forward = &at->args->forward;
+    const tpi_words words = at->sequence.words;
+    const int64_t shape[2] = {tile->queries, forward->head_dim};
+    const int64_t padded[2] = {tile->vectors * TPI_LANES, tpi_words_width(words, forward->head_dim)};
+    if (words == TPI_WORDS_PAIRS) {
+        tpi_pairs_in_rows(from, stride, shape, TPI_VECTOR, spare);
+        tpi_pairs_of_rows(from, stride, shape, TPI_VECTOR, rows);
+        tpi_tile_transpose(spare, padded[1], padded, columns, TPI_TILE);
+        return;
+    }
+    tpi_tile_read(from, forward->dtype, stride, shape, words == TPI_WORDS_F32 ? factor : 1.0f, rows);
+    tpi_tile_transpose(rows, padded[1], padded, columns, TPI_TILE);
 }
 
 static void start_queries(const grad_place *at, int64_t query_tile, grad_queries *queries, float *spare)
 {
     const tpi_attention_args *forward = &at->args->forward;
     const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
-    const int64_t width = tpi_tile_width(forward->head_dim), shape[2] = {tile.queries, forward->head_dim};
-    const int64_t padded[2] = {tile.vectors * TPI_LANES, width};
-    const int64_t row = at->sequence.first_row + tile.first_query;
-    tpi_tile_read(tpi_element(forward->q, forward->dtype, row * forward->q_stride + at->head * forward->head_dim),
-                  forward->dtype, forward->q_stride, shape, forward->scale, queries->query_rows);
-    read_output_gradient(at, &tile, queries, spare);
-    tpi_tile_transpose(queries->query_rows, width, padded, queries->query, TPI_TILE);
-    tpi_tile_transpose(queries->dout_rows, width, padded, queries->dout, TPI_TILE);
+    const int64_t width = tpi_tile_width(forward->head_dim);
+    const int64_t row = at->sequence.first_row + tile.first_query, column = at->head * forward->head_dim;
+    read_matrix(at, &tile, tpi_element(forward->q, forward->dtype, row * forward->q_stride + column), forward->q_stride, forward->scale,
+                queries->query, queries->query_rows, spare);
+    read_matrix(at, &tile, tpi_element(at->args->dout, forward->dtype, row * at->args->dout_stride + column), at->args->dout_stride,
+                tpi_dropout_factor(forward->dropout), queries->dout, queries->dout_rows, spare);
+    sum_deltas(at, &tile, queries->delta);
     memset(queries->query_grad, 0, (size_t)width * TPI_TILE * sizeof(float));
     /* Of a query that saw nothing every score is -inf: with 0 for its lse all its probabilities come out 0. */
     for (int64_t lane = 0; lane < tile.queries; lane += TPI_LANES) {
@@ -121,7 +145,8 @@ static void finish_queries(const grad_place *at, int64_t query_tile, grad_querie
     const int64_t element =
         (at->sequence.first_row + tile.first_query) * at->args->dq_stride + at->head * forward->head_dim;
     tpi_tile_transpose(queries->query_grad, TPI_TILE, turned, spare, width);
-    tpi_tile_write(spare, shape, forward->scale, tpi_element_of(at->args->dq, forward->dtype, element), forward->dtype,
+    /* dS of bf16 has the scale in it. */
+    tpi_tile_write(spare, shape, at->sequence.words == TPI_WORDS_F32 ? forward->scale : 1.0f, tpi_element_of(at->args->dq, forward->dtype, element), forward->dtype,
                    at->args->dq_stride);
 }
 
@@ -132,10 +157,16 @@ static void read_keys(const grad_place *at, int64_t key_tile, grad_tiles *tiles)
     const int64_t shape[2] = {tile.keys, forward->head_dim};
     const int64_t row = at->sequence.first_row + tile.first_key,
                   column = forward->kv_of_head[at->head] * forward->head_dim;
-    tpi_tile_read(tpi_element(forward->k, forward->dtype, row * forward->k_stride + column), forward->dtype,
-                  forward->k_stride, shape, 1.0f, tiles->key);
-    tpi_tile_read(tpi_element(forward->v, forward->dtype, row * forward->v_stride + column), forward->dtype,
-                  forward->v_stride, shape, 1.0f, tiles->value);
+    const void *key = tpi_element(forward->k, forward->dtype, row * forward->k_stride + column);
+    const void *value = tpi_element(forward->v, forward->dtype, row * forward->v_stride + column);
+    if (at->sequence.words == TPI_WORDS_PAIRS) {
+        tpi_pairs_in_rows(key, forward->k_stride, shape, TPI_BROADCAST, tiles->key);
+        tpi_pairs_of_rows(key, forward->k_stride, shape, TPI_BROADCAST, tiles->key_rows);
+        tpi_pairs_in_rows(value, forward->v_stride, shape, TPI_BROADCAST, tiles->value);
+        return;
+    }
+    tpi_tile_read(key, forward->dtype, forward->k_stride, shape, 1.0f, tiles->key);
+    tpi_tile_read(value, forward->dtype, forward->v_stride, shape, 1.0f, tiles->value);
 }
 
 /* One vector of queries and one key: score and dP become the probability that was used and dS. Of a dropped one both
@@ -172,25 +203,49 @@ static void soften_and_drop_vector(const grad_tiles *tiles, const tpi_score_tile
     }
 }
 
+/* Of bf16: the probabilities that were used, with the factor of kept ones, and dS, with the scale, as products read them. */
+static void round_weights(const grad_place *at, const tpi_score_tile *tile, const grad_tiles *tiles)
+{
+    const float factor = tpi_dropout_factor(at->args->forward.dropout);
+    if (factor != 1.0f) {
+        tpi_tile_scale(tile, factor, tiles->probabilities);
+    }
+    tpi_tile_scale(tile, at->args->forward.scale, tiles->scores_grad);
+    for (int64_t vector = 0; vector < tile->vectors; vector++) {
+        if (tile->sequence->words == TPI_WORDS_PAIRS) {
+            tpi_pairs_of_queries(tile, vector, tiles->probabilities, tiles->probability_words);
+            tpi_pairs_of_queries(tile, vector, tiles->scores_grad, tiles->scores_grad_words);
+            tpi_pairs_of_keys(tile, vector, tiles->scores_grad, tiles->scores_grad_keys);
+        } else {
+            tpi_round_keys(tile, vector, tiles->probabilities);
+            tpi_round_keys(tile, vector, tiles->scores_grad);
+        }
+    }
+}
+
 /* One tile of dK or dV [slots, rows, head_dim] goes on: += weights * right. */
 static void add_key_gradient(const grad_place *at, const tpi_score_tile *tile, const float *weights, const float *right,
                              float *gradient)
 {
     const int64_t head_dim = at->args->forward.head_dim, width = tpi_tile_width(head_dim);
+    const tpi_words words = tile->sequence->words;
+    const int64_t stride = tpi_words_inner(words, TPI_TILE);
     for (int64_t key = 0; key < tile->keys; key += tile->strip) {
         const tp_range vectors = tpi_strip_vectors(tile, key);
         const int64_t begin = vectors.begin * TPI_LANES;
         const int64_t end = vectors.end * TPI_LANES < tile->queries ? vectors.end * TPI_LANES : tile->queries;
-        const tpi_product product = {.rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
+        const int64_t first = tpi_words_inner(words, begin);
+        const tpi_product product = {.words = words,
+                                     .rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
                                      .vectors = width / TPI_LANES,
-                                     .inner = end - begin,
-                                     .a = weights + key * TPI_TILE + begin,
-                                     .a_stride = TPI_TILE,
-                                     .b = right + begin * width,
+                                     .inner = tpi_words_inner(words, end - begin),
+                                     .a = weights + key * stride + first,
+                                     .a_stride = stride,
+                                     .b = right + first * width,
                                      .b_stride = width,
                                      .c = gradient + key * width,
                                      .c_stride = width};
-        tpi_product_add(&product);
+        tpi_product_run(&product, TPI_PRODUCT_ADD);
     }
 }
 
@@ -201,7 +256,7 @@ static void add_key_gradients(const grad_place *at, const tpi_score_tile *tile, 
     const int64_t head_dim = forward->head_dim, shape[2] = {tile->keys, head_dim};
     const int64_t first = (at->slot * forward->rows + at->sequence.first_row + tile->first_key) * head_dim;
     float *const gradients[2] = {at->args->dv + first, at->args->dk + first};
-    const float *const weights[2] = {tiles->probabilities, tiles->scores_grad}, *const right[2] = {queries->dout_rows,
+    const float *const weights[2] = {tiles->probability_words, tiles->scores_grad_words}, *const right[2] = {queries->dout_rows,
                                                                                                    queries->query_rows};
     for (int i = 0; i < 2; i++) {
         if (head_dim == tpi_tile_width(head_dim)) {
@@ -217,9 +272,10 @@ static void add_key_gradients(const grad_place *at, const tpi_score_tile *tile, 
 static void grad_tile(const grad_place *at, const tpi_score_tile *tile, grad_tiles *tiles, grad_queries *queries)
 {
     const tpi_attention_args *forward = &at->args->forward;
-    tpi_tile_scores(tile, forward->head_dim, tiles->key, queries->query, tiles->probabilities);
+    const bool wide = tile->sequence->words == TPI_WORDS_F32;
+    tpi_tile_scores(tile, forward->head_dim, tiles->key, queries->query, wide ? 1.0f : forward->scale, tiles->probabilities);
     tpi_tile_mask(tile, tiles->probabilities);
-    tpi_tile_scores(tile, forward->head_dim, tiles->value, queries->dout, tiles->scores_grad);
+    tpi_tile_scores(tile, forward->head_dim, tiles->value, queries->dout, wide ? 1.0f : tpi_dropout_factor(forward->dropout), tiles->scores_grad);
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
         if (forward->dropout > 0) {
             const tpi_drop drop = tpi_drop_at(forward, at->head, tile, vector);
@@ -228,11 +284,14 @@ static void grad_tile(const grad_place *at, const tpi_score_tile *tile, grad_til
             soften_vector(tiles, tile, queries, vector);
         }
     }
+    if (!wide) {
+        round_weights(at, tile, tiles);
+    }
     if (at->mode != GRAD_QUERY) {
         add_key_gradients(at, tile, tiles, queries);
     }
     if (at->mode != GRAD_KEY) {
-        tpi_tile_spread(tile, forward->head_dim, tiles->key, tiles->scores_grad, queries->query_grad, NULL);
+        tpi_tile_spread(tile, forward->head_dim, tiles->key_rows, tiles->scores_grad_keys, queries->query_grad, NULL);
     }
 }
 
@@ -315,7 +374,7 @@ static void grad_part(void *arg, int64_t part, int worker)
     grad_place at = {.args = job->args, .mode = job->mode};
     size_t bytes;
     grad_tiles tiles = carve_grad((char *)tpi_cpu_workspace(job->ctx, worker) + job->tiles_at,
-                                  tpi_tile_width(forward->head_dim), job->group_size, &bytes);
+                                  forward, job->group_size, &bytes);
     if (job->mode == GRAD_ALL) {
         at.slot = part / sequences;
         at.sequence = tpi_sequence_at(forward, part % sequences);
@@ -352,7 +411,7 @@ tp_status CPU(attention_grad)(tp_ctx *ctx, const void *arguments)
     grad_job job = {.ctx = ctx, .args = args, .tiles_at = tpi_group_table_bytes(sequences)};
     job.group_size = tpi_group_size(forward, one_pass ? 0 : workers);
     size_t tile_bytes;
-    (void)carve_grad(NULL, tpi_tile_width(forward->head_dim), job.group_size, &tile_bytes);
+    (void)carve_grad(NULL, forward, job.group_size, &tile_bytes);
     TPI_TRY(tpi_cpu_reserve(ctx, job.tiles_at + tile_bytes));
     job.groups_before = tpi_group_table(forward, job.group_size, tpi_cpu_workspace(ctx, 0));
     if (one_pass) {

@@ -1,12 +1,16 @@
 /* The products of attention on tiles held in a worker's memory: C[row][lane] = start + the chain over inner of A(row,
  * inner) * B[inner][lane]. A's elements are broadcast, B's and C's lie in vectors, so no product needs a transposed
  * copy of another one's result. The register block differs between instruction sets; the chain of one element does not.
- */
+ *
+ * Words of A and B are f32 values, or, for bf16 on sets with vdpbf16ps, pairs of neighbours along the inner dimension, the
+ * earlier one in the high half. Other sets multiply bf16 as f32 words with subnormals flushed: the same bits (gemm.h). */
 #ifndef TPI_ATTENTION_PRODUCT_H
 #define TPI_ATTENTION_PRODUCT_H
 
 #include <stdint.h>
 
+#include "core/ops.h"
+#include "cpu/float_mode.h"
 #include "cpu/simd.h"
 
 #define TPI_ALWAYS_INLINE static inline __attribute__((always_inline))
@@ -18,8 +22,20 @@
 #endif
 #define TPI_PRODUCT_ROWS 4
 
+typedef enum tpi_words {
+    TPI_WORDS_F32,     /* f32 and f16 */
+    TPI_WORDS_FLUSHED, /* bf16 as f32 */
+    TPI_WORDS_PAIRS    /* of bf16 */
+} tpi_words;
+
+static inline tpi_words tpi_words_of(tp_dtype dtype)
+{
+    return dtype != TP_DTYPE_BF16 ? TPI_WORDS_F32 : TPI_ISA_LEVEL >= 3 ? TPI_WORDS_PAIRS : TPI_WORDS_FLUSHED;
+}
+
 typedef struct tpi_product {
-    int64_t rows, vectors, inner; /* vectors of 16 lanes */
+    tpi_words words;
+    int64_t rows, vectors, inner; /* vectors of 16 lanes; inner in words */
     const float *a;
     int64_t a_stride;
     const float *b;
@@ -35,9 +51,21 @@ typedef enum tpi_product_form {
     TPI_PRODUCT_SPREAD /* A(row, inner) = a[inner * a_stride + row], chains from C, or from C * rescale */
 } tpi_product_form;
 
+TPI_ALWAYS_INLINE vf tpi_product_step(vf left, vf right, vf sum, const bool pairs)
+{
+#if TPI_ISA_LEVEL >= 3
+    if (pairs) {
+        return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(left), (__m512bh)_mm512_castps_si512(right));
+    }
+#else
+    (void)pairs;
+#endif
+    return vf_fma(left, right, sum);
+}
+
 /* One register block of the product, at a row and a vector. */
 TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row, int64_t vector, const int rows,
-                                         const int vectors, const tpi_product_form form)
+                                         const int vectors, const tpi_product_form form, const bool pairs)
 {
     vf sum[TPI_PRODUCT_ROWS][TPI_PRODUCT_VECTORS];
     float *c = product->c + row * product->c_stride + vector * 16;
@@ -72,7 +100,7 @@ TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row
             const vf left = vf_set1(form == TPI_PRODUCT_SPREAD ? a[r] : a[r * a_stride]);
 #pragma GCC unroll 4
             for (int v = 0; v < vectors; v++) {
-                sum[r][v] = vf_fma(left, right[v], sum[r][v]);
+                sum[r][v] = tpi_product_step(left, right[v], sum[r][v], pairs);
             }
         }
         a += form == TPI_PRODUCT_SPREAD ? a_stride : 1;
@@ -89,47 +117,73 @@ TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row
 
 /* All rows of some vectors. */
 TPI_ALWAYS_INLINE void tpi_product_rows(const tpi_product *product, int64_t vector, const int vectors,
-                                        const tpi_product_form form)
+                                        const tpi_product_form form, const bool pairs)
 {
     int64_t row = 0;
     for (; row + TPI_PRODUCT_ROWS <= product->rows; row += TPI_PRODUCT_ROWS) {
-        tpi_product_block(product, row, vector, TPI_PRODUCT_ROWS, vectors, form);
+        tpi_product_block(product, row, vector, TPI_PRODUCT_ROWS, vectors, form, pairs);
     }
     for (; row < product->rows; row++) {
-        tpi_product_block(product, row, vector, 1, vectors, form);
+        tpi_product_block(product, row, vector, 1, vectors, form, pairs);
     }
 }
 
-TPI_ALWAYS_INLINE void tpi_product_all(const tpi_product *product, const tpi_product_form form)
+TPI_ALWAYS_INLINE void tpi_product_all(const tpi_product *product, const tpi_product_form form, const bool pairs)
 {
     int64_t vector = 0;
 #if TPI_PRODUCT_VECTORS == 4
     for (; vector + 4 <= product->vectors; vector += 4) {
-        tpi_product_rows(product, vector, 4, form);
+        tpi_product_rows(product, vector, 4, form, pairs);
     }
     for (; vector + 2 <= product->vectors; vector += 2) {
-        tpi_product_rows(product, vector, 2, form);
+        tpi_product_rows(product, vector, 2, form, pairs);
     }
 #endif
     for (; vector < product->vectors; vector++) {
-        tpi_product_rows(product, vector, 1, form);
+        tpi_product_rows(product, vector, 1, form, pairs);
     }
 }
 
 /* Kept out of line: one copy of each form in an object file. */
-static __attribute__((noinline)) void tpi_product_dot(const tpi_product *product)
+static __attribute__((noinline)) void tpi_product_of_f32(const tpi_product *product, tpi_product_form form)
 {
-    tpi_product_all(product, TPI_PRODUCT_DOT);
+    if (form == TPI_PRODUCT_DOT) {
+        tpi_product_all(product, TPI_PRODUCT_DOT, false);
+    } else if (form == TPI_PRODUCT_ADD) {
+        tpi_product_all(product, TPI_PRODUCT_ADD, false);
+    } else {
+        tpi_product_all(product, TPI_PRODUCT_SPREAD, false);
+    }
 }
 
-static __attribute__((noinline, unused)) void tpi_product_add(const tpi_product *product)
+#if TPI_ISA_LEVEL >= 3
+static __attribute__((noinline)) void tpi_product_of_pairs(const tpi_product *product, tpi_product_form form)
 {
-    tpi_product_all(product, TPI_PRODUCT_ADD);
+    if (form == TPI_PRODUCT_DOT) {
+        tpi_product_all(product, TPI_PRODUCT_DOT, true);
+    } else if (form == TPI_PRODUCT_ADD) {
+        tpi_product_all(product, TPI_PRODUCT_ADD, true);
+    } else {
+        tpi_product_all(product, TPI_PRODUCT_SPREAD, true);
+    }
 }
+#endif
 
-static __attribute__((noinline)) void tpi_product_spread(const tpi_product *product)
+static void tpi_product_run(const tpi_product *product, tpi_product_form form)
 {
-    tpi_product_all(product, TPI_PRODUCT_SPREAD);
+#if TPI_ISA_LEVEL >= 3
+    if (product->words == TPI_WORDS_PAIRS) {
+        tpi_product_of_pairs(product, form);
+        return;
+    }
+#endif
+    if (product->words == TPI_WORDS_FLUSHED) {
+        const tpi_float_mode before = tpi_float_mode_flush();
+        tpi_product_of_f32(product, form);
+        tpi_float_mode_restore(before);
+        return;
+    }
+    tpi_product_of_f32(product, form);
 }
 
 #endif

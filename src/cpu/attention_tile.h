@@ -29,6 +29,7 @@ typedef struct tpi_sequence {
     int64_t first_row, length;
     int64_t window;
     bool causal;
+    tpi_words words; /* of its tiles */
 } tpi_sequence;
 
 static inline int64_t tpi_sequence_count(const tpi_attention_args *args)
@@ -38,7 +39,7 @@ static inline int64_t tpi_sequence_count(const tpi_attention_args *args)
 
 static inline tpi_sequence tpi_sequence_at(const tpi_attention_args *args, int64_t index)
 {
-    tpi_sequence sequence = {.causal = args->causal};
+    tpi_sequence sequence = {.causal = args->causal, .words = tpi_words_of(args->dtype)};
     if (args->offsets != NULL) {
         sequence.first_row = args->offsets[index];
         sequence.length = args->offsets[index + 1] - sequence.first_row;
@@ -300,24 +301,53 @@ static void tpi_tile_mask(const tpi_score_tile *tile, float *scores)
 
 /* ---- products of a tile ---- */
 
-/* out[key][query] = sum over head_dim of rows[key][d] * columns[d][query]. */
-static void tpi_tile_scores(const tpi_score_tile *tile, int64_t head_dim, const float *rows, const float *columns,
-                            float *out)
+/* Words that hold so many elements of the inner dimension. */
+static inline int64_t tpi_words_inner(tpi_words words, int64_t elements)
 {
-    const int64_t width = tpi_tile_width(head_dim);
+    return words == TPI_WORDS_PAIRS ? (elements + 1) / 2 : elements;
+}
+
+/* Words of a row of head_dim elements; whole vectors. */
+static inline int64_t tpi_words_width(tpi_words words, int64_t head_dim)
+{
+    return tpi_tile_width(tpi_words_inner(words, head_dim));
+}
+
+/* x *= factor in the part of the tile that takes part. */
+static void tpi_tile_scale(const tpi_score_tile *tile, float factor, float *scores)
+{
+    const vf scale = vf_set1(factor);
+    for (int64_t vector = 0; vector < tile->vectors; vector++) {
+        const tp_range keys = tpi_vector_keys(tile, vector);
+        for (int64_t k = keys.begin; k < keys.end; k++) {
+            float *score = scores + k * TPI_TILE + vector * TPI_LANES;
+            vf_store(score, vf_mul(vf_load(score), scale));
+        }
+    }
+}
+
+/* out[key][query] = factor * sum over head_dim of rows[key][d] * columns[d][query]. */
+static void tpi_tile_scores(const tpi_score_tile *tile, int64_t head_dim, const float *rows, const float *columns, float factor, float *out)
+{
+    const tpi_words words = tile->sequence->words;
+    const int64_t width = tpi_words_width(words, head_dim);
     for (int64_t key = 0; key < tile->keys; key += tile->strip) {
         const tp_range vectors = tpi_strip_vectors(tile, key);
         const int64_t lane = vectors.begin * TPI_LANES;
-        const tpi_product product = {.rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
+        const tpi_product product = {.words = words,
+                                     .rows = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
                                      .vectors = vectors.end - vectors.begin,
-                                     .inner = head_dim,
+                                     .inner = tpi_words_inner(words, head_dim),
                                      .a = rows + key * width,
                                      .a_stride = width,
                                      .b = columns + lane,
                                      .b_stride = TPI_TILE,
                                      .c = out + key * TPI_TILE + lane,
                                      .c_stride = TPI_TILE};
-        tpi_product_dot(&product);
+        tpi_product_run(&product, TPI_PRODUCT_DOT);
+    }
+    if (factor != 1.0f) {
+        tpi_tile_scale(tile, factor, out);
     }
 }
 
@@ -326,26 +356,31 @@ static void tpi_tile_scores(const tpi_score_tile *tile, int64_t head_dim, const 
 static void tpi_tile_spread(const tpi_score_tile *tile, int64_t head_dim, const float *rows, const float *weights,
                             float *out, const float *rescale)
 {
+    const tpi_words words = tile->sequence->words;
     const int64_t width = tpi_tile_width(head_dim);
-    for (int64_t i = 0; tile->masked && rescale != NULL && i < head_dim * tile->vectors; i++) {
+    /* In one go with the chains where there is one product, whose mode keeps subnormals. */
+    const bool together = !tile->masked && words != TPI_WORDS_FLUSHED;
+    for (int64_t i = 0; !together && rescale != NULL && i < head_dim * tile->vectors; i++) {
         const int64_t lane = i % tile->vectors * TPI_LANES;
         float *element = out + i / tile->vectors * TPI_TILE + lane;
         vf_store(element, vf_mul(vf_load(element), vf_load(rescale + lane)));
     }
     for (int64_t key = 0; key < tile->keys; key += tile->strip) {
         const tp_range vectors = tpi_strip_vectors(tile, key);
-        const int64_t lane = vectors.begin * TPI_LANES;
-        const tpi_product product = {.rows = head_dim,
+        const int64_t lane = vectors.begin * TPI_LANES, first = tpi_words_inner(words, key);
+        const int64_t keys = tile->keys - key < tile->strip ? tile->keys - key : tile->strip;
+        const tpi_product product = {.words = words,
+                                     .rows = head_dim,
                                      .vectors = vectors.end - vectors.begin,
-                                     .inner = tile->keys - key < tile->strip ? tile->keys - key : tile->strip,
-                                     .a = rows + key * width,
+                                     .inner = tpi_words_inner(words, keys),
+                                     .a = rows + first * width,
                                      .a_stride = width,
-                                     .b = weights + key * TPI_TILE + lane,
+                                     .b = weights + first * TPI_TILE + lane,
                                      .b_stride = TPI_TILE,
                                      .c = out + lane,
                                      .c_stride = TPI_TILE,
-                                     .rescale = tile->masked ? NULL : rescale};
-        tpi_product_spread(&product);
+                                     .rescale = together ? rescale : NULL};
+        tpi_product_run(&product, TPI_PRODUCT_SPREAD);
     }
 }
 

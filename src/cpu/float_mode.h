@@ -7,6 +7,7 @@
 #include <xmmintrin.h>
 
 #define TPI_DEFAULT_MXCSR 0x1f80u
+#define TPI_FLUSH_MXCSR 0x8040u /* subnormal results and operands */
 
 typedef unsigned tpi_float_mode;
 
@@ -16,6 +17,14 @@ static inline tpi_float_mode tpi_float_mode_default(void)
     tpi_float_mode before = _mm_getcsr();
     if (before != TPI_DEFAULT_MXCSR)
         _mm_setcsr(TPI_DEFAULT_MXCSR);
+    return before;
+}
+
+/* Subnormals become zeros, until the mode before is restored. Other architectures keep them. */
+static inline tpi_float_mode tpi_float_mode_flush(void)
+{
+    tpi_float_mode before = _mm_getcsr();
+    _mm_setcsr(before | TPI_FLUSH_MXCSR);
     return before;
 }
 
@@ -33,6 +42,13 @@ static inline tpi_float_mode tpi_float_mode_default(void)
     tpi_float_mode before;
     fegetenv(&before);
     fesetenv(FE_DFL_ENV);
+    return before;
+}
+
+static inline tpi_float_mode tpi_float_mode_flush(void)
+{
+    tpi_float_mode before;
+    fegetenv(&before);
     return before;
 }
 
