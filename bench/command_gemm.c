@@ -2,13 +2,15 @@
 #include "command.h"
 #include "gemm_case.h"
 #include "gpu_time.h"
+#include "peer.h"
 
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYER, VARIANT, SHAPE, SUMS, DTYPE, ISA, CALLERS, THREADS, RATE, PEAK, SHARE, KEPT, TOTAL, WRONG, COLUMNS };
+enum { LAYER, VARIANT, SHAPE, SUMS, DTYPE, ISA, CALLERS, THREADS, RATE, PEAK, SHARE, KEPT, TOTAL, WRONG, PEER, RATIO, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"layer", "", 0, true},       {"variant", "", 0, true},     {"shape", "rows x cols x inner", 0, true},
@@ -16,6 +18,7 @@ static const bench_column columns[COLUMNS] = {
     {"callers", "", 0, false},    {"threads", "each", 0, false}, {"rate", "GFLOP/s", 4, false},
     {"peak", "GFLOP/s", 4, false}, {"share", "of peak", -3, false}, {"kept", "samples", 0, false},
     {"of", "samples", 0, false},  {"#wrong", "", 0, false},
+    {"peer", "GFLOP/s", 4, false}, {"ours", "/ peer", -3, false},
 };
 
 #define MAX_CALLERS 64
@@ -28,12 +31,13 @@ typedef struct gemm_run {
     const bench_product *product;
     tp_dtype dtype;
     bench_peak peak;
+    const bench_peer *peer; /* NULL: alone */
     bench_plan plan;
     pthread_barrier_t ready;
     struct {
         tp_status status;
-        char message[BENCH_CELL_TEXT * 4];
-        double rate, peak;
+        char message[BENCH_CELL_TEXT * 4], peer_message[200];
+        double rate, peak, peer; /* peer 0: not measured */
         int kept, total;
         int64_t wrong;
     } caller[MAX_CALLERS];
@@ -51,18 +55,19 @@ static void run_peak(void *arg)
     part->flops = part->peak->run(part->rounds);
 }
 
-static void time_product(gemm_run *run, int index, bench_gemm *gemm)
+/* Peak, ours, and the peer's, in turns. */
+static void time_product(gemm_run *run, int index, bench_gemm *gemm, bench_peer_gemm *peer)
 {
-    static const bench_samples none;
-    bench_samples *samples = malloc(2 * sizeof *samples);
+    bench_samples *samples = calloc(3, sizeof *samples);
     if (samples == NULL) {
         run->caller[index].status = TP_ERR_MEMORY;
         return;
     }
-    samples[0] = samples[1] = none;
     peak_part peak = {.peak = &run->peak, .rounds = bench_peak_rounds(&run->peak)};
-    bench_part parts[2] = {{run_peak, &peak, &samples[0]}, {bench_gemm_run, gemm, &samples[1]}};
-    bench_measure(parts, 2, &run->plan);
+    bench_part parts[3] = {{run_peak, &peak, &samples[0]}, {bench_gemm_run, gemm, &samples[1]}, {bench_peer_gemm_run, peer, &samples[2]}};
+    bench_measure(parts, peer->product != NULL ? 3 : 2, &run->plan);
+    if (peer->product != NULL && peer->status == 0)
+        run->caller[index].peer = bench_product_flops(run->product) / bench_sample_figure(&samples[2]).seconds;
     bench_figure figure = bench_sample_figure(&samples[1]);
     run->caller[index].status = gemm->status;
     run->caller[index].rate = bench_product_flops(run->product) / figure.seconds;
@@ -104,6 +109,7 @@ static void caller_thread(void *arg, int index)
     tp_ctx_desc desc = bench_ctx_desc(run->call, (int)options->threads);
     tp_ctx *ctx = NULL;
     bench_gemm gemm = {0};
+    bench_peer_gemm peer = {0};
     tp_status status = tp_ctx_create(&desc, &ctx);
     if (status == TP_OK)
         status = bench_gemm_open(&gemm, ctx, run->product, run->dtype, options->pack_in_call);
@@ -111,15 +117,18 @@ static void caller_thread(void *arg, int index)
         run->caller[index].wrong = bench_gemm_wrong(&gemm, CHECKED);
     if (status == TP_OK)
         status = gemm.status;
+    if (status == TP_OK && run->peer != NULL)
+        bench_peer_gemm_open(&peer, run->peer, &gemm, run->product->variant != BENCH_TN && !options->pack_in_call, run->caller[index].peer_message);
     /* All callers begin together, also when one can't. */
     pthread_barrier_wait(&run->ready);
     run->caller[index].status = status;
     if (status == TP_OK && bench_on_gpu(run->call))
         time_on_gpu(run, index, &gemm);
     else if (status == TP_OK)
-        time_product(run, index, &gemm);
+        time_product(run, index, &gemm, &peer);
     if (run->caller[index].status != TP_OK)
         snprintf(run->caller[index].message, sizeof run->caller[index].message, "%s", tp_last_message());
+    bench_peer_gemm_close(&peer);
     if (gemm.ctx != NULL)
         bench_gemm_close(&gemm);
     tp_ctx_destroy(ctx);
@@ -127,18 +136,23 @@ static void caller_thread(void *arg, int index)
 
 /* Sums of a series of products for the geometric mean. */
 typedef struct series {
-    double rate[BENCH_PRODUCTS], share[BENCH_PRODUCTS];
-    int count;
+    double rate[BENCH_PRODUCTS], share[BENCH_PRODUCTS], peer[BENCH_PRODUCTS], ratio[BENCH_PRODUCTS];
+    int count, peers;
 } series;
 
 static void add_row(bench_call *call, const gemm_run *run, int callers, series *all)
 {
     bench_table *table = &call->table;
-    double rate = 0, peak = 0;
+    double rate = 0, peak = 0, peer = 0;
+    bool compared = run->peer != NULL;
     int64_t kept = 0, total = 0, wrong = 0;
     for (int i = 0; i < callers; i++) {
         rate += run->caller[i].rate;
         peak += run->caller[i].peak;
+        peer += run->caller[i].peer;
+        compared = compared && run->caller[i].peer > 0;
+        if (run->caller[i].peer_message[0] != '\0')
+            bench_note(table, "%s %s is not compared: %s", tp_dtype_name(run->dtype), run->product->layer, run->caller[i].peer_message);
         kept += run->caller[i].kept;
         total += run->caller[i].total;
         wrong += run->caller[i].wrong;
@@ -163,6 +177,12 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
         bench_empty(table);
     else
         bench_integer(table, wrong);
+    bench_real(table, compared ? peer / 1e9 : NAN);
+    bench_real(table, compared ? rate / peer : NAN);
+    if (compared) {
+        all->peer[all->peers] = peer;
+        all->ratio[all->peers++] = rate / peer;
+    }
     if (wrong > 0)
         bench_check_failed(call, "%s %s %s: %lld wrong elements", run->product->layer, shape, tp_dtype_name(run->dtype), (long long)wrong);
     all->rate[all->count] = rate;
@@ -184,6 +204,10 @@ static void add_mean(bench_call *call, tp_dtype dtype, int callers, const series
     bench_real(table, bench_geometric_mean(all->rate, all->count) / 1e9);
     bench_empty(table);
     bench_real(table, bench_geometric_mean(all->share, all->count));
+    for (int column = KEPT; column < PEER; column++)
+        bench_empty(table);
+    bench_real(table, bench_geometric_mean(all->peer, all->peers) / 1e9);
+    bench_real(table, bench_geometric_mean(all->ratio, all->peers));
 }
 
 static int run_product(bench_call *call, gemm_run *run, int callers)
@@ -200,7 +224,7 @@ static int run_product(bench_call *call, gemm_run *run, int callers)
     return BENCH_OK;
 }
 
-static int run_series(bench_call *call, const bench_product *products, int count, tp_dtype dtype, int callers)
+static int run_series(bench_call *call, const bench_peer *peer, const bench_product *products, int count, tp_dtype dtype, int callers)
 {
     series *all = calloc(1, sizeof *all);
     gemm_run *run = calloc(1, sizeof *run);
@@ -211,6 +235,7 @@ static int run_series(bench_call *call, const bench_product *products, int count
     for (int i = 0; i < count && status == BENCH_OK; i++) {
         const bench_options *options = &call->options;
         *run = (gemm_run){.call = call, .gpu_peak = gpu_peak, .product = &products[i], .dtype = dtype, .peak = bench_peak_of((tp_isa)options->isa, dtype)};
+        run->peer = peer->module != NULL ? peer : NULL;
         run->plan = (bench_plan){.warmup = (int)options->warmup,
                                  .least = 3,
                                  .most = (int)options->samples,
@@ -283,14 +308,22 @@ int bench_command_gemm(bench_call *call)
         status = choose_products(call, products, &count);
     if (status != BENCH_OK)
         return status;
+    bench_peer peer = {0};
+    char reason[BENCH_MESSAGE];
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(RATE, SHARE));
+    if (options->peer != 0 && !bench_peer_load(&peer, reason))
+        bench_note(&call->table, "onednn is skipped: %s", reason);
     call->table.plot = (bench_plot){.x = CALLERS, .y = SHARE, .only = -1, .groups = 3, .group = {LAYER, SHAPE, DTYPE}};
     snprintf(call->table.title, sizeof call->table.title, "%d matrix products, %s", count,
              options->pack_in_call ? "weights packed in every call" : "weights packed once, outside the timing");
     for (int d = 0; d < options->dtypes.count; d++)
         for (int c = 0; c < options->callers.count && status == BENCH_OK; c++)
-            status = run_series(call, products, count, (tp_dtype)options->dtypes.value[d], (int)options->callers.value[c]);
+            status = run_series(call, &peer, products, count, (tp_dtype)options->dtypes.value[d], (int)options->callers.value[c]);
+    if (peer.module != NULL)
+        bench_note(&call->table, "peer: %s, one thread a caller, on the same operands, sampled in turns%s", peer.name,
+                   options->pack_in_call ? "" : "; weights laid out beforehand on both sides");
+    bench_peer_unload(&peer);
     int64_t kept = 0, total = 0;
     for (int row = 0; row < call->table.rows; row++) {
         kept += bench_table_cell(&call->table, row, KEPT)->integer;

@@ -17,7 +17,7 @@ const bench_command bench_command_table[] = {
      "Each shape is tokens x out x in of a layer: NT is its forward, NN its input gradient, TN its weight gradient. Inner sums that tensor parallelism\n"
      "would split are computed as eight chains and their tree, others as one chain. Samples alternate with the peak loop; share is of that peak.\n",
      "  tp_bench gemm\n  tp_bench gemm --dtype bf16 --callers 2 --csv gemm.csv\n"
-     "  tp_bench gemm --shapes 512x2304x768,64x1536x768 --variant NT --order chain\n"},
+     "  tp_bench gemm --shapes 512x2304x768,64x1536x768 --variant NT --order chain\n  tp_bench gemm --peer onednn\n"},
     {"collective", BENCH_COLLECTIVE, bench_command_collective, "collectives between ranks, in the columns of nccl-tests",
      "size is the total bytes S of the operation; algbw = S / time; busbw = algbw x 2(n-1)/n (all_reduce), (n-1)/n (reduce_scatter, all_gather,\n"
      "all_to_all) or 1 (broadcast, sendrecv). #wrong counts elements that differ from exact sums, in a pass of its own.\n",

@@ -8,6 +8,7 @@ const char *const bench_isa_names[] = {"auto", "portable", "avx2", "avx512", "av
 /* By tp_device, tp_sum_order. */
 const char *const bench_device_names[] = {"cpu", "cuda", NULL};
 const char *const bench_sums_names[] = {"tree", "fast", NULL};
+const char *const bench_peer_names[] = {"", "onednn", NULL};
 const char *const bench_variant_names[] = {"NT", "NN", "TN", NULL};
 const char *const bench_operation_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                              "all_to_all", "sendrecv",       NULL};
@@ -108,6 +109,9 @@ const bench_option bench_option_table[] = {
      "inner sums: layer (as its layer needs it), chain, tree"},
     {"pack-in-call", 0, BENCH_OPTION_FLAG, AT(pack_in_call), BENCH_GEMM, 0, 0, NULL, NULL,
      "pack weights in every call (default: once before, as training does once a step)"},
+
+    {"peer", 0, BENCH_OPTION_CHOICE, AT(peer), BENCH_GEMM, 0, 0, bench_peer_names, "onednn",
+     "measure this library too, in turns, where the build found it; its column and the ratio"},
 
     {"begin", 'b', BENCH_OPTION_BYTES, AT(begin_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "smallest size; default 1K"},
     {"end", 'e', BENCH_OPTION_BYTES, AT(end_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "largest size; default 4M"},

@@ -85,6 +85,7 @@ typedef struct bench_options {
     bench_list variants, callers;
     int64_t order; /* bench_order + 1 */
     bool pack_in_call;
+    int64_t peer; /* 0: none; 1: onednn */
     /* collective */
     int64_t begin_bytes, end_bytes, increment_bytes;
     double factor;
@@ -170,6 +171,7 @@ extern const char *const bench_isa_names[];
 extern const char *const bench_device_names[];
 extern const char *const bench_sums_names[];
 extern const char *const bench_variant_names[];
+extern const char *const bench_peer_names[];
 extern const char *const bench_operation_names[];
 extern const char *const bench_algorithm_names[];
 extern const char *const bench_reduce_names[];

@@ -38,6 +38,19 @@ mark_as_advanced(TP_GNUPLOT TP_PYTHON TP_NVCC TP_MPICC)
 tp_note(gnuplot TP_GNUPLOT "--plot of tp_bench" gnuplot-nox)
 tp_note(Python TP_PYTHON "comparison with PyTorch under tests/peers" python3)
 
+# Its interface changed with version 3.
+include(CheckSymbolExists)
+find_library(TP_ONEDNN_LIBRARY dnnl)
+mark_as_advanced(TP_ONEDNN_LIBRARY)
+set(TP_ONEDNN_2 FALSE)
+if(TP_ONEDNN_LIBRARY)
+    set(CMAKE_REQUIRED_LIBRARIES ${TP_ONEDNN_LIBRARY})
+    check_symbol_exists(dnnl_matmul_desc_init oneapi/dnnl/dnnl.h TP_HAVE_ONEDNN_2)
+    unset(CMAKE_REQUIRED_LIBRARIES)
+    set(TP_ONEDNN_2 ${TP_HAVE_ONEDNN_2})
+endif()
+tp_note("oneDNN 2" TP_ONEDNN_2 "tp_bench gemm --peer onednn" libdnnl-dev)
+
 # Backends that are announced but not part of this version: said plainly whether or not the machine has them.
 foreach(backend "MPI;TP_MPICC")
     list(GET backend 0 name)
