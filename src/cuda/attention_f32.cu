@@ -1,5 +1,5 @@
 /* Attention of f32 tensors in chains of fused multiply-adds. A thread has four rows, whose columns it shares with its neighbours. */
-#include "cuda/attention.cuh"
+#include "cuda/attention_tile.cuh"
 
 namespace tpi {
 
@@ -13,7 +13,7 @@ template <int Dim> struct F32Forward {
 
 /* A thread's four queries. */
 template <int Dim> struct F32Rows {
-    float maximum[4], sum[4]; /* sums of this thread's keys */
+    float maximum[4], sum[4]; /* the maximum of scores in powers of 2; sums of this thread's keys */
     float out[4][Dim / 8];    /* columns 4 x + 32 i + 0..3 of thread x of eight */
 };
 
@@ -54,23 +54,28 @@ __device__ __forceinline__ void f32_products(const float *own, const float *othe
 template <int Dim, int Count, int Across, int WeightLine>
 __device__ __forceinline__ void f32_spread(const float *weight, const float *other, float (&sum)[4][Dim / Across])
 {
-#pragma unroll 2
-    for (int k = 0; k < Count; k++) {
-        float left[4];
+#pragma unroll 1
+    for (int k = 0; k < Count; k += 4) {
+        float4 left[4];
 
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            left[i] = weight[i * WeightLine + k];
+            left[i] = *reinterpret_cast<const float4 *>(weight + i * WeightLine + k);
 #pragma unroll
-        for (int d = 0; d < Dim / Across; d += 4) {
-            const float4 right = *reinterpret_cast<const float4 *>(other + k * (Dim + 4) + d * Across);
+        for (int j = 0; j < 4; j++) {
+#pragma unroll
+            for (int d = 0; d < Dim / Across; d += 4) {
+                const float4 right = *reinterpret_cast<const float4 *>(other + (k + j) * (Dim + 4) + d * Across);
 
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                sum[i][d] = __fmaf_rn(left[i], right.x, sum[i][d]);
-                sum[i][d + 1] = __fmaf_rn(left[i], right.y, sum[i][d + 1]);
-                sum[i][d + 2] = __fmaf_rn(left[i], right.z, sum[i][d + 2]);
-                sum[i][d + 3] = __fmaf_rn(left[i], right.w, sum[i][d + 3]);
+                for (int i = 0; i < 4; i++) {
+                    const float x = j == 0 ? left[i].x : j == 1 ? left[i].y : j == 2 ? left[i].z : left[i].w;
+
+                    sum[i][d] = __fmaf_rn(x, right.x, sum[i][d]);
+                    sum[i][d + 1] = __fmaf_rn(x, right.y, sum[i][d + 1]);
+                    sum[i][d + 2] = __fmaf_rn(x, right.z, sum[i][d + 2]);
+                    sum[i][d + 3] = __fmaf_rn(x, right.w, sum[i][d + 3]);
+                }
             }
         }
     }
@@ -106,29 +111,29 @@ __device__ __forceinline__ void f32_soften(const Attention &at, const AttentionP
 {
     constexpr int Count = F32Forward<Dim>::Keys / 8;
     const int x = threadIdx.x % 8;
+    const float scale = at.args.scale * LOG2_E;
 
 #pragma unroll
     for (int i = 0; i < 4; i++) {
+        const AttentionRange seen = attention_keys(at, first_query + i, first_query + i + 1, place.length);
         float maximum = rows.maximum[i];
 
 #pragma unroll
         for (int j = 0; j < Count; j++) {
-            score[i][j] = attention_sees(at, first_query + i, first_key + x + 8 * j, place.length)
-                              ? __fmul_rn(score[i][j], at.args.scale)
-                              : -INFINITY;
+            score[i][j] = is_within(seen, first_key + x + 8 * j) ? __fmul_rn(score[i][j], scale) : -INFINITY;
             maximum = fmaxf(maximum, score[i][j]);
         }
 #pragma unroll
         for (int distance = 4; distance > 0; distance /= 2)
             maximum = fmaxf(maximum, __shfl_xor_sync(ALL_LANES, maximum, distance));
         /* A query that has seen nothing has maximum -inf, for which 0 stands in: -inf - -inf would be NaN. */
-        const float base = maximum == -INFINITY ? 0.0f : maximum, rescale = vf_exp(__fsub_rn(rows.maximum[i], base));
+        const float base = maximum == -INFINITY ? 0.0f : maximum, rescale = power_of_2(__fsub_rn(rows.maximum[i], base));
         const uint64_t mask_row = attention_mask_row(at, place.first_row + first_query + i, head);
         float sum = __fmul_rn(rows.sum[i], rescale);
 
 #pragma unroll
         for (int j = 0; j < Count; j++) {
-            float p = vf_exp(__fsub_rn(score[i][j], base));
+            float p = power_of_2(__fsub_rn(score[i][j], base));
 
             sum = __fadd_rn(sum, p);
             if (at.dropout.on && !is_kept(at.dropout, mask_row + static_cast<uint64_t>(first_key + x + 8 * j)))
@@ -144,7 +149,7 @@ __device__ __forceinline__ void f32_soften(const Attention &at, const AttentionP
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(F32Forward<Dim>::Threads, 2) forward_f32_kernel(const __grid_constant__ Attention at)
+__global__ void __launch_bounds__(F32Forward<Dim>::Threads, Dim > 64 ? 2 : 3) forward_f32_kernel(const __grid_constant__ Attention at)
 {
     typedef F32Forward<Dim> Tiles;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -200,7 +205,7 @@ __global__ void __launch_bounds__(F32Forward<Dim>::Threads, 2) forward_f32_kerne
         factor[i] = sum == 0.0f ? 0.0f : __fdiv_rn(at.dropout.scale, sum);
         if (args.lse != nullptr && x == 0 && first_query + i < place.length)
             args.lse[head * args.rows + place.first_row + first_query + i] =
-                sum == 0.0f ? -INFINITY : __fadd_rn(rows.maximum[i], vf_log(sum));
+                sum == 0.0f ? -INFINITY : __fmaf_rn(rows.maximum[i], LN_2, vf_log(sum));
     }
     f32_store<Dim, 8>(at,
                       static_cast<float *>(args.out) +
@@ -228,26 +233,15 @@ template <int Dim> struct F32Grad {
     float weight[2][Own * WeightLine]; /* probabilities that were used, and dS */
 };
 
-/* What is known of one query, and whether this key is seen and kept. */
-struct F32Pair {
-    float lse, delta;
-    bool seen, kept;
-};
-
-static __device__ __forceinline__ F32Pair f32_pair(const Attention &at, const AttentionPlace &place, int64_t head, int query,
-                                                   int key)
+/* Of a query: lse in powers of 2, and delta. */
+static __device__ __forceinline__ float2 f32_known(const Attention &at, const AttentionPlace &place, int64_t head, int query)
 {
-    F32Pair pair = {0.0f, 0.0f, attention_sees(at, query, key, place.length), true};
+    return query < place.length ? at.known[head * at.args.rows + place.first_row + query] : make_float2(0.0f, 0.0f);
+}
 
-    if (!pair.seen)
-        return pair;
-    const int64_t row = place.first_row + query, index = head * at.args.rows + row;
-
-    pair.lse = at.args.lse[index];
-    pair.delta = at.known[index].y;
-    if (at.dropout.on)
-        pair.kept = is_kept(at.dropout, attention_mask_row(at, row, head) + static_cast<uint64_t>(key));
-    return pair;
+static __device__ __forceinline__ bool f32_kept(const Attention &at, const AttentionPlace &place, int64_t head, int query, int key)
+{
+    return is_kept(at.dropout, attention_mask_row(at, place.first_row + query, head) + static_cast<uint64_t>(key));
 }
 
 /* Own rows against one tile of the other side: weights of both kinds, in shared memory. Queries says which side is which. */
@@ -259,20 +253,33 @@ __device__ __forceinline__ void f32_weights(const Attention &at, const Attention
     constexpr int Count = Tiles::Other / 16;
     const int x = threadIdx.x % 16, own = threadIdx.x / 16 * 4;
     float score[4][Count], gradient[4][Count];
+    float2 known[Queries ? 4 : Count];
 
+#pragma unroll
+    for (int i = 0; i < (Queries ? 4 : Count); i++)
+        known[i] = f32_known(at, place, head, Queries ? place.begin + own + i : first_other + x + 16 * i);
     f32_products<Dim, Count, 16>(tiles.own[0] + own * Tiles::Line, tiles.other[0] + x * Tiles::Line, score);
     f32_products<Dim, Count, 16>(tiles.own[1] + own * Tiles::Line, tiles.other[1] + x * Tiles::Line, gradient);
 #pragma unroll
-    for (int n = 0; n < 4 * Count; n++) {
-        const int i = n / Count, j = n % Count, mine = place.begin + own + i, other = first_other + x + 16 * j;
-        const F32Pair pair = f32_pair(at, place, head, Queries ? mine : other, Queries ? other : mine);
-        const float p = pair.seen ? vf_exp(__fsub_rn(__fmul_rn(score[i][j], at.args.scale), pair.lse)) : 0.0f;
-        const float back = pair.kept ? __fmul_rn(gradient[i][j], at.dropout.scale) : 0.0f;
-        const int to = (own + i) * Tiles::WeightLine + x + 16 * j;
+    for (int i = 0; i < 4; i++) {
+        const int mine = place.begin + own + i;
+        const AttentionRange seen =
+            Queries ? attention_keys(at, mine, mine + 1, place.length) : attention_queries(at, mine, mine + 1, place.length);
 
-        if (!Queries)
-            tiles.weight[0][to] = pair.kept ? __fmul_rn(p, at.dropout.scale) : 0.0f;
-        tiles.weight[1][to] = pair.seen ? __fmul_rn(p, __fsub_rn(back, pair.delta)) : 0.0f;
+#pragma unroll
+        for (int j = 0; j < Count; j++) {
+            const int other = first_other + x + 16 * j, to = (own + i) * Tiles::WeightLine + x + 16 * j;
+            const float2 query = known[Queries ? i : j];
+            const bool is_seen = is_within(seen, other);
+            const bool kept =
+                !at.dropout.on || f32_kept(at, place, head, Queries ? mine : other, Queries ? other : mine);
+            const float p = is_seen ? power_of_2(__fmaf_rn(score[i][j], at.args.scale * LOG2_E, -query.x)) : 0.0f;
+            const float back = kept ? __fmul_rn(gradient[i][j], at.dropout.scale) : 0.0f;
+
+            if (!Queries)
+                tiles.weight[0][to] = kept ? __fmul_rn(p, at.dropout.scale) : 0.0f;
+            tiles.weight[1][to] = is_seen ? __fmul_rn(p, __fsub_rn(back, query.y)) : 0.0f;
+        }
     }
     __syncwarp(); /* a row's weights are those of sixteen lanes */
 }
@@ -295,7 +302,7 @@ __device__ __forceinline__ void f32_load_side(const Attention &at, float (*tile)
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(F32Grad<Dim>::Threads, 2) query_grad_f32_kernel(const __grid_constant__ Attention at)
+__global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) query_grad_f32_kernel(const __grid_constant__ Attention at)
 {
     typedef F32Grad<Dim> Tiles;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -327,7 +334,7 @@ __global__ void __launch_bounds__(F32Grad<Dim>::Threads, 2) query_grad_f32_kerne
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(F32Grad<Dim>::Threads, 2) key_grad_f32_kernel(const __grid_constant__ Attention at)
+__global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) key_grad_f32_kernel(const __grid_constant__ Attention at)
 {
     typedef F32Grad<Dim> Tiles;
     extern __shared__ __align__(128) unsigned char shared[];

@@ -30,21 +30,40 @@ static __device__ __forceinline__ AttentionRange key_grad_heads(const Attention 
 /* Tiles of queries on their way: those of a head, then those of the next. */
 template <int Dim> struct KeyGradQueries {
     AttentionRows<GradShape<Dim>::Other, Dim, KeyGrad<Dim>::Threads> query, dout;
-    uint32_t known; /* the index of what is known of the next tile's row threadIdx.x */
 };
 
-/* The next tile is the first of a head's, queries from `query` on. */
+/* What a block knows, in the padding of two lines, where it takes no registers: its place, and the queries and heads that matter. */
+template <int Dim> __device__ __forceinline__ AttentionPlace &key_grad_place(GradTiles<Dim> &tiles)
+{
+    return *reinterpret_cast<AttentionPlace *>(tiles.other(0, 1) + Dim);
+}
+
+struct KeyGradRange {
+    AttentionRange queries;
+    int heads_end;
+};
+
+template <int Dim> __device__ __forceinline__ KeyGradRange &key_grad_range(GradTiles<Dim> &tiles)
+{
+    return *reinterpret_cast<KeyGradRange *>(tiles.other(0, 1) + GradShape<Dim>::Line + Dim);
+}
+
+/* The warp's first key. */
+template <int Dim> __device__ __forceinline__ int key_grad_first(GradTiles<Dim> &tiles)
+{
+    return key_grad_place(tiles).begin + late(threadIdx.x) / 32 % GradShape<Dim>::Warps * 16;
+}
+
+/* The next tile is the first of a head's, from `row` on. */
 template <typename T, int Dim>
-__device__ __forceinline__ void key_grad_begin(KeyGradQueries<Dim> &queries, const Attention &at, int head, int query)
+__device__ __forceinline__ void key_grad_begin(KeyGradQueries<Dim> &queries, const Attention &at, int head, int64_t row)
 {
     const tpi_attention_args &args = at.args;
-    const int64_t row = key_grad_block<Dim>(at).place.first_row + query;
 
     attention_begin(queries.query, at, static_cast<const T *>(args.q) + attention_element(row, args.q_stride, head, args.head_dim),
                     args.q_stride);
     attention_begin(queries.dout, at, static_cast<const T *>(at.dout) + attention_element(row, at.dout_stride, head, args.head_dim),
                     at.dout_stride);
-    queries.known = static_cast<uint32_t>(head * args.rows + row + threadIdx.x);
 }
 
 /* The same of the next head. rows_back: how many rows of this one there were. */
@@ -53,22 +72,24 @@ __device__ __forceinline__ void key_grad_next_head(KeyGradQueries<Dim> &queries,
 {
     attention_next_head(queries.query, at, at.args.q_stride, rows_back);
     attention_next_head(queries.dout, at, at.dout_stride, rows_back);
-    queries.known += static_cast<uint32_t>(at.args.rows - rows_back);
 }
 
-/* Begins to copy the next tile, whose first `count` rows exist. */
+/* Begins to copy the next tile, which is the head's from `query` on. */
 template <int Dim>
-__device__ __forceinline__ void key_grad_next(KeyGradQueries<Dim> &queries, const Attention &at, int count, GradTiles<Dim> &tiles,
-                                              int stage)
+__device__ __forceinline__ void key_grad_next(KeyGradQueries<Dim> &queries, const Attention &at, int head, int query,
+                                              GradTiles<Dim> &tiles, int stage)
 {
     typedef GradShape<Dim> Shape;
-    const int line = threadIdx.x;
+    const int line = late(threadIdx.x), count = key_grad_place(tiles).length - query;
 
     attention_next(queries.query, at, at.args.q, at.args.q_stride, count, tiles.other(stage, 0));
     attention_next(queries.dout, at, at.dout, at.dout_stride, count, tiles.other(stage, 1));
-    if (line < Shape::Other)
-        copy_async_8(tiles.other(stage, 0) + line * Shape::Line + Dim, at.known + (line < count ? queries.known : 0), line < count);
-    queries.known += Shape::Other;
+    if (line < Shape::Other) {
+        const int64_t row = key_grad_place(tiles).first_row + query + line;
+
+        copy_async_8(tiles.other(stage, 0) + line * Shape::Line + Dim, at.known + (line < count ? head * at.args.rows + row : 0),
+                     line < count);
+    }
     copies_commit();
 }
 
@@ -90,16 +111,16 @@ __device__ __forceinline__ uint32_t key_grad_kept_bits(const Attention &at, int 
 {
     const AttentionBlock block = key_grad_block<Dim>(at);
     const int lane = late(threadIdx.x & 31), part = lane / 4 % 4, key = first_key + part / 2 * 8 + lane / 16 * 4;
-    const int64_t row = block.place.first_row + first_query + part % 2 * 8 + lane % 4 * 2;
+    const uint64_t mask_row = attention_mask_row(at, block.place.first_row + first_query + part % 2 * 8 + lane % 4 * 2, head);
+    uint64_t element = mask_row + static_cast<uint64_t>(key);
     uint32_t bits = 0;
 
 #pragma unroll 1
-    for (int i = 0; i < 2; i++) {
-        const uint64_t mask_row = attention_mask_row(at, row + i, head);
-        const uint4 word = random_block(at.dropout.key, (mask_row + static_cast<uint64_t>(key)) / 4);
+    for (int i = 0; i < 2; i++, element += static_cast<uint64_t>(at.args.total_heads) << 24) { /* the next query */
+        const uint4 word = random_block(late(at.dropout.key), element / 4);
         const uint32_t threshold = at.dropout.threshold;
 
-        bits |= ((word.x >= threshold) | (word.y >= threshold) << 1 | (word.z >= threshold) << 2 | (word.w >= threshold) << 3) << 4 * i;
+        bits = bits >> 4 | ((word.x >= threshold) | (word.y >= threshold) << 1 | (word.z >= threshold) << 2 | (word.w >= threshold) << 3) << 4;
     }
     bits <<= 8 * part;
     bits |= __shfl_xor_sync(ALL_LANES, bits, 4);
@@ -144,8 +165,8 @@ template <typename T, int Dim> struct KeyGradSums {
 /* What 16 keys and 8 Count queries add to dK and dV. queries, douts: the first one's lines. */
 template <typename T, int Dim>
 __device__ __forceinline__ void key_grad_add(const Attention &at, const GradOwn<Dim> &own, const uint16_t *queries,
-                                             const uint16_t *douts, int head, int first_key, int query, bool masked, int length,
-                                             KeyGradSums<T, Dim> &sum)
+                                             const uint16_t *douts, int head, int query, bool masked,
+                                             GradTiles<Dim> &tiles, KeyGradSums<T, Dim> &sum)
 {
     typedef GradShape<Dim> Shape;
     constexpr int Width = KeyGrad<Dim>::Width, Count = KeyGrad<Dim>::Count;
@@ -156,11 +177,11 @@ __device__ __forceinline__ void key_grad_add(const Attention &at, const GradOwn<
     if (at.dropout.on) {
 #pragma unroll
         for (int n = 0; n < Count / 2; n++)
-            kept[n] = key_grad_kept_bits<Dim>(at, head, first_key, query + n * 16);
+            kept[n] = key_grad_kept_bits<Dim>(at, head, key_grad_first(tiles), query + n * 16);
     }
     grad_products<T, Dim>(own, queries, douts, product);
     if (masked)
-        key_grad_mask(at, length, first_key, query, product);
+        key_grad_mask(at, key_grad_place(tiles).length, key_grad_first(tiles), query, product);
     if (at.dropout.on)
         key_grad_drop<Count>(at, kept, product.gradient);
 #pragma unroll
@@ -227,7 +248,7 @@ __global__ void __launch_bounds__(KeyGrad<Dim>::Threads, 1)
 
     range.begin = range.begin / Shape::Other * Shape::Other;
     if (heads.begin < heads.end && range.begin < range.end) {
-        const int own_row = threadIdx.x / 32 % Shape::Warps * 16, first_key = place.begin + own_row;
+        const int own_row = threadIdx.x / 32 % Shape::Warps * 16;
         const int64_t kv_head = attention_kv_head(at, heads.begin), first = place.first_row + place.begin;
         AttentionRows<Shape::Own, Dim, KeyGrad<Dim>::Threads> own_rows;
         KeyGradQueries<Dim> queries;
@@ -241,32 +262,37 @@ __global__ void __launch_bounds__(KeyGrad<Dim>::Threads, 1)
                         args.v_stride);
         attention_next(own_rows, at, args.v, args.v_stride, place.length - place.begin, tiles.own(1));
         copies_commit();
+        if (threadIdx.x == 0)
+            key_grad_place(tiles) = place, key_grad_range(tiles) = {range, heads.end};
         copies_wait<0>();
         __syncthreads(); /* the block's own rows are here */
         grad_take<Dim>(own, tiles.own(0) + own_row * Shape::Line, tiles.own(1) + own_row * Shape::Line);
         if (Shape::Kept)
             __syncthreads(); /* and taken by all, before others come to their place */
-        key_grad_begin<T, Dim>(queries, at, heads.begin, range.begin);
-        key_grad_next<Dim>(queries, at, place.length - range.begin, tiles, 0);
+        key_grad_begin<T, Dim>(queries, at, heads.begin, place.first_row + range.begin);
+        key_grad_next<Dim>(queries, at, heads.begin, range.begin, tiles, 0);
 #pragma unroll 1
-        for (int head = heads.begin, query = range.begin; head < heads.end; stage ^= 1) {
-            const bool last = query + Shape::Other >= range.end; /* of the head */
-            const int next = last ? range.begin : query + Shape::Other;
-            const uint32_t steps = key_grad_steps<Dim>(at, place.length, late(first_key), query);
+        for (int head = heads.begin, query = range.begin; head < key_grad_range(tiles).heads_end; stage ^= 1) {
+            const bool last = query + Shape::Other >= key_grad_range(tiles).queries.end; /* of the head */
+            const int next = last ? key_grad_range(tiles).queries.begin : query + Shape::Other;
+            const uint32_t steps = key_grad_steps<Dim>(at, key_grad_place(tiles).length, key_grad_first(tiles), query);
 
             copies_wait<0>();
             __syncthreads(); /* the tile is here, and all are done with the one before */
             if (last)
-                key_grad_next_head<Dim>(queries, at, query + Shape::Other - range.begin);
-            if (!last || head + 1 < heads.end)
-                key_grad_next<Dim>(queries, at, place.length - next, tiles, stage ^ 1);
+                key_grad_next_head<Dim>(queries, at, query + Shape::Other - next);
+            if (head + last < key_grad_range(tiles).heads_end)
+                key_grad_next<Dim>(queries, at, head + last, next, tiles, stage ^ 1);
 #pragma unroll 1
             for (int c = 0; c < Shape::Other; c += Step)
                 if (steps >> c / Step & 1)
                     key_grad_add<T, Dim>(at, own, tiles.other(stage, 0) + c * Shape::Line, tiles.other(stage, 1) + c * Shape::Line,
-                                         head, first_key, query + c, steps >> 16 + c / Step & 1, place.length, sum);
-            query = next;
-            head += last;
+                                         head, query + c, steps >> 16 + c / Step & 1, tiles, sum);
+            query += Shape::Other; /* as above, which needs no registers meanwhile */
+            if (query >= key_grad_range(tiles).queries.end) {
+                query = key_grad_range(tiles).queries.begin;
+                head++;
+            }
         }
     }
     key_grad_store<Dim>(at, args.scale, sum.key, at.dk);

@@ -16,6 +16,12 @@ static __device__ __forceinline__ int late(int x)
     return x;
 }
 
+static __device__ __forceinline__ tp_random_key late(tp_random_key key)
+{
+    asm volatile("" : "+l"(key.seed));
+    return key;
+}
+
 /* ---- where a block works ---- */
 
 /* A block's head (or slot) and tile; neighbouring blocks have different heads, so that tiles begin in the order of their cost. */
