@@ -11,31 +11,52 @@ typedef struct norm_work {
     tpi_tiles tiles;
 } norm_work;
 
-static void norm_row(const tpi_norm_args *args, int64_t row)
+/* What a row is normalised with. */
+typedef struct norm_factors {
+    vf means, rests, rstds;
+} norm_factors;
+
+TPI_ROW_INLINE void norm_vector(const tpi_norm_args *args, const norm_factors *with, int64_t row, int64_t c, int n, const tp_dtype dtype)
 {
-    const void *x = tpi_element(args->x, args->dtype, row * args->x_stride);
-    float cols = (float)args->cols, mean = args->rms ? 0.0f : tpi_row_total(x, args->dtype, args->cols) / cols;
-    tpi_row_moments moments = tpi_row_moments_about(x, args->dtype, args->cols, mean);
+    vf value = vf_sub(vf_load_any(tpi_element(args->x, dtype, row * args->x_stride + c), dtype, n), with->means);
+    vf gain = vf_load_any(tpi_element(args->gain, dtype, c), dtype, n);
+
+    value = vf_mul(vf_sub(value, with->rests), with->rstds);
+    if (args->bias)
+        value = vf_fma(value, gain, vf_load_any(tpi_element(args->bias, dtype, c), dtype, n));
+    else
+        value = vf_mul(value, gain);
+    vf_store_any(tpi_element_of(args->y, dtype, row * args->y_stride + c), dtype, value, n);
+}
+
+/* `dtype` is a constant in each copy. */
+TPI_ROW_INLINE void norm_row_of(const tpi_norm_args *args, int64_t row, const tp_dtype dtype)
+{
+    const void *x = tpi_element(args->x, dtype, row * args->x_stride);
+    float cols = (float)args->cols, mean = args->rms ? 0.0f : tpi_row_total(x, dtype, args->cols) / cols;
+    tpi_row_moments moments = tpi_row_moments_about(x, dtype, args->cols, mean);
     float rest = args->rms ? 0.0f : moments.sum / cols;
     float variance = fmaf(-rest, moments.sum, moments.squares) / cols;
     float rstd = 1.0f / sqrtf((variance < 0 ? 0.0f : variance) + args->epsilon);
-    vf means = vf_set1(mean), rests = vf_set1(rest), rstds = vf_set1(rstd);
+    norm_factors with = {vf_set1(mean), vf_set1(rest), vf_set1(rstd)};
+    int64_t c = 0;
 
     if (args->stats) {
         args->stats[2 * row] = mean;
         args->stats[2 * row + 1] = rstd;
     }
-    for (int64_t c = 0; c < args->cols; c += TPI_LANES) {
-        int n = tpi_lanes_of(args->cols - c);
-        vf value = vf_sub(vf_load_any(tpi_element(x, args->dtype, c), args->dtype, n), means);
-        vf gain = vf_load_any(tpi_element(args->gain, args->dtype, c), args->dtype, n);
+    for (; c + TPI_LANES <= args->cols; c += TPI_LANES)
+        norm_vector(args, &with, row, c, TPI_LANES, dtype);
+    if (c < args->cols)
+        norm_vector(args, &with, row, c, (int)(args->cols - c), dtype);
+}
 
-        value = vf_mul(vf_sub(value, rests), rstds);
-        if (args->bias)
-            value = vf_fma(value, gain, vf_load_any(tpi_element(args->bias, args->dtype, c), args->dtype, n));
-        else
-            value = vf_mul(value, gain);
-        vf_store_any(tpi_element_of(args->y, args->dtype, row * args->y_stride + c), args->dtype, value, n);
+static void norm_row(const tpi_norm_args *args, int64_t row)
+{
+    switch (args->dtype) {
+    case TP_DTYPE_BF16: norm_row_of(args, row, TP_DTYPE_BF16); return;
+    case TP_DTYPE_F16: norm_row_of(args, row, TP_DTYPE_F16); return;
+    default: norm_row_of(args, row, TP_DTYPE_F32);
     }
 }
 
@@ -83,68 +104,84 @@ typedef struct norm_grad_work {
     bool sums, dx;      /* what this pass over the rows does */
 } norm_grad_work;
 
-static norm_grad_row grad_row_sums(const tpi_norm_grad_args *args, int64_t row)
+typedef struct grad_sums {
+    tpi_row_sum d, g, gd;
+} grad_sums;
+
+TPI_ROW_INLINE void grad_sums_step(const tpi_norm_grad_args *args, grad_sums *sums, int64_t row, int64_t c, vf means, const tp_dtype dtype, const bool full)
 {
-    const void *x = tpi_element(args->x, args->dtype, row * args->x_stride);
-    const void *dy = tpi_element(args->dy, args->dtype, row * args->dy_stride);
-    tpi_row_sum sum_d = tpi_row_sum_zero(), sum_g = tpi_row_sum_zero(), sum_gd = tpi_row_sum_zero();
+#pragma GCC unroll 4
+    for (int way = 0; way < TPI_ROW_WAYS; way++) {
+        int64_t at = c + way * TPI_LANES;
+        int n = full ? TPI_LANES : tpi_lanes_of(args->cols - at);
+        vf d, g;
+
+        if (n <= 0)
+            continue;
+        d = vf_sub(vf_load_any(tpi_element(args->x, dtype, row * args->x_stride + at), dtype, n), means);
+        g = vf_load_any(tpi_element(args->dy, dtype, row * args->dy_stride + at), dtype, n);
+        if (args->gain) /* NULL is allowed where dx isn't wanted, whose sums these are */
+            g = vf_mul(g, vf_load_any(tpi_element(args->gain, dtype, at), dtype, n));
+        if (n < TPI_LANES)
+            d = vf_keep_first(d, n, vf_zero());
+        sums->d.way[way] = vf_add(sums->d.way[way], d);
+        sums->g.way[way] = vf_add(sums->g.way[way], g);
+        sums->gd.way[way] = vf_fma(g, d, sums->gd.way[way]);
+    }
+}
+
+TPI_ROW_INLINE norm_grad_row grad_row_sums(const tpi_norm_grad_args *args, int64_t row, const tp_dtype dtype)
+{
+    grad_sums sums = {tpi_row_sum_zero(), tpi_row_sum_zero(), tpi_row_sum_zero()};
     float cols = (float)args->cols, rstd = args->stats[2 * row + 1], total_g, total_gd;
     vf means = vf_set1(args->rms ? 0.0f : args->stats[2 * row]);
     norm_grad_row result;
+    int64_t c = 0;
 
-    for (int64_t c = 0; c < args->cols; c += TPI_ROW_WAYS * TPI_LANES) {
-        for (int way = 0; way < TPI_ROW_WAYS; way++) {
-            int64_t at = c + way * TPI_LANES;
-            int n = tpi_lanes_of(args->cols - at);
-            vf d, g;
-
-            if (n <= 0)
-                continue;
-            d = vf_sub(vf_load_any(tpi_element(x, args->dtype, at), args->dtype, n), means);
-            g = vf_load_any(tpi_element(dy, args->dtype, at), args->dtype, n);
-            if (args->gain) /* NULL is allowed where dx isn't wanted, whose sums these are */
-                g = vf_mul(g, vf_load_any(tpi_element(args->gain, args->dtype, at), args->dtype, n));
-            if (n < TPI_LANES)
-                d = vf_keep_first(d, n, vf_zero());
-            sum_d.way[way] = vf_add(sum_d.way[way], d);
-            sum_g.way[way] = vf_add(sum_g.way[way], g);
-            sum_gd.way[way] = vf_fma(g, d, sum_gd.way[way]);
-        }
-    }
-    total_g = tpi_row_sum_total(&sum_g);
-    total_gd = tpi_row_sum_total(&sum_gd);
-    result.rest = args->rms ? 0.0f : tpi_row_sum_total(&sum_d) / cols;
+    for (; c + TPI_ROW_WAYS * TPI_LANES <= args->cols; c += TPI_ROW_WAYS * TPI_LANES)
+        grad_sums_step(args, &sums, row, c, means, dtype, true);
+    grad_sums_step(args, &sums, row, c, means, dtype, false);
+    total_g = tpi_row_sum_total(&sums.g);
+    total_gd = tpi_row_sum_total(&sums.gd);
+    result.rest = args->rms ? 0.0f : tpi_row_sum_total(&sums.d) / cols;
     result.mean_g = args->rms ? 0.0f : total_g / cols;
     result.mean_gx = fmaf(-result.rest, total_g, total_gd) * rstd / cols;
     return result;
 }
 
 /* (x - mean - rest) * rstd, the same wherever it is needed. */
-static inline vf normalized(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row, int64_t col, int n)
+TPI_ROW_INLINE vf normalized(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row, int64_t col, int n, const tp_dtype dtype)
 {
-    vf x = vf_load_any(tpi_element(args->x, args->dtype, row * args->x_stride + col), args->dtype, n);
+    vf x = vf_load_any(tpi_element(args->x, dtype, row * args->x_stride + col), dtype, n);
     vf d = vf_sub(x, vf_set1(args->rms ? 0.0f : args->stats[2 * row]));
 
     return vf_mul(vf_sub(d, vf_set1(sums->rest)), vf_set1(args->stats[2 * row + 1]));
 }
 
-static void grad_row_dx(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row)
+TPI_ROW_INLINE void grad_vector_dx(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row, int64_t c, int n, const tp_dtype dtype)
 {
-    tp_dtype dtype = args->dtype;
+    vf g = vf_mul(vf_load_any(tpi_element(args->dy, dtype, row * args->dy_stride + c), dtype, n),
+                  vf_load_any(tpi_element(args->gain, dtype, c), dtype, n));
+    vf value = vf_sub(g, vf_set1(sums->mean_g));
 
-    for (int64_t c = 0; c < args->cols; c += TPI_LANES) {
-        int n = tpi_lanes_of(args->cols - c);
-        vf g = vf_mul(vf_load_any(tpi_element(args->dy, dtype, row * args->dy_stride + c), dtype, n),
-                      vf_load_any(tpi_element(args->gain, dtype, c), dtype, n));
-        vf value = vf_sub(g, vf_set1(sums->mean_g));
+    value = vf_fnma(normalized(args, sums, row, c, n, dtype), vf_set1(sums->mean_gx), value);
+    value = vf_mul(value, vf_set1(args->stats[2 * row + 1]));
+    if (args->residual)
+        value = vf_add(value, vf_load_any(tpi_element(args->residual, dtype, row * args->residual_stride + c), dtype, n));
+    vf_store_any(tpi_element_of(args->dx, dtype, row * args->dx_stride + c), dtype, value, n);
+}
 
-        value = vf_fnma(normalized(args, sums, row, c, n), vf_set1(sums->mean_gx), value);
-        value = vf_mul(value, vf_set1(args->stats[2 * row + 1]));
-        if (args->residual)
-            value = vf_add(value,
-                           vf_load_any(tpi_element(args->residual, dtype, row * args->residual_stride + c), dtype, n));
-        vf_store_any(tpi_element_of(args->dx, dtype, row * args->dx_stride + c), dtype, value, n);
-    }
+TPI_ROW_INLINE void grad_row_of(const norm_grad_work *work, int64_t row, const tp_dtype dtype)
+{
+    const tpi_norm_grad_args *args = work->args;
+    const norm_grad_row sums = work->sums ? grad_row_sums(args, row, dtype) : work->row[row];
+    int64_t c = 0;
+
+    work->row[row] = sums;
+    for (; work->dx && c + TPI_LANES <= args->cols; c += TPI_LANES)
+        grad_vector_dx(args, &sums, row, c, TPI_LANES, dtype);
+    if (work->dx && c < args->cols)
+        grad_vector_dx(args, &sums, row, c, (int)(args->cols - c), dtype);
 }
 
 static void grad_rows_part(void *arg, int64_t part, int worker)
@@ -154,42 +191,74 @@ static void grad_rows_part(void *arg, int64_t part, int worker)
 
     (void)worker;
     for (int64_t row = tile.row; row < tile.row_end; row++) {
-        if (work->sums)
-            work->row[row] = grad_row_sums(work->args, row);
-        if (work->dx)
-            grad_row_dx(work->args, &work->row[row], row);
+        switch (work->args->dtype) {
+        case TP_DTYPE_BF16: grad_row_of(work, row, TP_DTYPE_BF16); break;
+        case TP_DTYPE_F16: grad_row_of(work, row, TP_DTYPE_F16); break;
+        default: grad_row_of(work, row, TP_DTYPE_F32);
+        }
     }
 }
 
-/* One column block of the gain's and bias's gradients of one virtual rank: chains over its rows. */
+/* Up to four vectors of the gain's and bias's gradients from column `col` on: chains over rows [first, end). full: four whole ones. */
+TPI_ROW_INLINE void grad_gain_columns(const norm_grad_work *work, int64_t v, int64_t col, tp_range rows, const tp_dtype dtype, const bool full)
+{
+    const tpi_norm_grad_args *args = work->args;
+    const int vectors = full ? GRAD_COLS / TPI_LANES : 1;
+    int n = full ? TPI_LANES : tpi_lanes_of(args->cols - col);
+    int64_t at = (v - args->virtual_first) * args->cols + col;
+    vf gain[GRAD_COLS / TPI_LANES], bias[GRAD_COLS / TPI_LANES];
+
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; i++) {
+        gain[i] = args->gain_grad ? vf_load_any(args->gain_grad + at + i * TPI_LANES, TP_DTYPE_F32, n) : vf_zero();
+        bias[i] = args->bias_grad ? vf_load_any(args->bias_grad + at + i * TPI_LANES, TP_DTYPE_F32, n) : vf_zero();
+    }
+    for (int64_t row = rows.begin; row < rows.end; row++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) {
+            int64_t c = col + i * TPI_LANES;
+            vf dy = vf_load_any(tpi_element(args->dy, dtype, row * args->dy_stride + c), dtype, n);
+
+            gain[i] = vf_fma(dy, normalized(args, &work->row[row], row, c, n, dtype), gain[i]);
+            bias[i] = vf_add(bias[i], dy);
+        }
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < vectors; i++) {
+        if (args->gain_grad)
+            vf_store_any(args->gain_grad + at + i * TPI_LANES, TP_DTYPE_F32, gain[i], n);
+        if (args->bias_grad)
+            vf_store_any(args->bias_grad + at + i * TPI_LANES, TP_DTYPE_F32, bias[i], n);
+    }
+}
+
+TPI_ROW_INLINE void grad_gain_block(const norm_grad_work *work, int64_t v, int64_t col, tp_range rows, const tp_dtype dtype)
+{
+    if (col + GRAD_COLS <= work->args->cols) {
+        grad_gain_columns(work, v, col, rows, dtype, true);
+        return;
+    }
+    for (; col < work->args->cols; col += TPI_LANES)
+        grad_gain_columns(work, v, col, rows, dtype, false);
+}
+
+/* One column block of one virtual rank. */
 static void grad_gain_part(void *arg, int64_t part, int worker)
 {
     const norm_grad_work *work = arg;
     const tpi_norm_grad_args *args = work->args;
     int64_t v = part / work->col_blocks, col = part % work->col_blocks * GRAD_COLS;
-    tp_range rows = tp_shard_range(args->total_rows, args->virtual_count, v);
-    int64_t first = rows.begin > args->first_row ? rows.begin - args->first_row : 0;
-    int64_t end = rows.end - args->first_row < args->rows ? rows.end - args->first_row : args->rows;
+    tp_range all = tp_shard_range(args->total_rows, args->virtual_count, v), rows;
 
     (void)worker;
-    if (first >= end)
+    rows.begin = all.begin > args->first_row ? all.begin - args->first_row : 0;
+    rows.end = all.end - args->first_row < args->rows ? all.end - args->first_row : args->rows;
+    if (rows.begin >= rows.end)
         return;
-    for (int64_t stop = col + GRAD_COLS; col < stop && col < args->cols; col += TPI_LANES) {
-        int n = tpi_lanes_of(args->cols - col);
-        int64_t at = (v - args->virtual_first) * args->cols + col;
-        vf gain = args->gain_grad ? vf_load_n(args->gain_grad + at, n) : vf_zero();
-        vf bias = args->bias_grad ? vf_load_n(args->bias_grad + at, n) : vf_zero();
-
-        for (int64_t row = first; row < end; row++) {
-            vf dy = vf_load_any(tpi_element(args->dy, args->dtype, row * args->dy_stride + col), args->dtype, n);
-
-            gain = vf_fma(dy, normalized(args, &work->row[row], row, col, n), gain);
-            bias = vf_add(bias, dy);
-        }
-        if (args->gain_grad)
-            vf_store_n(args->gain_grad + at, gain, n);
-        if (args->bias_grad)
-            vf_store_n(args->bias_grad + at, bias, n);
+    switch (args->dtype) {
+    case TP_DTYPE_BF16: grad_gain_block(work, v, col, rows, TP_DTYPE_BF16); return;
+    case TP_DTYPE_F16: grad_gain_block(work, v, col, rows, TP_DTYPE_F16); return;
+    default: grad_gain_block(work, v, col, rows, TP_DTYPE_F32);
     }
 }
 

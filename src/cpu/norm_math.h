@@ -21,20 +21,29 @@ static inline float tpi_row_sum_total(const tpi_row_sum *sum)
     return vf_sum(vf_add(vf_add(sum->way[0], sum->way[1]), vf_add(sum->way[2], sum->way[3])));
 }
 
+#define TPI_ROW_INLINE static inline __attribute__((always_inline))
+
+/* Four vectors of a row from `c` on; full: the row has them all, else up to its end. `dtype` and `full` are constants in each copy. */
+TPI_ROW_INLINE void tpi_row_total_step(tpi_row_sum *sum, const void *x, const tp_dtype dtype, int64_t c, int64_t cols, const bool full)
+{
+#pragma GCC unroll 4
+    for (int way = 0; way < TPI_ROW_WAYS; way++) {
+        int64_t at = c + way * TPI_LANES;
+
+        if (full || at < cols)
+            sum->way[way] = vf_add(sum->way[way], vf_load_any(tpi_element(x, dtype, at), dtype, full ? TPI_LANES : tpi_lanes_of(cols - at)));
+    }
+}
+
 /* Sum of x[0..cols). */
-static inline float tpi_row_total(const void *x, tp_dtype dtype, int64_t cols)
+TPI_ROW_INLINE float tpi_row_total(const void *x, const tp_dtype dtype, int64_t cols)
 {
     tpi_row_sum sum = tpi_row_sum_zero();
+    int64_t c = 0;
 
-    for (int64_t c = 0; c < cols; c += TPI_ROW_WAYS * TPI_LANES) {
-        for (int way = 0; way < TPI_ROW_WAYS; way++) {
-            int64_t at = c + way * TPI_LANES;
-
-            if (at < cols)
-                sum.way[way] =
-                    vf_add(sum.way[way], vf_load_any(tpi_element(x, dtype, at), dtype, tpi_lanes_of(cols - at)));
-        }
-    }
+    for (; c + TPI_ROW_WAYS * TPI_LANES <= cols; c += TPI_ROW_WAYS * TPI_LANES)
+        tpi_row_total_step(&sum, x, dtype, c, cols, true);
+    tpi_row_total_step(&sum, x, dtype, c, cols, false);
     return tpi_row_sum_total(&sum);
 }
 
@@ -43,27 +52,39 @@ typedef struct tpi_row_moments {
     float sum, squares;
 } tpi_row_moments;
 
-static inline tpi_row_moments tpi_row_moments_about(const void *x, tp_dtype dtype, int64_t cols, float shift)
+typedef struct tpi_row_moment_sums {
+    tpi_row_sum sum, squares;
+} tpi_row_moment_sums;
+
+TPI_ROW_INLINE void tpi_row_moments_step(tpi_row_moment_sums *sums, const void *x, const tp_dtype dtype, int64_t c, int64_t cols, vf shifts,
+                                         const bool full)
 {
-    tpi_row_sum sum = tpi_row_sum_zero(), squares = tpi_row_sum_zero();
-    vf shifts = vf_set1(shift);
+#pragma GCC unroll 4
+    for (int way = 0; way < TPI_ROW_WAYS; way++) {
+        int64_t at = c + way * TPI_LANES;
+        int n = full ? TPI_LANES : tpi_lanes_of(cols - at);
+        vf d;
 
-    for (int64_t c = 0; c < cols; c += TPI_ROW_WAYS * TPI_LANES) {
-        for (int way = 0; way < TPI_ROW_WAYS; way++) {
-            int64_t at = c + way * TPI_LANES;
-            int n = tpi_lanes_of(cols - at);
-            vf d;
-
-            if (n <= 0)
-                continue;
-            d = vf_sub(vf_load_any(tpi_element(x, dtype, at), dtype, n), shifts);
-            if (n < TPI_LANES)
-                d = vf_keep_first(d, n, vf_zero());
-            sum.way[way] = vf_add(sum.way[way], d);
-            squares.way[way] = vf_fma(d, d, squares.way[way]);
-        }
+        if (n <= 0)
+            continue;
+        d = vf_sub(vf_load_any(tpi_element(x, dtype, at), dtype, n), shifts);
+        if (n < TPI_LANES)
+            d = vf_keep_first(d, n, vf_zero());
+        sums->sum.way[way] = vf_add(sums->sum.way[way], d);
+        sums->squares.way[way] = vf_fma(d, d, sums->squares.way[way]);
     }
-    return (tpi_row_moments){tpi_row_sum_total(&sum), tpi_row_sum_total(&squares)};
+}
+
+TPI_ROW_INLINE tpi_row_moments tpi_row_moments_about(const void *x, const tp_dtype dtype, int64_t cols, float shift)
+{
+    tpi_row_moment_sums sums = {tpi_row_sum_zero(), tpi_row_sum_zero()};
+    vf shifts = vf_set1(shift);
+    int64_t c = 0;
+
+    for (; c + TPI_ROW_WAYS * TPI_LANES <= cols; c += TPI_ROW_WAYS * TPI_LANES)
+        tpi_row_moments_step(&sums, x, dtype, c, cols, shifts, true);
+    tpi_row_moments_step(&sums, x, dtype, c, cols, shifts, false);
+    return (tpi_row_moments){tpi_row_sum_total(&sums.sum), tpi_row_sum_total(&sums.squares)};
 }
 
 #endif
