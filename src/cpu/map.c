@@ -3,12 +3,34 @@
 #include "cpu/random_math.h"
 #include "cpu/tiles.h"
 
+#if TPI_ISA_LEVEL >= 2
+#define STREAMED_BYTES ((size_t)1 << 20)
+#else
+#define STREAMED_BYTES SIZE_MAX
+#endif
+
 typedef struct map_work {
     tpi_map_args args;
     tpi_tiles tiles;
     size_t in_size, out_size;
     bool plain; /* bits move unchanged */
+    bool streamed; /* zeros past the caches: so many are not read soon */
 } map_work;
+
+/* Zeros without reading the lines first. */
+static void clear_streamed(char *out, size_t bytes)
+{
+#if TPI_ISA_LEVEL >= 2
+    size_t head = (64 - (uintptr_t)out % 64) % 64;
+
+    head = head < bytes ? head : bytes;
+    memset(out, 0, head);
+    for (out += head, bytes -= head; bytes >= 64; out += 64, bytes -= 64)
+        _mm512_stream_si512((__m512i *)(void *)out, _mm512_setzero_si512());
+    _mm_sfence();
+#endif
+    memset(out, 0, bytes);
+}
 
 static void map_span(const tpi_map_args *args, tpi_dropout *dropout, int64_t row, int64_t col, int64_t col_end)
 {
@@ -48,7 +70,9 @@ static void map_part(void *arg, int64_t part, int worker)
     for (int64_t row = tile.row; row < tile.row_end; row++) {
         char *out = (char *)args->out + (size_t)(row * args->out_stride + tile.col) * work->out_size;
 
-        if (!args->in)
+        if (!args->in && work->streamed)
+            clear_streamed(out, bytes);
+        else if (!args->in)
             memset(out, 0, bytes);
         else if (work->plain)
             memmove(out, (const char *)args->in + (size_t)(row * args->in_stride + tile.col) * work->in_size, bytes);
@@ -68,6 +92,7 @@ tp_status CPU(map)(tp_ctx *ctx, const void *args)
         return TP_OK;
     work.in_size = tp_dtype_size(map->in_dtype);
     work.out_size = tp_dtype_size(map->out_dtype);
+    work.streamed = !map->in && (size_t)map->rows * (size_t)map->cols >= STREAMED_BYTES / work.out_size;
     work.plain = map->in_dtype == map->out_dtype && map->scale == 1 && !map->accumulate && !(map->dropout > 0);
     if (map->in && !work.plain && !(tpi_is_float(map->in_dtype) && tpi_is_float(map->out_dtype)))
         return tpi_refuse(ctx, TP_ERR_DTYPE, "map: %s to %s", tp_dtype_name(map->in_dtype),
