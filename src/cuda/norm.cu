@@ -52,9 +52,9 @@ __device__ __forceinline__ void norm_row(const tpi_norm_args &args, const RowRea
         float gain[N], bias[N];
 
         x.get(value, step);
-        load<Aligned>(gain, static_cast<const T *>(args.gain) + col, n);
+        load_weights<Aligned, N, T>(gain, args.gain, col, n);
         if (args.bias)
-            load<Aligned>(bias, static_cast<const T *>(args.bias) + col, n);
+            load_weights<Aligned, N, T>(bias, args.bias, col, n);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             value[i] = vf_mul(vf_sub(vf_sub(value[i], mean), rest), rstd);
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(32) norm_forward(const __grid_constant__ tpi_n
         RowPlace<T> place(set, args.rows, args.cols);
         RowReader<Aligned, Kept, T> x(args.x, args.x_stride, place, slots + threadIdx.x);
 
-        x.fetch(place.steps);
+        x.fetch(place, args.cols);
         x.template wait<0>();
         norm_row(args, x, place);
     }
@@ -96,13 +96,13 @@ __device__ __forceinline__ GradSums grad_sums(const tpi_norm_grad_args &args, co
     float sum_d[N] = {}, sum_g[N] = {}, sum_gd[N] = {};
     GradSums sums;
 
-    for_each_step<2>(place, args.cols, [&](int64_t step, int64_t n) {
+    for_each_step<16 / N>(place, args.cols, [&](int64_t step, int64_t n) {
         int64_t col = place.col + step * ROW_CHAINS;
         float d[N], g[N], gain[N];
 
         x.get(d, step);
         dy.get(g, step);
-        load<Aligned>(gain, static_cast<const T *>(args.gain) + col, n);
+        load_weights<Aligned, N, T>(gain, args.gain, col, n);
 #pragma unroll
         for (int i = 0; i < N; i++) {
             d[i] = i < n ? vf_sub(d[i], mean) : 0.0f;
@@ -130,13 +130,13 @@ __device__ __forceinline__ void grad_dx(const tpi_norm_grad_args &args, const Gr
     constexpr int N = RowPlace<T>::N;
     float rstd = args.stats[2 * place.row + 1], mean = args.rms ? 0.0f : args.stats[2 * place.row];
 
-    for_each_step<2>(place, args.cols, [&](int64_t step, int64_t n) {
+    for_each_step<16 / N>(place, args.cols, [&](int64_t step, int64_t n) {
         int64_t col = place.col + step * ROW_CHAINS;
         float value[N], g[N], gain[N], residual[N];
 
         from.x.get(value, step);
         from.dy.get(g, step);
-        load<Aligned>(gain, static_cast<const T *>(args.gain) + col, n);
+        load_weights<Aligned, N, T>(gain, args.gain, col, n);
         if (args.residual)
             from.residual.get(residual, step);
 #pragma unroll
@@ -166,10 +166,14 @@ __global__ void __launch_bounds__(32) norm_backward(const __grid_constant__ tpi_
                                               {args.dy, args.dy_stride, place, first + array},
                                               {args.residual, args.residual_stride, place, first + 2 * array}};
 
-        from.x.fetch(place.steps);
-        from.dy.fetch(place.steps);
-        from.residual.fetch(args.residual ? place.steps : 0);
-        from.dy.template wait<1>();
+        from.x.fetch(place, args.cols);
+        from.dy.fetch(place, args.cols);
+        if (args.residual) {
+            from.residual.fetch(place, args.cols);
+            from.dy.template wait<1>();
+        } else {
+            from.dy.template wait<0>();
+        }
         GradSums sums = grad_sums(args, from.x, from.dy, place);
 
         from.residual.template wait<0>();

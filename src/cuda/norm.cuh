@@ -58,22 +58,21 @@ template <bool Aligned, bool Kept, typename T> struct RowReader {
     }
 
     /* Begins to fill the slots, as one group of copies. */
-    __device__ __forceinline__ void fetch(int64_t steps) const
+    __device__ __forceinline__ void fetch(const RowPlace<T> &place, int64_t cols) const
     {
-#pragma unroll 4
-        for (int64_t step = 0; Kept && step < steps; step++) {
-            int64_t n = left - step * ROW_CHAINS;
-
-            if (Aligned && n > 0) {
-                copy_async_16(slots + step * 32, data + step * ROW_CHAINS,
-                              static_cast<int>((n < N ? n : N) * static_cast<int64_t>(sizeof(T))));
-            } else {
+        if (Kept)
+            for_each_step<4>(place, cols, [&](int64_t step, int64_t n) {
                 Vector<T> vector;
 
-                read(vector, step);
-                slots[step * 32] = vector.words;
-            }
-        }
+                vector.words = make_uint4(0, 0, 0, 0);
+                if (!Aligned)
+                    read(vector, step);
+                if (Aligned && place.there && n > 0)
+                    copy_async_16(slots + step * 32, data + step * ROW_CHAINS,
+                                  static_cast<int>(n < N ? n : N) * static_cast<int>(sizeof(T)));
+                else
+                    slots[step * 32] = vector.words;
+            });
         if (Kept && Aligned)
             copies_commit();
     }
@@ -114,6 +113,23 @@ template <bool Aligned, bool Kept, typename T> struct RowReader {
             vector.at[i] = i < n ? from[i] : from_float<T>(0.0f);
     }
 };
+
+/* N elements of a gain or bias, which no kernel here writes: so that they may be read before what is stored first. */
+template <bool Aligned, int N, typename T>
+__device__ __forceinline__ void load_weights(float (&x)[N], const void *weights, int64_t col, int64_t n)
+{
+    const T *data = static_cast<const T *>(weights) + col;
+    Vector<T> vector;
+
+    if (!Aligned || n < N) {
+        load<false>(x, data, n);
+        return;
+    }
+    vector.words = __ldg(reinterpret_cast<const uint4 *>(data));
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        x[i] = to_float(vector.at[i]);
+}
 
 /* Whether the device lets a block have shared memory for `arrays` arrays' rows; above 48 KiB the kernel must be told. */
 template <typename Kernel>

@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(32) norm_rest(const __grid_constant__ tpi_norm
         RowReader<Aligned, Kept, T> x(args.x, args.x_stride, place, slots + threadIdx.x);
         float mean = args.stats[2 * place.row], sum[N] = {};
 
-        x.fetch(place.steps);
+        x.fetch(place, args.cols);
         x.template wait<0>();
         for_each_step<4>(place, args.cols, [&](int64_t step, int64_t n) {
             float value[N];

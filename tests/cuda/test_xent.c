@@ -6,6 +6,7 @@ typedef struct xent_case {
     tp_dtype dtype;
     float smoothing, z_loss;
     int blocks; /* 0: no order */
+    bool cut;   /* a block has two segments */
     double low, high;
 } xent_case;
 
@@ -70,7 +71,7 @@ static xent_memory make_memory(tpt_sides *sides, const xent_case *test, const vo
 static void check_xent(tpt_sides *sides, const xent_case *test, const void *logits)
 {
     xent_memory memory = make_memory(sides, test, logits);
-    tpi_inner order = {.blocks = test->blocks, .segments = test->blocks};
+    tpi_inner order = {.blocks = test->blocks};
     tpi_xent_args args = {.rows = test->rows,
                           .cols = test->cols,
                           .first_id = test->first_id,
@@ -84,9 +85,16 @@ static void check_xent(tpt_sides *sides, const xent_case *test, const void *logi
     for (int b = 0; b < test->blocks; b++) {
         tp_range range = tp_shard_range(test->cols, test->blocks, b);
 
-        order.segment[b].block = b;
-        order.segment[b].begin = range.begin;
-        order.segment[b].length = range.end - range.begin;
+        int64_t middle = test->cut ? range.begin + (range.end - range.begin) / 3 : range.end;
+
+        order.segment[order.segments].block = b;
+        order.segment[order.segments].begin = range.begin;
+        order.segment[order.segments++].length = middle - range.begin;
+        if (!test->cut)
+            continue;
+        order.segment[order.segments].block = b;
+        order.segment[order.segments].begin = middle;
+        order.segment[order.segments++].length = range.end - middle;
     }
     if (test->blocks)
         args.order = &order;
@@ -115,6 +123,7 @@ Test(cuda_xent, all)
                               .smoothing = mode & 1 ? 0.1f : 0,
                               .z_loss = mode & 2 ? 1e-3f : 0,
                               .blocks = blocks[(s + (size_t)mode) % 5],
+                              .cut = mode > 2,
                               .low = mode == 4 ? 60 : -8,
                               .high = mode == 4 ? 640 : 8};
 
