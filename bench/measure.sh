@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures what bench/results/ records, on an idle machine, in less than twelve minutes. See --help.
+# Measures what bench/results/ records, on an idle machine, in about fifteen minutes. See --help.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tools/setup.sh
@@ -13,8 +13,8 @@ Builds the release preset and runs tp_bench: products, collectives, scaling, lay
 bench/results/summary.md, made from all CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
 
 --only: some parts, the others' files stay:
-  info gemm threads sweep collective attention model overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention
-  auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: overlap, direct, plans; "none" only writes the summary
+  info gemm threads sweep collective attention model roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
+  overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: roofline, overlap, direct, plans; "none" only writes the summary
 --quick: a few samples of everything, to see that it runs
 TEXT
     exit 0
@@ -81,12 +81,17 @@ fi
 # shellcheck disable=SC2046 # brief gives several words
 {
     record info info $([ -n "$quick" ] && echo --seconds 0.01)
-    record gemm gemm --dtype f32,bf16 --callers 1,2 $(brief 0.15)
+    record gemm gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.15)
     record threads sweep --scaling strong --ranks 1,2 --threads 1,2 --dtype f32,bf16 --steps $steps
     record sweep sweep --ranks 1,2,4,8 --threads 1 --dtype f32 --steps $((steps / 3 > 2 ? steps / 3 : 3))
     record collective collective --ranks 2 -b 4K -e 4M -f 4 --dtype f32 $(brief 0.04)
     record attention attention --model gpt2 --batch 1 --sequence 1024 --ranks 1,2 --threads 1 $(brief 0.5)
     record model model --model gpt2 --layers 2 --batch 1 --sequence 512 --ranks 1,2 --dtype f32,bf16 --steps $((steps / 6 > 3 ? steps / 6 : 4))
+    whole=(--model gpt2 --ranks 2 --threads 1)
+    [ -n "$quick" ] && whole+=(--layers 1)
+    record roofline-4x64 roofline "${whole[@]}" --batch 4 --sequence 64 --steps $((steps / 6 > 3 ? steps / 6 : 3))
+    record roofline-4x256 roofline "${whole[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
+    record roofline-1x1024 roofline "${whole[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1
     chunked=(--overlap "ring,pipeline,pull" --chunks "8,16" --link gemm --sequence-parallel --hidden 768 --ffn 3072 --sequence 128 --dtype f32)
     record overlap-column linear --kind column "${chunked[@]}" --batch 8 $(brief 0.4)
     record overlap-row linear --kind row "${chunked[@]}" --batch 8 $(brief 0.4)
