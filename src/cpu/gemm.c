@@ -73,13 +73,17 @@ static void load_tile(const tpi_gemm_args *args, int64_t row, int64_t col, int r
 #define LINE_BYTES 64
 
 static inline __attribute__((always_inline)) void prefetch_tile(const void *data, tp_dtype dtype, int64_t stride, const int64_t place[2], const int shape[2],
-                                                                const int writing)
+                                                                const bool writing)
 {
     for (int r = 0; r < shape[0]; r++) {
         const char *line = tpi_element(data, dtype, (place[0] + r) * stride + place[1]);
         const char *end = tpi_element(line, dtype, shape[1]);
-        for (; line < end; line += LINE_BYTES)
-            __builtin_prefetch(line, writing, 3);
+        for (; line < end; line += LINE_BYTES) {
+            if (writing)
+                __builtin_prefetch(line, 1, 3);
+            else
+                __builtin_prefetch(line, 0, 3);
+        }
     }
 }
 
@@ -88,19 +92,19 @@ static void prefetch_next(const tpi_gemm_args *args, int64_t row, int64_t col)
 {
     const int64_t place[2] = {row, col};
     const int shape[2] = {TPI_GEMM_ROWS, TPI_GEMM_COLS};
-    prefetch_tile(args->c, TP_DTYPE_F32, args->c_stride, place, shape, 1);
+    prefetch_tile(args->c, TP_DTYPE_F32, args->c_stride, place, shape, true);
 }
 
 /* The same for what the epilogue of this tile reads and writes. */
 static void prefetch_epilogue(const tpi_gemm_args *args, const int64_t place[2], const int shape[2])
 {
-    prefetch_tile(args->c, args->c_dtype, args->c_stride, place, shape, 1);
+    prefetch_tile(args->c, args->c_dtype, args->c_stride, place, shape, true);
     if (args->pre != NULL)
-        prefetch_tile(args->pre, args->c_dtype, args->pre_stride, place, shape, 1);
+        prefetch_tile(args->pre, args->c_dtype, args->pre_stride, place, shape, true);
     if (args->act_input != NULL)
-        prefetch_tile(args->act_input, args->c_dtype, args->act_input_stride, place, shape, 0);
+        prefetch_tile(args->act_input, args->c_dtype, args->act_input_stride, place, shape, false);
     if (args->residual != NULL)
-        prefetch_tile(args->residual, args->c_dtype, args->residual_stride, place, shape, 0);
+        prefetch_tile(args->residual, args->c_dtype, args->residual_stride, place, shape, false);
 }
 
 static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t col_panel, const float *b)
