@@ -19,6 +19,9 @@ enum { AGAIN = BENCH_AUTO_CHOICES, AUTOMATIC, LAYERS };
 
 #define TRACE_SPANS 2048
 
+/* At least so many of each: where lanes share cores, some take half as long again, and a few such move the median of few. */
+enum { FIRST_SAMPLES = 5, SECOND_SAMPLES = 21 };
+
 typedef struct auto_rank {
     bench_layer layer[LAYERS];
     tp_trace_span span[TRACE_SPANS];
@@ -121,7 +124,7 @@ static int find_best(const bench_auto_point *point)
 static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
 {
     const bench_options *options = &job->call->options;
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds / 4};
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = FIRST_SAMPLES, .most = (int)options->samples, .seconds = options->seconds / 4};
     bench_team_figure figure[BENCH_AUTO_CHOICES];
     bench_team_part parts[BENCH_AUTO_CHOICES];
     for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
@@ -138,7 +141,7 @@ static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, ben
 static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
 {
     const bench_options *options = &job->call->options;
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = 7, .most = (int)options->samples, .seconds = options->seconds};
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES, .most = (int)options->samples, .seconds = options->seconds};
     tp_status (*pass)(void *) = point->backward ? bench_layer_backward : bench_layer_forward;
     const bench_team_part parts[] = {{pass, &r->layer[0], &point->none, true},
                                      {pass, &r->layer[AUTOMATIC], &point->automatic, true},

@@ -11,10 +11,15 @@
 
 /* Rows of the curve; bytes of large and small messages. */
 enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN, POINTS = 8, LARGE = 4 << 20, SMALL = 64, DIRECT_ROWS = 384 };
+/* Products in turns, so that none finds in a cache what it works on: each rank's are 64 MB. */
+enum { COLD_ROWS = 96, COLD_PRODUCTS = 22 };
 static const int64_t curve_rows[POINTS] = {1, 4, 16, 48, 96, 192, 384, 768};
 static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
 #define SAMPLE_SECONDS 0.04
+#define REPEATS 3
+/* More bytes a second than this is noise. */
+#define FASTEST_MEMORY 1e12
 
 /* A link whose transfers are waited for asleep: bytes of a chunk, seconds that it takes, and a product that is longer. */
 enum { LINK_CHUNKS = 16, LINK_COLS = 64, LINK_ROWS = 16, LINK_GEMM_ROWS = 32 };
@@ -34,6 +39,8 @@ typedef struct worker {
     float *in, *out; /* LARGE bytes each */
     int64_t count;   /* of floats, in all */
     bench_gemm gemm;
+    bench_gemm *cold; /* [COLD_PRODUCTS] */
+    int turn;         /* of them */
     tp_symmetric inputs;
     int reads; /* whose input the product reads */
     int chunks;
@@ -92,6 +99,51 @@ static tp_status calibrate_gemm(worker *w)
     tp_status status = time_gemm(w, &tiny, TP_DTYPE_F32, &seconds);
     if (status == TP_OK && w->rank == 0)
         w->all->machine.call_seconds = seconds;
+    return status;
+}
+
+static tp_status run_cold(void *arg)
+{
+    worker *w = arg;
+    bench_gemm *gemm = &w->cold[w->turn++ % COLD_PRODUCTS];
+    bench_gemm_run(gemm);
+    return gemm->status;
+}
+
+static tp_status run_warm(void *arg)
+{
+    worker *w = arg;
+    bench_gemm_run(w->cold);
+    return w->cold->status;
+}
+
+/* What a product takes longer when its weights and rows come out of memory. What it writes is fetched first. */
+static tp_status time_cold(worker *w)
+{
+    const bench_product product = {.layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
+    double more[REPEATS] = {0}, cold = 0, warm = 0, bytes = sizeof(float) * ((double)OUT * IN + COLD_ROWS * (IN + 2.0 * OUT));
+    tp_status status = TP_OK;
+    for (int i = 0; i < COLD_PRODUCTS && status == TP_OK; i++)
+        status = bench_gemm_open(&w->cold[i], w->ctx, &product, TP_DTYPE_F32, false);
+    for (int i = 0; i < REPEATS && status == TP_OK; i++) {
+        status = measure(w, run_cold, &cold);
+        if (status == TP_OK)
+            status = measure(w, run_warm, &warm);
+        more[i] = cold - warm;
+    }
+    for (int i = 0; i < COLD_PRODUCTS; i++)
+        if (w->cold[i].ctx != NULL)
+            bench_gemm_close(&w->cold[i]);
+    if (status == TP_OK && w->rank == 0)
+        w->all->machine.memory_bytes_per_second = bytes / fmax(bench_median(more, REPEATS), bytes / FASTEST_MEMORY);
+    return status;
+}
+
+static tp_status calibrate_memory(worker *w)
+{
+    w->cold = calloc(COLD_PRODUCTS, sizeof *w->cold);
+    tp_status status = w->cold != NULL ? time_cold(w) : TP_ERR_MEMORY;
+    free(w->cold);
     return status;
 }
 
@@ -237,15 +289,19 @@ static tp_status time_pull(worker *w, int chunks, double *more)
     return status;
 }
 
-/* One chunk: a lane's start and end, and one op; many: that and as many. */
+/* One chunk: a lane's start and end, and one op; many: that and as many. These are differences of times that are much longer, so they are taken a few times. */
 static tp_status time_lanes(worker *w)
 {
-    double one = 0, many = 0;
-    tp_status status = time_pull(w, 1, &one);
-    if (status == TP_OK)
-        status = time_pull(w, LINK_CHUNKS, &many);
+    double ones[REPEATS] = {0}, manies[REPEATS] = {0};
+    tp_status status = TP_OK;
+    for (int i = 0; i < REPEATS && status == TP_OK; i++) {
+        status = time_pull(w, 1, &ones[i]);
+        if (status == TP_OK)
+            status = time_pull(w, LINK_CHUNKS, &manies[i]);
+    }
     if (status != TP_OK || w->rank > 0)
         return status;
+    double one = bench_median(ones, REPEATS), many = bench_median(manies, REPEATS);
     tp_machine *machine = &w->all->machine;
     machine->lane_seconds = fmax(many - one, 0) / ((w->ranks - 1) * (LINK_CHUNKS - 1));
     machine->start_seconds = fmax(one - (w->ranks - 1) * machine->lane_seconds, 0);
@@ -286,6 +342,8 @@ static tp_status calibrate_all(worker *w)
     tp_status status = calibrate_gemm(w);
     if (w->rank == 0)
         bench_progress("calibrate: transfers");
+    if (status == TP_OK)
+        status = calibrate_memory(w);
     if (status == TP_OK)
         status = calibrate_transfers(w);
     return status == TP_OK ? calibrate_direct(w) : status;

@@ -23,9 +23,10 @@ typedef struct tp_machine {
     double wait_seconds;            /* from a peer's or lane's flag to going on */
     double lane_seconds;            /* fixed, an op of COMM or COPY beside compute, where they have no core of their own: switching to it and back */
     double start_seconds;           /* fixed, a plan that uses such a lane: starting it and waiting for its end */
-    double wake_seconds;            /* from a modelled link's arrival to the end of the sleep for it */
+    double wake_seconds;            /* from the end of what a thread sleeps for to its going on */
     double copy_bytes_per_second;   /* out of a peer's memory */
     double reduce_bytes_per_second; /* read and written by adds */
+    double memory_bytes_per_second; /* of what a GEMM finds in no cache */
     bool lanes_share_cores;         /* COMM and COPY have no core of their own: their copying takes time from compute */
     tp_link link;                   /* between ranks; bandwidth 0: memory is shared, and copying is all there is */
 } tp_machine;
@@ -63,7 +64,7 @@ typedef struct tp_overlap_choice {
 } tp_overlap_choice;
 
 /* Choices by the number of rows, made once, so that looking one up neither computes nor allocates. */
-#define TP_OVERLAP_CLASSES 24
+#define TP_OVERLAP_CLASSES 48
 
 typedef struct tp_overlap_table {
     int classes;
@@ -102,7 +103,7 @@ TP_API tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_s
 /* All candidates with their predicted times, the chosen one marked, and the reason. Writes at most `bytes` with the final 0; returns the length it needs without it. */
 TP_API size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap_choice *choice, char *text, size_t bytes);
 
-/* Choices for 1, 2, 4, ... rows, up to the first class that holds shape->rows. Each plan is made once, so this costs little more than one choice. */
+/* Choices for up to 1, 2, 3, 4, 6, 8, 12, 16, ... rows, to the first class that holds shape->rows, each for the middle of its class. Each plan is made once. */
 TP_API tp_status tp_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_table *out);
 
 /* The choice for so many rows: *algorithm and *chunks. Past the last class: that one's; an empty table: none. */

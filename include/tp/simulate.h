@@ -1,6 +1,6 @@
 /* Pricing a plan: a timeline from costs, and pictures of it. Lanes are FIFOs; an op on the compute lane holds up everything issued after it; every rank has
  * an outgoing and an incoming link, as in a thread world's modelled link: a transfer begins when both sides are ready and both links are free, holds
- * them for bytes / bandwidth and arrives a latency later. */
+ * them for bytes / bandwidth and arrives a latency later; arrivals that the lane still waits for don't hold up the next transfer's crossing. */
 #ifndef TP_SIMULATE_H
 #define TP_SIMULATE_H
 
@@ -19,6 +19,7 @@ typedef struct tp_plan_costs {
     double copy_bytes_per_second;   /* memory rate of PULL, PUSH, RECV, COPY and all-gather; 0: only the link counts */
     double transfer_overhead;  /* fixed, a PULL, PUSH, SEND or COLLECTIVE */
     double wait_seconds;       /* fixed, a wait for another lane or rank that is not over before */
+    double wake_seconds;       /* more, where who waits or who is waited for is on COMM or COPY, and a collective there: such waits are slept through */
     tp_link link;              /* each rank has an outgoing and an incoming one; bandwidth 0: none is modelled */
 } tp_plan_costs;
 

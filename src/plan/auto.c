@@ -9,12 +9,12 @@
 #include "plan/auto.h"
 #include "plan/price.h"
 
-/* `none` stays unless something is faster by more than this, */
-#define NOISE 0.02
+/* Predictions are off by about so much, compared with that of `none`: it stays unless something is faster by more, */
+#define NOISE 0.03
 /* and would be if its lanes took so much more from compute: how long a switch between threads takes is the least certain of the costs. */
 #define LANE_DOUBT 0.5
-/* More chunks must be worth it. */
-#define CHUNK_GAIN 0.005
+/* What comes later in the list has more chunks, ops and waits: it must be worth it. */
+#define CHUNK_GAIN 0.01
 
 static const int chunk_counts[] = {1, 2, 4, 8, 16};
 
@@ -80,37 +80,56 @@ static lane_use use_of_lanes(const tp_plan *plan, const tp_plan_costs *costs)
     return use;
 }
 
-/* Lanes without a core of their own take from compute what they do, and the core has to switch to each of their ops and back. The simulator does not know
- * of cores: that time is spread over the GEMMs, so that it costs nothing where these wait for transfers anyway. Returns it. */
-static double charge_lanes(const tp_machine *machine, const tp_plan *plan, tp_plan_costs *costs)
+/* What lanes without a core of their own would take from compute that is always busy: what they do, and switching to each of their ops and back. */
+static double time_of_lanes(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs)
 {
     lane_use use = use_of_lanes(plan, costs);
-    double stolen = use.moving + use.ops * machine->lane_seconds + use.lanes * machine->start_seconds, computing = 0;
+    return machine->lanes_share_cores ? use.moving + use.ops * machine->lane_seconds + use.lanes * machine->start_seconds : 0;
+}
+
+/* The simulator does not know of cores: what is taken is spread over the GEMMs, so that it costs nothing where these wait for transfers anyway. */
+static void charge(const tp_plan *plan, double taken, tp_plan_costs *costs)
+{
+    double computing = 0;
     for (int i = 0; i < plan->rank[0].count; i++) {
         const tp_plan_op *op = &plan->rank[0].op[i];
         if (op->kind == TP_OP_GEMM || op->kind == TP_OP_COMPUTE)
             computing += tpi_price_compute(plan, costs, op) - (op->kind == TP_OP_COMPUTE ? costs->compute_overhead : 0); /* that is of reductions too */
     }
-    if (!machine->lanes_share_cores || computing <= 0)
-        return 0;
-    double slower = 1 + stolen / computing;
+    double slower = computing > 0 ? 1 + taken / computing : 1;
     for (int part = 0; part < TP_PLAN_PARTS; part++) {
         costs->gemm_seconds[part] *= slower;
         costs->gemm_overhead[part] *= slower;
     }
     costs->compute_seconds *= slower;
-    return stolen;
+}
+
+/* Lanes find compute as busy as it is without them; where it waits, they take nothing from it. */
+static tp_status charge_lanes(const tp_machine *machine, const tp_plan *plan, tp_plan_costs *costs, double *taken)
+{
+    double lanes = time_of_lanes(machine, plan, costs);
+    tp_timeline *timeline;
+    *taken = 0;
+    if (lanes <= 0)
+        return TP_OK;
+    TPI_TRY(tp_plan_simulate(plan, costs, &timeline));
+    if (timeline->seconds > 0)
+        *taken = lanes * timeline->compute_seconds / timeline->seconds;
+    tp_timeline_destroy(timeline);
+    charge(plan, *taken, costs);
+    return TP_OK;
 }
 
 tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_overlap_candidate *out)
 {
     tp_plan_costs costs;
     tp_timeline *timeline;
+    double taken;
     if (out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_predict: out is NULL");
     TPI_TRY(tp_overlap_costs(machine, shape, plan, &costs));
     double gemm = tpi_price_uncut(plan, &costs, 0);
-    double stolen = charge_lanes(machine, plan, &costs);
+    TPI_TRY(charge_lanes(machine, plan, &costs, &taken));
     TPI_TRY(tp_plan_simulate(plan, &costs, &timeline));
     *out = (tp_overlap_candidate){.algorithm = (tp_overlap)plan->algorithm,
                                   .chunks = plan->chunks,
@@ -118,7 +137,7 @@ tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *
                                   .gemm_seconds = gemm,
                                   .comm_seconds = timeline->comm_seconds,
                                   .exposed_seconds = timeline->exposed_seconds,
-                                  .lane_seconds = stolen};
+                                  .lane_seconds = taken};
     double shorter = fmin(gemm, out->comm_seconds);
     out->hidden = shorter > 0 ? (gemm + out->comm_seconds - out->seconds) / shorter : 0;
     tp_timeline_destroy(timeline);
@@ -203,21 +222,29 @@ tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *s
     return choose_all(machine, shape, &shape->rows, 1, out);
 }
 
+/* 1, 2, 3, 4, 6, 8, 12, ... */
+static int64_t last_rows(int which)
+{
+    int64_t power = (int64_t)1 << (which + 1) / 2;
+    return which < 2 || which % 2 == 1 ? power : power / 2 * 3;
+}
+
 tp_status tp_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_table *out)
 {
     TPI_TRY(check("tp_overlap_table_fill", machine, shape, out));
-    int64_t rows[TP_OVERLAP_CLASSES];
+    int64_t last[TP_OVERLAP_CLASSES], middle[TP_OVERLAP_CLASSES];
     int count = 0;
-    do
-        rows[count] = (int64_t)1 << count;
-    while (rows[count++] < shape->rows && count < TP_OVERLAP_CLASSES);
+    do {
+        last[count] = last_rows(count);
+        middle[count] = count > 0 ? (last[count - 1] + last[count] + 1) / 2 : 1;
+    } while (last[count++] < shape->rows && count < TP_OVERLAP_CLASSES);
     *out = (tp_overlap_table){0};
     tp_overlap_choice *choices = malloc((size_t)count * sizeof *choices);
     if (choices == NULL)
         return tpi_message(TP_ERR_MEMORY, "tp_overlap_table_fill: out of memory");
-    tp_status status = choose_all(machine, shape, rows, count, choices);
+    tp_status status = choose_all(machine, shape, middle, count, choices);
     for (int i = 0; i < count && status == TP_OK; i++) {
-        out->entry[i].rows = rows[i];
+        out->entry[i].rows = last[i];
         out->entry[i].algorithm = choices[i].algorithm;
         out->entry[i].chunks = choices[i].chunks;
         out->classes = i + 1;

@@ -57,39 +57,62 @@ static int weight_part(tp_pattern pattern)
     return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD ? 1 : -1;
 }
 
-/* Slices of columns leave rows whole, but an owner's rows of the sum are read and written once more with each. */
-static double lost_by_slicing(const tp_machine *machine, const tp_overlap_shape *shape, int part, int calls)
+static bool is_weight(tp_pattern pattern, int part)
 {
-    double sum = 8.0 * (double)shape->rows / shape->ranks * (double)shape->cols[0];
-    return part == 0 ? fmax(calls - shape->ranks, 0) * over(sum, machine->reduce_bytes_per_second) / calls : 0;
+    return part == weight_part(pattern) || part == 2;
+}
+
+static double gradient_bytes(const tp_overlap_shape *shape, int part)
+{
+    return 4.0 * (double)shape->cols[weight_of(part)] * (double)shape->inner[weight_of(part)];
+}
+
+/* A layer finds neither its weights nor the rows it works on in a cache, others used that in between: once, however a plan is cut. What is written is fetched
+ * first. */
+static double fetch_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part)
+{
+    double cols = (double)shape->cols[weight_of(part)], inner = (double)shape->inner[weight_of(part)], rows = (double)shape->rows;
+    double size = (double)tp_dtype_size(shape->dtype);
+    double bytes = is_weight(shape->pattern, part) ? gradient_bytes(shape, part) + rows * (inner + cols) * size
+                                                   : (cols * inner + rows * (inner + 2 * cols)) * size;
+    return over(bytes, machine->memory_bytes_per_second);
+}
+
+/* Part 0 on slices of columns leaves rows whole, but the sums of peers' rows are read and written once more with each, and rounded in the end. */
+static double lost_by_slicing(const tp_machine *machine, const tp_overlap_shape *shape, int calls)
+{
+    double sums = (double)shape->rows / shape->ranks * (double)shape->cols[0], slices = fmax(calls - shape->ranks, 0);
+    double rounding = slices > 0 && shape->dtype != TP_DTYPE_F32 ? (shape->ranks - 1) * sums * (4.0 + (double)tp_dtype_size(shape->dtype)) : 0;
+    return over(8.0 * sums * slices + rounding, machine->reduce_bytes_per_second);
 }
 
 /* What the plan's GEMMs of one part take longer than one whole GEMM, on average of its calls. */
 static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, int part)
 {
     const tp_plan_rank *list = &plan->rank[0];
-    double pieces = (double)plan->chunks * (plan->pattern == TP_PATTERN_GEMM ? 1 : plan->ranks), sum = 0;
+    bool sliced = shape->pattern == TP_PATTERN_ROW_BACKWARD;
+    double pieces = (double)plan->chunks * (plan->pattern == TP_PATTERN_GEMM ? 1 : plan->ranks), cut = 0, passes = 0;
     int calls = 0;
     for (int i = 0; i < list->count; i++)
         if (list->op[i].kind == TP_OP_GEMM && list->op[i].part == part) {
-            sum += gemm_seconds(machine, shape, part, (double)shape->rows * list->op[i].pieces / pieces);
+            cut += gemm_seconds(machine, shape, part, (double)shape->rows * list->op[i].pieces / pieces);
+            passes += sliced ? (double)list->op[i].write[0].pieces / plan->chunks : 1;
             calls++;
         }
     if (calls == 0)
         return 0;
-    if (shape->pattern == TP_PATTERN_ROW_BACKWARD)
-        return lost_by_slicing(machine, shape, part, calls);
-    double lost = sum - gemm_seconds(machine, shape, part, (double)shape->rows);
-    /* Every call reads and writes the whole gradient. */
-    if (part == weight_part(shape->pattern) || part == 2)
-        lost += (calls - 1) * over(8.0 * (double)shape->cols[weight_of(part)] * (double)shape->inner[weight_of(part)], machine->reduce_bytes_per_second);
+    double lost = sliced ? 0 : cut - gemm_seconds(machine, shape, part, (double)shape->rows);
+    if (is_weight(shape->pattern, part)) /* every call reads and writes the gradient of its slice */
+        lost += (passes - 1) * over(2 * gradient_bytes(shape, part), machine->reduce_bytes_per_second);
+    else if (sliced)
+        lost += lost_by_slicing(machine, shape, calls);
     return fmax(lost / calls, 0);
 }
 
 static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
 {
     for (int part = 0; part < TP_PLAN_PARTS; part++) {
-        out->gemm_seconds[part] = gemm_seconds(machine, shape, part, (double)shape->rows);
+        out->gemm_seconds[part] = gemm_seconds(machine, shape, part, (double)shape->rows) + fetch_seconds(machine, shape, part);
         out->gemm_overhead[part] = machine->call_seconds + lost_by_cutting(machine, shape, plan, part);
     }
     if (plan->algorithm == TP_OVERLAP_DIRECT && shape->ranks > 1 && machine->direct_slowdown > 1) {
@@ -160,6 +183,7 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     out->copy_bytes_per_second = machine->copy_bytes_per_second;
     out->transfer_overhead = machine->transfer_seconds;
     out->wait_seconds = machine->wait_seconds;
+    out->wake_seconds = machine->lanes_share_cores ? machine->wake_seconds : 0;
     out->link = machine->link;
     if (machine->link.bytes_per_second > 0) /* who sleeps for an arrival wakes late, which holds up no later transfer: as a longer way does */
         out->link.latency_seconds += machine->wake_seconds;

@@ -31,6 +31,7 @@ static const struct {
     {"wake_nanoseconds", offsetof(tp_machine, wake_seconds), 1e-9},
     {"copy_bytes_per_second", offsetof(tp_machine, copy_bytes_per_second), 1},
     {"reduce_bytes_per_second", offsetof(tp_machine, reduce_bytes_per_second), 1},
+    {"memory_bytes_per_second", offsetof(tp_machine, memory_bytes_per_second), 1},
     {"link_latency_nanoseconds", offsetof(tp_machine, link) + offsetof(tp_link, latency_seconds), 1e-9},
     {"link_bytes_per_second", offsetof(tp_machine, link) + offsetof(tp_link, bytes_per_second), 1},
 };
@@ -57,6 +58,7 @@ void tp_machine_default(tp_machine *out)
                         .wake_seconds = 20e-6,
                         .copy_bytes_per_second = 8e9,
                         .reduce_bytes_per_second = 12e9,
+                        .memory_bytes_per_second = 12e9,
                         .lanes_share_cores = true};
     static const double rows[] = {1, 8, 64, 512}, share[] = {0.1, 0.5, 0.9, 1};
     for (int i = 0; i < 4; i++) {

@@ -71,6 +71,23 @@ static void later(const tpi_simulation *s, tpi_candidate *c, tp_wait on, double 
         c->cause = on;
 }
 
+/* Compute spins for a while where it waits for a peer; lanes that may have no core of their own must not. */
+static double waking(const tpi_simulation *s, const tp_plan_op *waits, const tp_plan_op *awaited)
+{
+    return waits->lane != TP_LANE_COMPUTE || awaited->lane != TP_LANE_COMPUTE ? s->costs->wake_seconds : 0;
+}
+
+/* The end of what the op waits for, however late its lane sees it; not the end of the last op on its lane, which waited for an arrival. */
+static double posted_at(const tpi_simulation *s, int rank, int index)
+{
+    const tp_plan_op *op = tpi_simulation_op(s, rank, index);
+    const tpi_op_state *state = &s->state[rank][index];
+    double when = state->issuer >= 0 ? end_of(s, (tp_wait){rank, state->issuer}) : 0;
+    for (int i = 0; i < op->waits; i++)
+        when = fmax(when, end_of(s, op->wait[i]));
+    return when;
+}
+
 bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_candidate *c)
 {
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
@@ -87,7 +104,8 @@ bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_cand
         later(s, c, (tp_wait){rank, state->issuer}, 0);
     for (int i = 0; i < op->waits; i++)
         if (op->wait[i].rank != rank || end_of(s, op->wait[i]) > c->when)
-            later(s, c, op->wait[i], s->costs->wait_seconds);
+            later(s, c, op->wait[i], s->costs->wait_seconds + waking(s, op, tpi_simulation_op(s, op->wait[i].rank, op->wait[i].op)));
+    c->posted = tpi_price_is_transfer(op->kind) ? posted_at(s, rank, index) : c->when;
     return true;
 }
 
@@ -131,6 +149,7 @@ static bool ready(const tpi_simulation *s, int rank, int index, tpi_candidate *c
             c->when = peer.when;
             c->cause = peer.cause;
         }
+        c->posted = fmax(c->posted, peer.posted);
         return true;
     default: return true;
     }
@@ -164,7 +183,7 @@ static void count_alone(tpi_simulation *s, int from, int to, double sending, dou
     s->received_seconds[to] += receiving;
 }
 
-/* A transfer over the link: begins when stamped and both ends are free. Returns when it has arrived; *begin and *cause move if an end was busy. */
+/* A transfer over the link: begins when posted and both ends are free. Returns when it has arrived; the op's beginning and its cause move if an end was busy. */
 static double cross(tpi_simulation *s, tp_wait by, int from, int to, double bytes, tpi_candidate *c)
 {
     if (!modelled(s) || from == to)
@@ -175,9 +194,9 @@ static double cross(tpi_simulation *s, tp_wait by, int from, int to, double byte
             c->when = ends[i]->free;
             c->cause = ends[i]->last;
         }
-    double end = c->when + bytes / s->costs->link.bytes_per_second;
+    double end = fmax(fmax(c->posted, ends[0]->free), ends[1]->free) + bytes / s->costs->link.bytes_per_second;
     *ends[0] = *ends[1] = (tpi_link_end){end, by};
-    return end + s->costs->link.latency_seconds;
+    return fmax(end + s->costs->link.latency_seconds, c->when);
 }
 
 /* PULL, PUSH, SEND with its RECV. */
@@ -201,7 +220,8 @@ static void run_transfer(tpi_simulation *s, tpi_candidate c)
 static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int rank, int index)
 {
     const tp_plan_costs *costs = s->costs;
-    tpi_collective_price price = tpi_price_collective(s->plan, costs, tpi_simulation_op(s, rank, index));
+    const tp_plan_op *op = tpi_simulation_op(s, rank, index);
+    tpi_collective_price price = tpi_price_collective(s->plan, costs, op);
     double rate = costs->link.bytes_per_second, overhead = s->plan->ranks > 1 ? costs->transfer_overhead : 0;
     double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), alone = copying, end = c->when + copying;
     if (modelled(s) && s->plan->ranks > 1) {
@@ -212,7 +232,7 @@ static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int r
         alone = fmax(copying, fmax(price.sent, price.received) / rate + latency);
     }
     count_alone(s, rank, rank, alone + overhead, alone + overhead);
-    end += overhead;
+    end += overhead + waking(s, op, op);
     double added = end + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
     complete(s, rank, index, c->cause, (tp_span){c->when, added, end, added, c->when, end});
 }

@@ -32,6 +32,7 @@ typedef struct tpi_simulation {
 typedef struct tpi_candidate {
     int rank, op;
     double when;
+    double posted; /* a transfer may cross its link from then on, although its lane sees to it later: arrivals are not waited for in between */
     tp_wait cause;
 } tpi_candidate;
 

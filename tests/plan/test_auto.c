@@ -1,66 +1,15 @@
 /* The automatic choice: it is the cheapest of what it lists, none within the noise, and a pure function. */
-#include "costs.h"
+#include "auto_case.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tp/auto.h>
-
-/* A rate that doesn't fall for few rows, and nothing fixed: then costs are those of the closed forms. */
-static tp_machine ideal(double link)
-{
-    tp_machine machine = {.threads = 1, .link = {.bytes_per_second = link}};
-    machine.gemm[TP_DTYPE_F32].points = 1;
-    machine.gemm[TP_DTYPE_F32].rows[0] = 1;
-    machine.gemm[TP_DTYPE_F32].flops[0] = 1e11;
-    return machine;
-}
-
-static tp_overlap_shape linear(tp_pattern pattern, int ranks, int64_t rows)
-{
-    return (tp_overlap_shape){.pattern = pattern,
-                              .dtype = TP_DTYPE_F32,
-                              .ranks = ranks,
-                              .rows = rows,
-                              .cols = {1000, 1000},
-                              .inner = {1000, 1000},
-                              .compute_bytes = (double)rows * 8000};
-}
 
 static tp_overlap_choice choose(const tp_machine *machine, const tp_overlap_shape *shape)
 {
     tp_overlap_choice choice;
     cr_assert_eq(tp_overlap_choose(machine, shape, &choice), TP_OK, "%s", tp_last_message());
     return choice;
-}
-
-/* Link time of the remote half = GEMM time: 2 * 1000 * 1000 flops and 4 * 1000 / 2 bytes a row. */
-static const double even_link = 2000.0 / (2e6 / 1e11);
-
-Test(auto, costs_of_a_shape)
-{
-    tp_machine machine = ideal(even_link);
-    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 512);
-    tp_plan_costs costs;
-    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4);
-    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK);
-    tpt_same(costs.gemm_seconds[0], 512 * 2e6 / 1e11, "gemm");
-    tpt_same(costs.gemm_overhead[0], 0, "overhead");
-    tpt_same(costs.bytes[TP_BUFFER_INPUT], 512 * 4000, "input");
-    /* a curve: 10 rows take as long as 100; between points times are linear */
-    machine.gemm[TP_DTYPE_F32].points = 2;
-    machine.gemm[TP_DTYPE_F32].rows[0] = 10;
-    machine.gemm[TP_DTYPE_F32].flops[0] = 1e10;
-    machine.gemm[TP_DTYPE_F32].rows[1] = 100;
-    machine.gemm[TP_DTYPE_F32].flops[1] = 1e11;
-    shape.rows = 80;
-    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK);
-    tpt_same(costs.gemm_seconds[0], 100 * 2e6 / 1e11, "gemm at 80 rows");
-    tpt_same(costs.gemm_overhead[0], 4 * 100 * 2e6 / 1e11 / 5, "own 40 rows and four chunks of 10 cost as much as 80 each");
-    shape.ranks = 3;
-    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_ERR_ARGUMENT);
-    cr_assert(strstr(tp_last_message(), "gather-gemm on 2 ranks") != NULL, "%s", tp_last_message());
-    tp_plan_destroy(plan);
 }
 
 Test(auto, takes_the_cheapest)
@@ -88,7 +37,7 @@ Test(auto, takes_the_cheapest)
                     tp_timeline_destroy(timeline);
                     tp_plan_destroy(plan);
                 }
-                cr_assert(choice.seconds <= least * 1.025 && choice.seconds <= choice.candidate[0].seconds);
+                cr_assert(choice.seconds <= least * 1.032 && choice.seconds <= choice.candidate[0].seconds);
                 cr_assert(choice.seconds >= least && strlen(choice.reason) > 10);
             }
 }
@@ -114,7 +63,7 @@ Test(auto, none_where_nothing_is_gained)
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 4, 1000);
     tp_overlap_choice choice = choose(&machine, &shape);
     cr_assert_eq(choice.algorithm, TP_OVERLAP_NONE);
-    cr_assert(strstr(choice.reason, "2 %") != NULL, "%s", choice.reason);
+    cr_assert(strstr(choice.reason, "3 %") != NULL, "%s", choice.reason);
     cr_assert_gt(choice.candidates, 10);
     shape.ranks = 1;
     choice = choose(&machine, &shape);
@@ -164,72 +113,6 @@ Test(auto, copies_on_shared_cores_are_not_free)
     cr_assert(choice.algorithm == TP_OVERLAP_PULL || choice.algorithm == TP_OVERLAP_RING || choice.algorithm == TP_OVERLAP_PIPELINE);
 }
 
-/* Lanes that share the compute thread's core take its time for each of their ops, and for themselves; where the core waits for the link anyway, nothing. */
-Test(auto, lanes_on_shared_cores_cost_time)
-{
-    tp_machine machine = ideal(0);
-    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
-    tp_plan *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4), *none = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1);
-    tp_overlap_candidate at;
-    machine.lanes_share_cores = true;
-    machine.lane_seconds = 1e-3;
-    machine.start_seconds = 5e-3;
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, &at), TP_OK, "%s", tp_last_message());
-    tpt_same(at.seconds, 0.020 + 4 * 1e-3 + 5e-3, "four pulls on one lane");
-    tpt_same(at.gemm_seconds, 0.020, "the GEMM");
-    cr_assert(at.algorithm == TP_OVERLAP_PULL && at.chunks == 4);
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, none, &at), TP_OK);
-    tpt_same(at.seconds, 0.020, "no lanes");
-    machine.link.bytes_per_second = even_link / 10; /* 200 ms: what is left is the last chunk's GEMM, 9 ms / 20 ms longer than 20 ms / 8 */
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, &at), TP_OK);
-    tpt_same(at.seconds, 0.200 + (0.020 + 9e-3) / 8, "waiting for the link");
-    machine.lanes_share_cores = false;
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, &at), TP_OK);
-    tpt_same(at.seconds, 0.200 + 0.020 / 8, "cores of their own");
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, NULL), TP_ERR_ARGUMENT);
-    tp_plan_destroy(pull);
-    tp_plan_destroy(none);
-}
-
-/* Everything that compute does gets longer: what its calls cost, and what lies between GEMMs. */
-Test(auto, lanes_take_from_all_that_computes)
-{
-    tp_machine machine = ideal(0);
-    tp_overlap_shape shape = linear(TP_PATTERN_CHAIN, 2, 1000);
-    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 2, 4);
-    tp_overlap_candidate alone, beside;
-    shape.compute_flops = 1e9; /* 10 ms */
-    machine.call_seconds = 1e-4;
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &alone), TP_OK, "%s", tp_last_message());
-    machine.lanes_share_cores = true;
-    machine.lane_seconds = 1e-3;
-    machine.start_seconds = 5e-3;
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &beside), TP_OK);
-    tpt_same(beside.lane_seconds, 8 * 1e-3 + 5e-3, "four chunks in, four out");
-    tpt_same(beside.seconds - alone.seconds, 8 * 1e-3 + 5e-3, "what is taken");
-    tp_plan_destroy(plan);
-}
-
-/* What lanes copy: a collective's own rows too; a message once, by who receives it. */
-Test(auto, lanes_copy)
-{
-    static const struct {
-        tp_overlap algorithm;
-        double seconds;
-    } cases[] = {{TP_OVERLAP_PIPELINE, 4e-3}, {TP_OVERLAP_PULL, 2e-3}, {TP_OVERLAP_RING, 2e-3}, {TP_OVERLAP_DIRECT, 0}, {TP_OVERLAP_NONE, 0}};
-    tp_machine machine = ideal(0);
-    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000); /* 4 MB */
-    machine.lanes_share_cores = true;
-    machine.copy_bytes_per_second = 1e9;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tp_plan *plan = tpt_plan(cases[i].algorithm, TP_PATTERN_GATHER_GEMM, 2, 1);
-        tp_overlap_candidate at;
-        cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &at), TP_OK, "%s", tp_last_message());
-        tpt_same(at.lane_seconds, cases[i].seconds, tp_overlap_name(cases[i].algorithm));
-        tp_plan_destroy(plan);
-    }
-}
-
 /* None stays unless something would be faster though its lanes took half as much again. */
 Test(auto, doubts_lanes)
 {
@@ -244,10 +127,10 @@ Test(auto, doubts_lanes)
         double none = choice.candidate[0].seconds;
         bool faster = false;
         for (int c = 1; c < choice.candidates; c++)
-            faster = faster || choice.candidate[c].seconds < none * 0.98;
+            faster = faster || choice.candidate[c].seconds < none * 0.97;
         for (int c = 1; c < choice.candidates; c++)
             if (choice.algorithm == choice.candidate[c].algorithm && choice.chunks == choice.candidate[c].chunks)
-                cr_assert_lt(choice.candidate[c].seconds + choice.candidate[c].lane_seconds / 2, none * 0.98, "start %d ms", i);
+                cr_assert_lt(choice.candidate[c].seconds + choice.candidate[c].lane_seconds / 2, none * 0.97, "start %d ms", i);
         doubted += faster && choice.algorithm == TP_OVERLAP_NONE;
         trusted += choice.algorithm != TP_OVERLAP_NONE;
     }
@@ -266,64 +149,6 @@ Test(auto, more_chunks_must_gain)
     choice = choose(&machine, &shape);
     cr_assert(choice.algorithm == TP_OVERLAP_PULL && choice.chunks == 2, "%s %d", tp_overlap_name(choice.algorithm), choice.chunks);
     tpt_same(choice.seconds, 0.020, "two chunks");
-}
-
-/* GEMMs that read peers' memory under direct, by pattern. */
-Test(auto, direct_slows_what_reads_peers)
-{
-    static const struct {
-        tp_pattern pattern;
-        unsigned parts;
-    } cases[] = {{TP_PATTERN_GATHER_GEMM, 1},    {TP_PATTERN_GEMM_SCATTER, 0},          {TP_PATTERN_GEMM_REDUCE, 0},
-                 {TP_PATTERN_GATHER_WEIGHT, 1},  {TP_PATTERN_BACKWARD, 2},              {TP_PATTERN_BACKWARD_REDUCE, 0},
-                 {TP_PATTERN_ROW_BACKWARD, 3},   {TP_PATTERN_CHAIN, 1},                 {TP_PATTERN_CHAIN_REDUCE, 0},
-                 {TP_PATTERN_CHAIN_CORE, 1},     {TP_PATTERN_CHAIN_CORE_REDUCE, 0},     {TP_PATTERN_CHAIN_BACKWARD, 1 + 4 + 8},
-                 {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 0}, {TP_PATTERN_CHAIN_CORE_BACKWARD, 1 + 4 + 8}, {TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE, 0}};
-    tp_machine machine = ideal(0);
-    machine.direct_slowdown = 3;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tp_overlap_shape shape = linear(cases[i].pattern, 2, 1000);
-        tp_plan *plan = tpt_plan(TP_OVERLAP_DIRECT, cases[i].pattern, 2, 1);
-        tp_plan_costs costs;
-        cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK, "%s", tp_last_message());
-        for (int part = 0; part < TP_PLAN_PARTS; part++) {
-            double factor = cases[i].parts >> part & 1 ? 2 : 1; /* half of the operand is the peer's */
-            tpt_same(costs.gemm_seconds[part], 0.020 * factor, tp_pattern_name(cases[i].pattern));
-        }
-        tp_plan_destroy(plan);
-    }
-}
-
-/* Slices of columns: own rows in one call, the peer's once a slice, each of which but the first reads and writes their sums. */
-Test(auto, slices_cost_their_sums)
-{
-    tp_machine machine = ideal(0);
-    tp_overlap_shape shape = linear(TP_PATTERN_ROW_BACKWARD, 2, 1000);
-    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, 4);
-    tp_plan_costs costs;
-    machine.reduce_bytes_per_second = 1e9;
-    cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK, "%s", tp_last_message());
-    double sum = 500 * 1000 * 8 / 1e9;
-    tpt_same(costs.gemm_overhead[0], 3 * sum / 5, "three times, over five calls");
-    tpt_same(costs.gemm_overhead[1], 0, "weight gradient");
-    tpt_same(costs.compute_seconds, shape.compute_bytes / 1e9, "what lies between");
-    tp_plan_destroy(plan);
-}
-
-/* Who sleeps for a modelled link wakes late; without one nobody sleeps. */
-Test(auto, waking_up_is_latency)
-{
-    tp_machine machine = ideal(0);
-    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
-    tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1);
-    tp_overlap_candidate at;
-    machine.wake_seconds = 3e-3;
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &at), TP_OK);
-    tpt_same(at.seconds, 0.020, "no link");
-    machine.link = (tp_link){2e-3, even_link};
-    cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &at), TP_OK);
-    tpt_same(at.seconds, 0.040 + 2e-3 + 3e-3, "a link");
-    tp_plan_destroy(plan);
 }
 
 Test(auto, repeats)
@@ -361,25 +186,27 @@ Test(auto, table_of_rows)
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1500);
     tp_overlap_table table;
     cr_assert_eq(tp_overlap_table_fill(&machine, &shape, &table), TP_OK);
-    cr_assert_eq(table.classes, 12);
-    cr_assert_eq(table.entry[11].rows, 2048);
-    bool cut = false;
-    for (int64_t rows = 1; rows <= 2048; rows *= 2) {
-        shape.rows = rows;
+    static const int64_t last[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536};
+    int classes = sizeof last / sizeof *last, cuts = 0;
+    cr_assert_eq(table.classes, classes);
+    for (int i = 0; i < classes; i++) {
+        cr_assert_eq(table.entry[i].rows, last[i]);
+        int64_t first = i > 0 ? last[i - 1] + 1 : 1;
+        shape.rows = (first + last[i]) / 2;
         tp_overlap_choice choice = choose(&machine, &shape);
-        tp_overlap algorithm;
-        int chunks;
-        tp_overlap_table_find(&table, rows, &algorithm, &chunks);
-        cr_assert(algorithm == choice.algorithm && chunks == choice.chunks, "%lld rows", (long long)rows);
-        tp_overlap_table_find(&table, rows - rows / 4, &algorithm, &chunks);
-        cr_assert(algorithm == choice.algorithm && chunks == choice.chunks);
-        cut = cut || algorithm != TP_OVERLAP_NONE;
+        for (int64_t rows = first; rows <= last[i]; rows += first != last[i] ? last[i] - first : 1) {
+            tp_overlap algorithm;
+            int chunks;
+            tp_overlap_table_find(&table, rows, &algorithm, &chunks);
+            cr_assert(algorithm == choice.algorithm && chunks == choice.chunks, "%lld rows", (long long)rows);
+        }
+        cuts += choice.algorithm != TP_OVERLAP_NONE;
     }
-    cr_assert(cut);
+    cr_assert_gt(cuts, 0);
     tp_overlap algorithm;
     int chunks;
     tp_overlap_table_find(&table, 1000000, &algorithm, &chunks);
-    cr_assert(algorithm == table.entry[11].algorithm && chunks == table.entry[11].chunks);
+    cr_assert(algorithm == table.entry[classes - 1].algorithm && chunks == table.entry[classes - 1].chunks);
     tp_overlap_table_find(&(tp_overlap_table){0}, 5, &algorithm, &chunks);
     cr_assert(algorithm == TP_OVERLAP_NONE && chunks == 1);
 }

@@ -177,13 +177,13 @@ Test(simulate, direct)
     tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, 2, 1, tpt_costs(1, 2)).seconds, 2, "the reduction pays the link");
 }
 
-/* A latency is paid by each transfer of a lane; they don't overlap on one lane. */
+/* A latency is paid once by transfers that follow each other over a link, and by each collective, which all must have come to. */
 Test(simulate, latency)
 {
     tp_plan_costs costs = tpt_costs(0, 2);
     costs.link.latency_seconds = 0.5;
-    tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4, costs).seconds, 1 + 4 * 0.5, "pull");
-    tpt_same(run(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 4, costs).seconds, 1 + 4 * 0.5, "ring");
+    tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4, costs).seconds, 1 + 0.5, "pull");
+    tpt_same(run(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 4, costs).seconds, 1 + 0.5, "ring");
     tpt_same(run(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, 4, costs).seconds, 1 + 4 * 0.5, "pipeline");
 }
 

@@ -26,8 +26,8 @@ static double written(const char *text, const tp_plan_costs *costs)
     return seconds;
 }
 
-/* A lane that waits for another lane or rank sees its end `wait_seconds` late: the first pull the peer's ENTER, the GEMM the last transfer. A message waits for
- * its own rank only, which has nothing to end before. */
+/* A lane that waits for another lane or rank sees its end `wait_seconds` late: the GEMM the last transfer, and the first pull the peer's ENTER, which does not
+ * delay its crossing of a link. A message waits for its own rank only, which has nothing to end before. */
 Test(simulate_costs, waits)
 {
     static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL};
@@ -36,7 +36,28 @@ Test(simulate_costs, waits)
             tp_plan_costs costs = tpt_costs(0, 2);
             double without = generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs);
             costs.wait_seconds = 0.125;
-            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), without + (1 + a) * 0.125, tp_overlap_name(algorithms[a]));
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), without + 0.125, tp_overlap_name(algorithms[a]));
+            costs = tpt_costs(0, 0);
+            costs.copy_bytes_per_second = TPT_BYTES / 2;
+            costs.wait_seconds = 0.125;
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + (1 + a) * 0.125, tp_overlap_name(algorithms[a]));
+        }
+}
+
+/* A wait is slept through where a lane beside compute takes part: those above, but not those between ranks' compute; and each collective of such a lane. */
+Test(simulate_costs, sleeping)
+{
+    static const struct {
+        tp_overlap algorithm;
+        int once, each;
+    } cases[] = {{TP_OVERLAP_RING, 1, 0}, {TP_OVERLAP_PULL, 1, 0}, {TP_OVERLAP_PIPELINE, 1, 1}, {TP_OVERLAP_DIRECT, 0, 0}, {TP_OVERLAP_NONE, 0, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int chunks = 2; chunks <= 4; chunks++) {
+            tp_plan_costs costs = tpt_costs(0, 2);
+            double without = generated(cases[i].algorithm, TP_PATTERN_GATHER_GEMM, 2, chunks, &costs);
+            costs.wake_seconds = 0.125;
+            tpt_same(generated(cases[i].algorithm, TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), without + (cases[i].once + chunks * cases[i].each) * 0.125,
+                     tp_overlap_name(cases[i].algorithm));
         }
 }
 
@@ -48,7 +69,7 @@ Test(simulate_costs, lane_order_is_no_wait)
     tpt_same(generated(TP_OVERLAP_NONE, TP_PATTERN_GEMM, 1, 4, &costs), 1, "one rank");
 }
 
-/* Each transfer of a lane pays the overhead, after its bytes. */
+/* Each transfer of a lane pays the overhead, after its bytes: beside the next one's on a link, before the next one's copying. */
 Test(simulate_costs, overhead_of_transfers)
 {
     static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
@@ -56,6 +77,9 @@ Test(simulate_costs, overhead_of_transfers)
         for (int chunks = 1; chunks <= 4; chunks++) {
             tp_plan_costs costs = tpt_costs(0, 2);
             costs.transfer_overhead = 0.0625;
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + 0.0625, tp_overlap_name(algorithms[a]));
+            costs.link.bytes_per_second = 0;
+            costs.copy_bytes_per_second = TPT_BYTES / 2;
             tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + chunks * 0.0625, tp_overlap_name(algorithms[a]));
         }
 }
