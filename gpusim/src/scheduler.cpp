@@ -548,9 +548,10 @@ void poll(Stream &stream, uint64_t sequence)
         run_any_ready();
 }
 
-VectorClock &host_clock()
+void host_has_seen(const VectorClock &clock)
 {
-    return host().clock;
+    host().clock.join(clock);
+    publish();
 }
 
 const Operation &host_operation()

@@ -36,6 +36,11 @@ typedef struct tp_link {
  * TP_SUM_FAST, every rank has a GPU of its own and the library is there; THREADS otherwise. */
 typedef enum tp_transport { TP_TRANSPORT_AUTO = 0, TP_TRANSPORT_THREADS, TP_TRANSPORT_NCCL } tp_transport;
 
+/* All-reduces of up to 256 KiB between GPUs of one process in one kernel a rank, whose kernels wait for each other over peer memory (docs/cuda.md, section 3).
+ * AUTO: where up to eight ranks have a device each and reach each other. ALWAYS: also where ranks share devices, which must have room for the kernels of all
+ * of them at once. NEVER: for profilers and debuggers that run one kernel at a time. The bits don't depend on it. */
+typedef enum tp_peer_kernels { TP_PEER_KERNELS_AUTO = 0, TP_PEER_KERNELS_ALWAYS, TP_PEER_KERNELS_NEVER } tp_peer_kernels;
+
 typedef struct tp_world_desc {
     int ranks; /* 1 to 64 */
     tp_link link;
@@ -43,6 +48,7 @@ typedef struct tp_world_desc {
     bool check_calls;
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
     tp_transport transport;
+    tp_peer_kernels peer_kernels;
 } tp_world_desc;
 
 /* One process of a world whose ranks are processes. */
@@ -66,6 +72,15 @@ typedef struct tp_reduce_desc {
     int64_t first_row;
 } tp_reduce_desc;
 
+/* A norm behind a sum: of each row, as in tp_norm_forward. */
+typedef struct tp_reduce_norm {
+    bool rms;
+    float epsilon;
+    tp_tensor gain;  /* [cols], dtype of the sum */
+    tp_tensor bias;  /* the same; optional, LayerNorm only */
+    tp_tensor stats; /* f32 [rows, 2]: written; optional */
+} tp_reduce_norm;
+
 typedef struct tp_p2p {
     bool send; /* else receive */
     int peer;
@@ -86,6 +101,7 @@ typedef struct tp_run_options {
     tp_link link;
     bool check_calls;
     tp_transport transport;
+    tp_peer_kernels peer_kernels;
 } tp_run_options;
 
 TP_BEGIN_DECLS
@@ -118,6 +134,13 @@ TP_API const char *tp_comm_transport(const tp_comm *comm);
 /* out = finish(sum over ranks of in). in, out: same shape on all ranks. Input f32 may write f32, bf16 or f16; other inputs keep their
  * dtype. desc NULL: plain sum. */
 TP_API tp_status tp_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);
+
+/* sum = finish(sum over ranks of in), and out = norm(sum): what follows a row-parallel layer with a residual, in one call. The bits of tp_all_reduce and of
+ * the norm, one after the other; one kernel where tp_all_reduce is one (tp_peer_kernels).
+ * Shapes      in, sum, out [rows, cols]; out in sum's dtype, which is a floating one. desc->op is TP_REDUCE_SUM; NULL: plain sum.
+ * Aliasing    sum may be in, and desc->residual may be sum; out is apart. */
+TP_API tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, tp_tensor out, const tp_reduce_desc *desc,
+                                    const tp_reduce_norm *norm);
 
 /* out = finish(rows [range of this rank] of the sum over ranks of in). in: [rows, ...] on all; out: this rank's rows.
  * counts: rows a rank, NULL for balanced. In place: out is the rank's own rows inside in. */

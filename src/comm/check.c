@@ -176,6 +176,69 @@ tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tens
     return TP_OK;
 }
 
+/* A [cols] parameter of the norm, or none where it may be missing. */
+static tp_status check_gain(tp_ctx *ctx, const char *name, tp_tensor gain, const matrix *sum)
+{
+    const char *call = "all_reduce_norm";
+    matrix m;
+    TPI_TRY(check_matrix(ctx, call, name, gain, &m));
+    TPI_TRY(check_same_dtype(ctx, call, &m, sum));
+    if (tp_tensor_elements(gain) != sum->cols)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %" PRId64 " elements, a row %" PRId64, call, name, tp_tensor_elements(gain), sum->cols);
+    return TP_OK;
+}
+
+static tp_status check_stats(tp_ctx *ctx, tp_tensor stats, const matrix *sum)
+{
+    const char *call = "all_reduce_norm";
+    matrix m;
+    TPI_TRY(check_matrix(ctx, call, "stats", stats, &m));
+    if (stats.dtype != TP_DTYPE_F32 || m.rows != sum->rows || m.cols != 2)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: stats is %s %" PRId64 " x %" PRId64 ", expected f32 %" PRId64 " x 2", call,
+                          tp_dtype_name(stats.dtype), m.rows, m.cols, sum->rows);
+    return TP_OK;
+}
+
+tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, tp_tensor out, const tp_reduce_norm *norm, tpi_norm_args *args)
+{
+    const char *call = "all_reduce_norm";
+    matrix from, to;
+    if (!norm)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: norm is NULL", call);
+    TPI_TRY(check_matrix(ctx, call, "sum", sum, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
+    if (!is_float(sum.dtype))
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: sum is %s", call, tp_dtype_name(sum.dtype));
+    TPI_TRY(check_same_dtype(ctx, call, &to, &from));
+    if (from.rows != to.rows || from.cols != to.cols)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: sum is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call, from.rows, from.cols, to.rows,
+                          to.cols);
+    TPI_TRY(check_overlap(ctx, call, &to, &from, -1));
+    TPI_TRY(check_gain(ctx, "gain", norm->gain, &from));
+    if (!(norm->epsilon >= 0 && norm->epsilon < 1)) /* NaN too */
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: epsilon %g is not in [0, 1)", call, (double)norm->epsilon);
+    bool bias = !tp_tensor_is_none(norm->bias), stats = !tp_tensor_is_none(norm->stats);
+    if (bias && norm->rms)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: an RMSNorm has no bias", call);
+    if (bias)
+        TPI_TRY(check_gain(ctx, "bias", norm->bias, &from));
+    if (stats)
+        TPI_TRY(check_stats(ctx, norm->stats, &from));
+    *args = (tpi_norm_args){.rms = norm->rms,
+                            .rows = from.rows,
+                            .cols = from.cols,
+                            .dtype = sum.dtype,
+                            .x = sum.data,
+                            .x_stride = from.cols,
+                            .gain = norm->gain.data,
+                            .bias = bias ? norm->bias.data : NULL,
+                            .epsilon = norm->epsilon,
+                            .y = out.data,
+                            .y_stride = from.cols,
+                            .stats = stats ? norm->stats.data : NULL};
+    return TP_OK;
+}
+
 tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                                    const tp_reduce_desc *desc, tpi_collective_args *args)
 {

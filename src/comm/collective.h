@@ -51,6 +51,9 @@ const void *tpi_comm_at(const void *base, int64_t element, tp_dtype dtype);
 void *tpi_comm_at_out(void *base, int64_t element, tp_dtype dtype);
 size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype);
 
+/* norms of transports that don't do it. */
+bool tpi_norms_never(const tpi_collective_args *args);
+
 /* comm.c: TP_OK if this context may communicate over comm. */
 tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm);
 
@@ -70,6 +73,8 @@ int tpi_split_place(const int *members, int count, int rank);
 /* check.c: the argument checks of comm.c; they fill in the transport's args. */
 tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc,
                                tpi_collective_args *args);
+/* Those of its norm; fills in the op's. */
+tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, tp_tensor out, const tp_reduce_norm *norm, tpi_norm_args *args);
 tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                                    const tp_reduce_desc *desc, tpi_collective_args *args);
 tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,

@@ -78,6 +78,7 @@ tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out)
 const tpi_comm_table tpi_comm_dry = {
     .name = "dry",
     .all_reduce = skip,
+    .norms = tpi_norms_never,
     .reduce_scatter = skip,
     .all_gather = skip,
     .broadcast = skip,

@@ -28,6 +28,7 @@ void tpi_group_fail(tpi_group *group)
     tpi_word_fail(&group->gate);
     for (int rank = 0; rank < group->size; rank++)
         tpi_word_fail(&group->seats[rank].bell);
+    tpi_peers_halt(group);
 }
 
 static void world_enter(tp_world *world, tpi_group *group)

@@ -267,6 +267,7 @@ static const tpi_board_table board = {.create = create_board};
 const tpi_comm_table tpi_comm_nccl = {
     .name = "nccl",
     .all_reduce = all_reduce,
+    .norms = tpi_norms_never,
     .reduce_scatter = reduce_scatter,
     .all_gather = all_gather,
     .broadcast = broadcast,

@@ -170,6 +170,7 @@ static const tpi_board_table board = {.create = create_board};
 const tpi_comm_table tpi_comm_processes = {
     .name = "processes",
     .all_reduce = collective,
+    .norms = tpi_norms_never,
     .reduce_scatter = collective,
     .all_gather = collective,
     .broadcast = collective,

@@ -103,6 +103,7 @@ tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ct
         .check_calls = options->check_calls,
         .timeout_ms = options->ctx.timeout_ms,
         .transport = options->transport,
+        .peer_kernels = options->peer_kernels,
     };
     tp_world *world = NULL;
     TPI_TRY(tp_world_create_threads(&desc, &world));

@@ -175,6 +175,7 @@ tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out)
 const tpi_comm_table tpi_comm_self = {
     .name = "self",
     .all_reduce = self_reduce,
+    .norms = tpi_norms_never,
     .reduce_scatter = self_reduce,
     .all_gather = self_copy,
     .broadcast = self_broadcast,

@@ -19,6 +19,7 @@ typedef struct tpi_collective_args {
     const int64_t *recv_counts; /* all_to_all */
     int root;
     tp_reduce_desc reduce;
+    const tpi_norm_args *norm; /* all_reduce: of out's rows, in the same kernel or behind it; NULL: none. Read when issued */
 } tpi_collective_args;
 
 typedef struct tpi_p2p_args {
@@ -30,6 +31,8 @@ typedef struct tpi_p2p_args {
 typedef struct tpi_comm_table {
     const char *name;
     tp_status (*all_reduce)(tpi_stream *stream, const tpi_collective_args *args);
+    /* Whether all_reduce does args->norm too, which is issued behind it otherwise. */
+    bool (*norms)(const tpi_collective_args *args);
     tp_status (*reduce_scatter)(tpi_stream *stream, const tpi_collective_args *args);
     tp_status (*all_gather)(tpi_stream *stream, const tpi_collective_args *args);
     tp_status (*broadcast)(tpi_stream *stream, const tpi_collective_args *args);
@@ -91,6 +94,8 @@ void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *me
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */
 tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
                               const tp_reduce_desc *desc);
+/* And norm of out's rows, which the caller has checked: its rows, cols, dtype and x are out's. */
+tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc, const tpi_norm_args *norm);
 tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                                   const tp_reduce_desc *desc);
 tp_status tpi_comm_all_gather(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts);

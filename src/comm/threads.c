@@ -60,6 +60,12 @@ static tp_status all_reduce(tpi_stream *stream, const tpi_collective_args *args)
     return issue(stream, &op, args);
 }
 
+static bool norms(const tpi_collective_args *args)
+{
+    const tpi_call call = tpi_call_begin(args->comm, "all_reduce", 0);
+    return args->comm->ctx->behind && tpi_peers_reduce(&call, args);
+}
+
 static tp_status reduce_scatter(tpi_stream *stream, const tpi_collective_args *args)
 {
     static const thread_op op = {"reduce_scatter", tpi_threads_reduce_scatter, TPI_DEVICE_REDUCE_SCATTER};
@@ -263,6 +269,7 @@ tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_com
 const tpi_comm_table tpi_comm_threads = {
     .name = "threads",
     .all_reduce = all_reduce,
+    .norms = norms,
     .reduce_scatter = reduce_scatter,
     .all_gather = all_gather,
     .broadcast = broadcast,

@@ -51,6 +51,7 @@ typedef struct tpi_post {
     /* Device order: where a stretch of `in` was copied; `in` is ready; this rank is done with its peers' buffers. */
     const void *staging;
     tpi_event *ready, *done;
+    tpi_peer_memory *memory; /* one kernel a rank: where peers' kernels find this one's */
 } tpi_post;
 
 /* One rank's part of a group. */
@@ -64,6 +65,7 @@ typedef struct tpi_seat {
     /* Device order: operations that this rank has issued all of, and so needs no peer's events for; peers that look at this rank's events. */
     atomic_uint passed, users;
     _Atomic(tpi_event *) done; /* behind the last of those operations */
+    atomic_uint *halt; /* kernels of this rank that wait for peers look there; under the world's lock; NULL: none */
     atomic_int
         left; /* after a failure, or with the communicator destroyed: touches no peer's symmetric memory any more */
 } tpi_seat;
@@ -257,10 +259,21 @@ struct tpi_device_comm {
     char *staging;       /* [2][TPI_DEVICE_STAGING_BYTES] of device memory, in turn too; NULL until used */
     unsigned ops, shared; /* begun; the last one that all ranks came to */
     tpi_pointer_ring arrays;
+    tpi_peer_memory *memory; /* of device memory; NULL until used */
+    atomic_uint *halt;       /* of shared memory, with it */
 };
 tp_status tpi_device_comm_get(const tpi_call *call, tpi_device_comm **out);
 /* Waits until no peer needs what is freed. */
 void tpi_device_comm_free(tp_ctx *ctx, tpi_thread_comm *own);
+
+/* threads_peer.c: an all-reduce in one kernel a rank. */
+/* Whether this one is done so: the same answer on all ranks. */
+bool tpi_peers_reduce(const tpi_call *call, const tpi_collective_args *args);
+/* Makes what that needs, posts it, and issues the kernel. */
+tp_status tpi_peers_all_reduce(tpi_call *call, tpi_device_comm *device, const tpi_collective_args *args);
+/* Kernels of the group that wait for peers give up. Under the world's lock. */
+void tpi_peers_halt(tpi_group *group);
+void tpi_peers_free(tp_ctx *ctx, tpi_thread_comm *own);
 
 /* threads.c: a handle without a group yet; NULL if there is no memory. */
 tpi_thread_comm *tpi_threads_handle(tp_ctx *ctx, int rank, int size);

@@ -2,7 +2,7 @@
  *
  *     record `ready`; post, gate; wait for peers' `ready`; own ops on peers' buffers; record `done`; gate; wait for peers' `done`
  *
- * A small all-reduce goes through staging, used in turn: the next operation's `ready` says that nobody reads it any more, so its second gate falls away.
+ * A small all-reduce between devices is one kernel a rank (threads_peer.c). Where it isn't, it goes through staging, used in turn: the next operation's `ready` says that nobody reads it any more, so its second gate falls away.
  * Between the gates a rank is marked as touching peers' buffers; after a failure it waits for its stream before the mark goes. */
 #include "comm/threads.h"
 
@@ -171,6 +171,8 @@ static tp_status two_shot(device_op *op)
 /* A ring is for links; here it is two-shot, whose sums it may have. */
 static tp_status all_reduce(device_op *op)
 {
+    if (tpi_peers_reduce(&op->call, op->args))
+        return tpi_peers_all_reduce(&op->call, op->device, op->args);
     tp_all_reduce_algorithm algorithm = op->args->reduce.algorithm;
     size_t bytes = tpi_comm_bytes(op->args->rows * op->args->cols, op->args->in_dtype);
     if (algorithm == TP_ALL_REDUCE_AUTO && bytes <= TPI_DEVICE_STAGING_BYTES)

@@ -53,7 +53,7 @@ static void wait_for_peer(const tpi_thread_comm *own, int peer, int64_t deadline
     while (!atomic_load(&seat->left) && tpi_nanoseconds() < deadline &&
            (behind(&seat->passed, own->device->shared) || behind(&taken->settled, atomic_load(&taken->taken))))
         tpi_sleep_until(tpi_nanoseconds() + NAP_NS);
-    if (own->device->staging && !atomic_load(&seat->left) && !behind(&seat->passed, own->device->shared) && atomic_load(&seat->done))
+    if ((own->device->staging || own->device->memory) && !atomic_load(&seat->left) && !behind(&seat->passed, own->device->shared) && atomic_load(&seat->done))
         own->comm.ctx->backend->event_synchronize(own->comm.ctx, atomic_load(&seat->done));
     atomic_fetch_sub(&seat->users, 1);
 }
@@ -71,6 +71,7 @@ void tpi_device_comm_free(tp_ctx *ctx, tpi_thread_comm *own)
     while (atomic_load(&own->group->seats[own->comm.rank].users) > 0 && tpi_nanoseconds() < deadline)
         tpi_sleep_until(tpi_nanoseconds() + NAP_NS);
     free_events(ctx, device);
+    tpi_peers_free(ctx, own);
     if (device->staging)
         tp_ctx_release(ctx, TP_MEMORY_COMM, device->staging, 2 * TPI_DEVICE_STAGING_BYTES);
     tpi_host_release(ctx, device, sizeof *device);

@@ -4,7 +4,6 @@
 
 #include "core/ops.h"
 
-typedef struct tpi_event tpi_event;
 typedef struct tpi_timer tpi_timer;
 
 /* A host function run in stream order; returns a status that becomes the context's failure when not TP_OK. */
@@ -98,6 +97,7 @@ typedef struct tpi_backend {
     bool host_memory; /* the host may read and write the context's memory */
     const struct tpi_fabric *fabric; /* comm/fabric.h; NULL: none */
     const tpi_graph_table *graphs;   /* NULL: none */
+    tp_status (*peer_reduce)(tpi_stream *stream, const tpi_peer_reduce_args *args); /* NULL: none */
 } tpi_backend;
 
 #define TPI_TASK_BYTES 768

@@ -11,6 +11,7 @@
 #include <tp/pass.h>
 
 typedef struct tpi_stream tpi_stream;
+typedef struct tpi_event tpi_event;
 
 typedef enum tpi_activation {
     TPI_ACT_NONE = 0,
@@ -196,6 +197,46 @@ typedef struct tpi_norm_grad_args {
     int64_t first_row, total_rows;
     int64_t virtual_first, virtual_count;
 } tpi_norm_grad_args;
+
+/* ---- peer_reduce: an all-reduce over devices that reach each other's memory, one kernel a rank ------------------------------------------- */
+
+#define TPI_PEER_RANKS 8
+#define TPI_PEER_BLOCKS 16
+#define TPI_PEER_STAGING_BYTES ((size_t)262144)
+
+/* A rank's memory that its peers read and write; device memory, all zero before the first call. Calls count alike on all ranks. */
+typedef struct tpi_peer_memory {
+    char staging[2][TPI_PEER_STAGING_BYTES]; /* used in turn: peers may still read the one while the next call writes the other */
+    unsigned flag[TPI_PEER_BLOCKS][TPI_PEER_RANKS]; /* written by the peer with that number: how many meetings its block has come to. Never reset */
+    unsigned meetings, calls; /* of this rank; written by its last block */
+    unsigned blocks_done;     /* of the call under way */
+    unsigned broken;          /* a wait of this rank was given up: later calls do nothing */
+} tpi_peer_memory;
+
+/* out = finish(tree over ranks of in), as tpi_reduce. All ranks give the same shapes, dtypes and choices, and differ in pointers. The kernels of all
+ * ranks must come to run at the same time: they wait for each other. A wait that takes too long, or that `halt` ends, fails the context at its next
+ * synchronisation. */
+typedef struct tpi_peer_reduce_args {
+    int rank, size;                          /* size: 2 to TPI_PEER_RANKS */
+    tpi_peer_memory *memory[TPI_PEER_RANKS]; /* of all ranks, as this one addresses it */
+    const unsigned *halt;                    /* of allocate_shared; not 0: give up */
+    int64_t timeout_ms;
+    int most_blocks; /* of the kernel: the same on all ranks, at most TPI_PEER_BLOCKS */
+    bool two_shot;   /* each rank adds a part and the others copy it; else every rank adds everything. The same bits */
+    tp_reduce_op op;
+    tp_dtype in_dtype, out_dtype; /* f32 to any float; bf16, f16 to themselves; max and min: the same */
+    int64_t rows, cols;
+    const void *in; /* dense; out may be in */
+    void *out;
+    const void *bias; /* as in tpi_reduce_args */
+    tp_dtype bias_dtype;
+    const void *residual;
+    float dropout;
+    tp_random_key dropout_key;
+    int64_t first_row;
+    const tpi_norm_args *norm; /* of the rows of out, dense, in its dtype: y is written too; NULL: none. Read when issued */
+    tpi_event *done;           /* recorded behind it, unless the stream is being captured; may be NULL */
+} tpi_peer_reduce_args;
 
 /* ---- attention ------------------------------------------------------------------------------------------------------------------------- */
 

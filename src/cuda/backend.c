@@ -31,6 +31,7 @@ static void pop(void)
 
 NAMED(gemm)
 NAMED(reduce)
+NAMED(peer_reduce)
 NAMED(map)
 NAMED(activation)
 NAMED(rope)
@@ -113,4 +114,5 @@ const tpi_backend tpi_backend_cuda = {
     .host_memory = false,
     .fabric = &tpi_fabric_nccl,
     .graphs = &tpi_graph_table_cuda,
+    .peer_reduce = peer_reduce,
 };

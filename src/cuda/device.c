@@ -176,11 +176,25 @@ tp_status tpi_cuda_reach(tp_ctx *ctx, int device_index)
     return tpi_cuda_call(ctx, error, "cudaDeviceEnablePeerAccess");
 }
 
+/* Whoever failed first says why. */
+static tp_status see_peers(tp_ctx *ctx, const tpi_cuda_fault *fault)
+{
+    if (ctx->watch)
+        ctx->watch(ctx);
+    TPI_TRY(tpi_ctx_usable(ctx));
+    if (fault->kind == TPI_CUDA_FAULT_HALT)
+        return tpi_fail(ctx, TP_ERR_PEER, "an all-reduce was broken off because another rank failed");
+    return tpi_fail(ctx, TP_ERR_TIMEOUT, "all_reduce: waited %lld ms in a kernel, rank %d of the communicator did not come to meeting %lld",
+                    fault->vocabulary, fault->value, fault->place);
+}
+
 tp_status tpi_cuda_see_fault(tp_ctx *ctx)
 {
     const tpi_cuda_fault *fault = tpi_cuda_state_of(ctx)->fault;
     if (!fault || fault->kind == TPI_CUDA_FAULT_NONE)
         return TP_OK;
+    if (fault->kind >= TPI_CUDA_FAULT_PEER)
+        return see_peers(ctx, fault);
     if (fault->kind == TPI_CUDA_FAULT_ID)
         return tpi_fail(ctx, TP_ERR_ARGUMENT, "id %d of row %lld is outside [0, %lld)", fault->value, fault->place, fault->vocabulary);
     return tpi_fail(ctx, TP_ERR_ARGUMENT, "target %d of row %lld is outside the vocabulary of %lld", fault->value, fault->place,

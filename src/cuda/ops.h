@@ -11,6 +11,10 @@ tp_status tpi_cuda_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t c
                              const tpi_packed *out);
 tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args);
 tp_status tpi_cuda_reduce(tpi_stream *stream, const tpi_reduce_args *args);
+tp_status tpi_cuda_peer_reduce(tpi_stream *stream, const tpi_peer_reduce_args *args);
+/* What it launches, without and with a norm. */
+tp_status tpi_cuda_peer_sum(tpi_stream *stream, const tpi_peer_reduce_args *args);
+tp_status tpi_cuda_peer_sum_norm(tpi_stream *stream, const tpi_peer_reduce_args *args);
 tp_status tpi_cuda_map(tpi_stream *stream, const tpi_map_args *args);
 tp_status tpi_cuda_activation(tpi_stream *stream, const tpi_activation_args *args);
 tp_status tpi_cuda_rope(tpi_stream *stream, const tpi_rope_args *args);

@@ -1,11 +1,10 @@
 /* Sums of up to 64 equal arrays by the fixed tree, with the epilogue of a row-parallel layer. */
-#include "cuda/lane.cuh"
-#include "cuda/random.cuh"
+#include "cuda/reduce.cuh"
 
 namespace tpi
 {
 
-constexpr int MAX_REDUCED = 64, SUBTREE = 8;
+constexpr int MAX_REDUCED = 64;
 
 struct ReduceView {
     tp_reduce_op op;
@@ -15,21 +14,6 @@ struct ReduceView {
     void *out[MAX_REDUCED];
 };
 
-struct ReduceFinish {
-    const void *bias;
-    tp_dtype bias_dtype;
-    const void *residual;
-    Dropout dropout;
-    int64_t first_row, first_col, total_cols;
-};
-
-template <bool Sum> __device__ __forceinline__ float combine(tp_reduce_op op, float left, float right)
-{
-    if (Sum)
-        return vf_add(left, right);
-    return op == TP_REDUCE_MAX ? vf_max_nan(left, right) : vf_min_nan(left, right);
-}
-
 template <bool Sum, int N>
 __device__ __forceinline__ void combine_into(tp_reduce_op op, float (&x)[N], const float (&left)[N])
 {
@@ -38,31 +22,12 @@ __device__ __forceinline__ void combine_into(tp_reduce_op op, float (&x)[N], con
         x[i] = combine<Sum>(op, left[i], x[i]);
 }
 
-/* The tree over inputs first .. first + 7, those that there are: neighbours, then twice the distance, and so on. */
+/* That over inputs first .. first + 7. */
 template <bool Aligned, bool Sum, typename In, int N>
-__device__ __forceinline__ void subtree(float (&x)[N], const ReduceView &view, int first, int64_t at, int64_t n)
+__device__ __forceinline__ void subtree_at(float (&x)[N], const ReduceView &view, int first, int64_t at, int64_t n)
 {
-    float node[SUBTREE][N];
-    int count = view.inputs - first;
-
-#pragma unroll
-    for (int i = 0; i < SUBTREE; i++)
-        if (i < count)
-            load<Aligned>(node[i], static_cast<const In *>(view.in[first + i]) + at, n);
-#pragma unroll
-    for (int distance = 1; distance < SUBTREE; distance *= 2) {
-#pragma unroll
-        for (int i = 0; i + distance < SUBTREE; i += 2 * distance) {
-            if (i + distance < count) {
-#pragma unroll
-                for (int j = 0; j < N; j++)
-                    node[i][j] = combine<Sum>(view.op, node[i][j], node[i + distance][j]);
-            }
-        }
-    }
-#pragma unroll
-    for (int j = 0; j < N; j++)
-        x[j] = node[0][j];
+    subtree<Aligned, Sum>(x, view.op, view.inputs - first, n,
+                          [&](int i) { return static_cast<const In *>(view.in[first + i]) + at; });
 }
 
 /* The tree over all inputs: that over the sums of eight, whose whole nodes wait for their right neighbour. */
@@ -73,7 +38,7 @@ __device__ __forceinline__ void whole_tree(float (&x)[N], const ReduceView &view
     int groups = (view.inputs + SUBTREE - 1) / SUBTREE;
 
     for (int g = 0; g < groups; g++) {
-        subtree<Aligned, Sum, In>(x, view, g * SUBTREE, at, n);
+        subtree_at<Aligned, Sum, In>(x, view, g * SUBTREE, at, n);
         if (g & 1)
             combine_into<Sum>(view.op, x, one);
         if ((g & 3) == 3)
@@ -97,28 +62,6 @@ __device__ __forceinline__ void whole_tree(float (&x)[N], const ReduceView &view
         combine_into<Sum>(view.op, x, four);
 }
 
-template <bool Aligned, typename Out, int N>
-__device__ __forceinline__ void finish(float (&x)[N], const ReduceFinish &last, int64_t row, int64_t col, int64_t cols)
-{
-    int64_t n = cols - col;
-    float y[N];
-
-    if (last.bias) {
-        load_any<Aligned>(y, last.bias, last.bias_dtype, col, n);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            x[i] = vf_add(x[i], y[i]);
-    }
-    if (last.dropout.on)
-        drop(x, last.dropout, static_cast<uint64_t>((last.first_row + row) * last.total_cols + last.first_col + col));
-    if (last.residual) {
-        load<Aligned>(y, static_cast<const Out *>(last.residual) + row * cols + col, n);
-#pragma unroll
-        for (int i = 0; i < N; i++)
-            x[i] = vf_add(x[i], y[i]);
-    }
-}
-
 /* All inputs of a thread's elements are read before an output is written: an input may be an output. */
 template <bool Aligned, bool Sum, typename In, typename Out>
 __global__ void __launch_bounds__(256)
@@ -131,7 +74,7 @@ __global__ void __launch_bounds__(256)
         float x[N];
 
         if (view.inputs <= SUBTREE)
-            subtree<Aligned, Sum, In>(x, view, 0, at, n);
+            subtree_at<Aligned, Sum, In>(x, view, 0, at, n);
         else
             whole_tree<Aligned, Sum, In>(x, view, at, n);
         finish<Aligned, Out>(x, last, row, col, view.cols);

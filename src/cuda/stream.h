@@ -8,13 +8,19 @@
 
 /* What the first wrong input of a kernel was; in pinned memory that kernels write. kind 0: nothing. Claimed by compare-and-swap on kind, with
  * system scope; read by the host after a synchronisation. */
-typedef enum tpi_cuda_fault_kind { TPI_CUDA_FAULT_NONE = 0, TPI_CUDA_FAULT_ID, TPI_CUDA_FAULT_TARGET } tpi_cuda_fault_kind;
+typedef enum tpi_cuda_fault_kind {
+    TPI_CUDA_FAULT_NONE = 0,
+    TPI_CUDA_FAULT_ID,
+    TPI_CUDA_FAULT_TARGET,
+    TPI_CUDA_FAULT_PEER, /* a rank did not come to a meeting in time */
+    TPI_CUDA_FAULT_HALT  /* a kernel that waited for peers was told to give up */
+} tpi_cuda_fault_kind;
 
 typedef struct tpi_cuda_fault {
     unsigned kind;
-    int value;            /* the id */
-    long long place;      /* its row */
-    long long vocabulary;
+    int value;            /* the id; the rank that did not come */
+    long long place;      /* its row; the meeting */
+    long long vocabulary; /* milliseconds waited */
 } tpi_cuda_fault;
 
 typedef struct tpi_cuda_device {
