@@ -78,6 +78,7 @@ typedef struct tp_reduce_norm {
     float epsilon;
     tp_tensor gain;  /* [cols], dtype of the sum */
     tp_tensor bias;  /* the same; optional, LayerNorm only */
+    tp_tensor out;   /* [rows, cols], dtype of the sum: written */
     tp_tensor stats; /* f32 [rows, 2]: written; optional */
 } tp_reduce_norm;
 
@@ -135,11 +136,11 @@ TP_API const char *tp_comm_transport(const tp_comm *comm);
  * dtype. desc NULL: plain sum. */
 TP_API tp_status tp_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc);
 
-/* sum = finish(sum over ranks of in), and out = norm(sum): what follows a row-parallel layer with a residual, in one call. The bits of tp_all_reduce and of
+/* sum = finish(sum over ranks of in), and norm->out = norm(sum): what follows a row-parallel layer with a residual, in one call. The bits of tp_all_reduce and of
  * the norm, one after the other; one kernel where tp_all_reduce is one (tp_peer_kernels).
- * Shapes      in, sum, out [rows, cols]; out in sum's dtype, which is a floating one. desc->op is TP_REDUCE_SUM; NULL: plain sum.
- * Aliasing    sum may be in, and desc->residual may be sum; out is apart. */
-TP_API tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, tp_tensor out, const tp_reduce_desc *desc,
+ * Shapes      in, sum [rows, cols]; sum in a floating dtype. desc->op is TP_REDUCE_SUM; NULL: plain sum.
+ * Aliasing    sum may be in, and desc->residual may be sum; norm->out is apart. */
+TP_API tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, const tp_reduce_desc *desc,
                                     const tp_reduce_norm *norm);
 
 /* out = finish(rows [range of this rank] of the sum over ranks of in). in: [rows, ...] on all; out: this rank's rows.

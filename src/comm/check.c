@@ -199,14 +199,14 @@ static tp_status check_stats(tp_ctx *ctx, tp_tensor stats, const matrix *sum)
     return TP_OK;
 }
 
-tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, tp_tensor out, const tp_reduce_norm *norm, tpi_norm_args *args)
+tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm *norm, tpi_norm_args *args)
 {
     const char *call = "all_reduce_norm";
     matrix from, to;
     if (!norm)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: norm is NULL", call);
     TPI_TRY(check_matrix(ctx, call, "sum", sum, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
+    TPI_TRY(check_matrix(ctx, call, "out", norm->out, &to));
     if (!is_float(sum.dtype))
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: sum is %s", call, tp_dtype_name(sum.dtype));
     TPI_TRY(check_same_dtype(ctx, call, &to, &from));
@@ -233,7 +233,7 @@ tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, tp_tensor out, const
                             .gain = norm->gain.data,
                             .bias = bias ? norm->bias.data : NULL,
                             .epsilon = norm->epsilon,
-                            .y = out.data,
+                            .y = norm->out.data,
                             .y_stride = from.cols,
                             .stats = stats ? norm->stats.data : NULL};
     return TP_OK;

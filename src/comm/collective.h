@@ -74,7 +74,7 @@ int tpi_split_place(const int *members, int count, int rank);
 tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc,
                                tpi_collective_args *args);
 /* Those of its norm; fills in the op's. */
-tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, tp_tensor out, const tp_reduce_norm *norm, tpi_norm_args *args);
+tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm *norm, tpi_norm_args *args);
 tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                                    const tp_reduce_desc *desc, tpi_collective_args *args);
 tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,

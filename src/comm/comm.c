@@ -59,7 +59,7 @@ tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor 
     return norms ? TP_OK : tpi_norm(stream, norm);
 }
 
-tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, tp_tensor out, const tp_reduce_desc *desc, const tp_reduce_norm *norm)
+tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, const tp_reduce_desc *desc, const tp_reduce_norm *norm)
 {
     tpi_norm_args args;
     tpi_collective_args reduce;
@@ -67,7 +67,7 @@ tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor
     TPI_TRY(tpi_check_all_reduce(ctx, comm, in, sum, desc, &reduce));
     if (reduce.reduce.op != TP_REDUCE_SUM)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "all_reduce_norm: op is %d, must be %d", (int)reduce.reduce.op, (int)TP_REDUCE_SUM);
-    TPI_TRY(tpi_check_reduce_norm(ctx, sum, out, norm, &args));
+    TPI_TRY(tpi_check_reduce_norm(ctx, sum, norm, &args));
     return tpi_comm_all_reduce_norm(ctx->compute, comm, in, sum, desc, &args);
 }
 

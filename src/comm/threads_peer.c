@@ -84,6 +84,7 @@ static tp_status make_memory(tpi_call *call, tpi_device_comm *device)
     const tpi_map_args zero = {
         .rows = 1, .cols = words, .in_dtype = TP_DTYPE_F32, .out = memory, .out_dtype = TP_DTYPE_F32, .out_stride = words};
     TPI_TRY(ctx->backend->map(call->stream, &zero));
+    TPI_TRY(ctx->backend->peer_reduce(call->stream, &(tpi_peer_reduce_args){0}));
     if (!ctx->watch)
         ctx->watch = watch;
     return ctx->backend->stream_synchronize(call->stream);

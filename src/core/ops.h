@@ -215,7 +215,7 @@ typedef struct tpi_peer_memory {
 
 /* out = finish(tree over ranks of in), as tpi_reduce. All ranks give the same shapes, dtypes and choices, and differ in pointers. The kernels of all
  * ranks must come to run at the same time: they wait for each other. A wait that takes too long, or that `halt` ends, fails the context at its next
- * synchronisation. */
+ * synchronisation. Without elements nothing is issued, and what later calls need is loaded. */
 typedef struct tpi_peer_reduce_args {
     int rank, size;                          /* size: 2 to TPI_PEER_RANKS */
     tpi_peer_memory *memory[TPI_PEER_RANKS]; /* of all ranks, as this one addresses it */

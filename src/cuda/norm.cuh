@@ -10,7 +10,7 @@
 namespace tpi
 {
 
-/* Where a thread is in its block of one warp. */
+/* Where a thread is among the rows of its warp's set. */
 template <typename T> struct RowPlace {
     static constexpr int N = 16 / sizeof(T), LANES = ROW_CHAINS / N, ROWS = 32 / LANES;
 
@@ -21,7 +21,7 @@ template <typename T> struct RowPlace {
     /* Threads beyond the last row read nothing and stay: sums need all lanes. */
     __device__ __forceinline__ RowPlace(int64_t set, int64_t rows, int64_t cols)
     {
-        row = set * ROWS + threadIdx.x / LANES;
+        row = set * ROWS + threadIdx.x % 32 / LANES;
         there = row < rows;
         row = there ? row : rows - 1;
         col = threadIdx.x % LANES * N;

@@ -12,7 +12,9 @@ tp_status tpi_cuda_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t c
 tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args);
 tp_status tpi_cuda_reduce(tpi_stream *stream, const tpi_reduce_args *args);
 tp_status tpi_cuda_peer_reduce(tpi_stream *stream, const tpi_peer_reduce_args *args);
-/* What it launches, without and with a norm. */
+/* What it launches, without and with a norm; and the loading of all these kernels. */
+tp_status tpi_cuda_peer_load(tpi_stream *stream);
+tp_status tpi_cuda_peer_load_norm(tpi_stream *stream);
 tp_status tpi_cuda_peer_sum(tpi_stream *stream, const tpi_peer_reduce_args *args);
 tp_status tpi_cuda_peer_sum_norm(tpi_stream *stream, const tpi_peer_reduce_args *args);
 tp_status tpi_cuda_map(tpi_stream *stream, const tpi_map_args *args);

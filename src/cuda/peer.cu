@@ -11,6 +11,15 @@ template <typename T> static tp_status launch_extreme(tpi_stream *stream, const 
 
 } // namespace tpi
 
+tp_status tpi_cuda_peer_load(tpi_stream *stream)
+{
+    tp_status status = tpi::load_peers<false>(stream);
+
+    status = status == TP_OK ? tpi::load_peer<false, false, float, float>(stream) : status;
+    status = status == TP_OK ? tpi::load_peer<false, false, __nv_bfloat16, __nv_bfloat16>(stream) : status;
+    return status == TP_OK ? tpi::load_peer<false, false, __half, __half>(stream) : status;
+}
+
 tp_status tpi_cuda_peer_sum(tpi_stream *stream, const tpi_peer_reduce_args *args)
 {
     tpi::PeerView view = tpi::peer_view(stream, args);

@@ -8,7 +8,7 @@
 #ifndef TPI_CUDA_PEER_CUH
 #define TPI_CUDA_PEER_CUH
 
-#include "cuda/norm.cuh"
+#include "cuda/norm_row.cuh"
 #include "cuda/reduce.cuh"
 
 namespace tpi
@@ -25,7 +25,6 @@ struct PeerView {
     tpi_norm_args norm;
     tpi_cuda_fault *fault;
     int64_t units, unit; /* shared by blocks; elements of one */
-    bool keep;           /* rows of the norm wait in shared memory */
 };
 
 /* ---- flags ---- */
@@ -64,7 +63,7 @@ static __device__ __forceinline__ unsigned long long nanoseconds()
     return now;
 }
 
-static __device__ __noinline__ void give_up(const PeerView &view, tpi_cuda_fault_kind why, int peer, unsigned meeting)
+static __device__ __forceinline__ void give_up(const PeerView &view, tpi_cuda_fault_kind why, int peer, unsigned meeting)
 {
     store_relaxed(&view.args.memory[view.args.rank]->broken, 1);
     report_fault(view.fault, why, peer, meeting, view.args.timeout_ms);
@@ -193,19 +192,20 @@ __device__ __forceinline__ void copy_sums(const PeerView &view, unsigned call, S
     }
 }
 
-/* The norm of a block's rows, which it has just written. */
+/* The norm of a block's rows, which it has just written and its multiprocessor still has. */
 template <bool Aligned, typename T> __device__ __forceinline__ void norm_rows(const PeerView &view, Stretch own)
 {
-    extern __shared__ uint4 slots[];
     constexpr int ROWS = RowPlace<T>::ROWS, WARPS = PEER_THREADS / 32;
-    const tpi_norm_args &args = view.norm;
-    int64_t end = own.end / args.cols, warp = threadIdx.x / 32;
-    int64_t slots_of_warp = (args.cols + ROW_CHAINS - 1) / ROW_CHAINS * 32;
+    tpi_norm_args args = view.norm;
 
-    for (int64_t row = own.begin / args.cols + warp * ROWS; row < end; row += WARPS * ROWS) {
-        RowPlace<T> place(row, end, args.cols);
-        RowReader<Aligned, T> x = {static_cast<const T *>(args.x) + place.row * args.cols + place.col,
-                                   view.keep ? slots + warp * slots_of_warp + threadIdx.x % 32 : nullptr, place.left};
+    args.x = static_cast<const T *>(args.x) + own.begin;
+    args.y = static_cast<T *>(args.y) + own.begin;
+    args.rows = (own.end - own.begin) / args.cols;
+    if (args.stats)
+        args.stats += 2 * (own.begin / args.cols);
+    for (int64_t set = threadIdx.x / 32; set * ROWS < args.rows; set += WARPS) {
+        RowPlace<T> place(set, args.rows, args.cols);
+        RowReader<Aligned, false, T> x(args.x, args.cols, place, nullptr);
 
         norm_row(args, x, place);
     }
@@ -287,13 +287,31 @@ static tp_status launch_peer(tpi_stream *stream, PeerView view)
 {
     with_flag(peer_aligned(&view.args), [&](auto flag) {
         auto kernel = peer_reduce<decltype(flag)::value, Sum, Norm, In, Out>;
-        size_t bytes = Norm ? static_cast<size_t>(divided_up(view.args.cols, ROW_CHAINS)) * SLOT_BYTES * (PEER_THREADS / 32) : 0;
-
-        view.keep = bytes > 0 && bytes <= 48 * 1024;
         view.args.norm = nullptr; /* by value from here on */
-        kernel<<<peer_grid(view), PEER_THREADS, view.keep ? bytes : 0, tpi_cuda_handle(stream)>>>(view);
+        kernel<<<peer_grid(view), PEER_THREADS, 0, tpi_cuda_handle(stream)>>>(view);
     });
     return tpi_cuda_check(stream, cudaGetLastError(), "peer_reduce");
+}
+
+/* Kernels that are loaded when they are first launched may wait for those that run, which wait for them. */
+template <bool Sum, bool Norm, typename In, typename Out> static tp_status load_peer(tpi_stream *stream)
+{
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaFuncGetAttributes(&attributes, peer_reduce<true, Sum, Norm, In, Out>);
+
+    if (error == cudaSuccess)
+        error = cudaFuncGetAttributes(&attributes, peer_reduce<false, Sum, Norm, In, Out>);
+    return tpi_cuda_check(stream, error, "peer_reduce");
+}
+
+template <bool Norm> static tp_status load_peers(tpi_stream *stream)
+{
+    tp_status status = load_peer<true, Norm, float, float>(stream);
+
+    status = status == TP_OK ? load_peer<true, Norm, float, __nv_bfloat16>(stream) : status;
+    status = status == TP_OK ? load_peer<true, Norm, float, __half>(stream) : status;
+    status = status == TP_OK ? load_peer<true, Norm, __nv_bfloat16, __nv_bfloat16>(stream) : status;
+    return status == TP_OK ? load_peer<true, Norm, __half, __half>(stream) : status;
 }
 
 inline PeerView peer_view(tpi_stream *stream, const tpi_peer_reduce_args *args)

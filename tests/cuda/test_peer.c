@@ -9,6 +9,7 @@
 #include "core/context.h"
 #include "cuda/cuda_ranks.h"
 #include "cuda/gpus.h"
+#include "cuda/graphs.h"
 
 enum { MOST_RANKS = 4 };
 
@@ -40,7 +41,7 @@ static tp_status down(const side *s, tpt_device *device)
 /* One element, odd numbers, more than a block's, more than all blocks', and all that staging holds; several calls in a row with the same buffers. */
 static tp_status plain_sums(const side *s, tp_dtype dtype)
 {
-    static const int64_t counts[] = {0, 1, 7, 1000, 4099, 40003};
+    static const int64_t counts[] = {0, 1, 7, 1000, 4099, 20011};
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         tpt_device in, out;
         TPI_TRY(up(s, dtype, 1, counts[i], 10 + (uint64_t)s->rank, &in));
@@ -98,11 +99,12 @@ static tp_status normed_sums(const side *s, norm_case c)
                                  .epsilon = 1e-5f,
                                  .gain = tp_tensor_1d(gain.tensor.data, c.out, c.cols),
                                  .bias = c.rms ? tp_tensor_none() : tp_tensor_1d(bias.tensor.data, c.out, c.cols),
+                                 .out = y.tensor,
                                  .stats = c.stats ? stats.tensor : tp_tensor_none()};
     const tp_reduce_desc add = {.algorithm = s->scene->algorithm, .residual = sum.tensor};
     tp_tensor to = c.in_place && c.in == c.out ? in.tensor : sum.tensor;
     for (int i = 0; i < 3; i++)
-        TPI_TRY(tp_all_reduce_norm(s->ctx, s->comm, in.tensor, to, y.tensor, &add, &norm));
+        TPI_TRY(tp_all_reduce_norm(s->ctx, s->comm, in.tensor, to, &add, &norm));
     TPI_TRY(down(s, &in));
     TPI_TRY(down(s, &sum));
     TPI_TRY(down(s, &y));
@@ -172,7 +174,7 @@ Test(cuda_peer, two_ranks, .timeout = 200)
 
 Test(cuda_peer, three_ranks, .timeout = 200)
 {
-    for (unsigned i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 2; i++) {
         tpt_gpus_turn(1 + i, 0);
         check(3, i % 2 ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT, on_gpus(3));
     }
@@ -180,8 +182,8 @@ Test(cuda_peer, three_ranks, .timeout = 200)
 
 Test(cuda_peer, four_ranks, .timeout = 200)
 {
-    for (unsigned i = 0; i < 3; i++) {
-        tpt_gpus_turn(2 * i, 0);
+    for (unsigned i = 0; i < 2; i++) {
+        tpt_gpus_turn(1 + 2 * i, 0);
         check(4, TP_ALL_REDUCE_AUTO, on_gpus(4));
     }
 }
@@ -218,7 +220,7 @@ static tp_status count_calls(tp_ctx *ctx, void *arg)
     TPI_TRY(up(&s, TP_DTYPE_F32, 4, 64, 1, &x));
     TPI_TRY(up(&s, TP_DTYPE_F32, 4, 64, 2, &y));
     TPI_TRY(up(&s, TP_DTYPE_F32, 1, 64, 3, &gain));
-    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 64)};
+    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 64), .out = y.tensor};
     for (int turn = 0; turn < 2; turn++) { /* the first one makes what is needed */
         TPI_TRY(tp_ctx_synchronize(ctx));
         TPI_TRY(tp_barrier(ctx, s.comm));
@@ -227,7 +229,7 @@ static tp_status count_calls(tp_ctx *ctx, void *arg)
         TPI_TRY(tp_barrier(ctx, s.comm));
         for (int i = 0; i < CALLS / 2; i++) {
             TPI_TRY(tp_all_reduce(ctx, s.comm, x.tensor, x.tensor, NULL));
-            TPI_TRY(tp_all_reduce_norm(ctx, s.comm, x.tensor, x.tensor, y.tensor, NULL, &norm));
+            TPI_TRY(tp_all_reduce_norm(ctx, s.comm, x.tensor, x.tensor, NULL, &norm));
         }
         TPI_TRY(tp_barrier(ctx, s.comm));
         if (s.rank == 0)
@@ -302,8 +304,8 @@ static tp_status differ(tp_ctx *ctx, void *arg)
     TPI_TRY(up(&s, TP_DTYPE_F32, 3, 100, 1, &x));
     TPI_TRY(up(&s, TP_DTYPE_F32, 3, 100, 1, &y));
     TPI_TRY(up(&s, TP_DTYPE_F32, 1, 100, 1, &gain));
-    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 100)};
-    seen->status[rank] = rank == 1 ? tp_all_reduce_norm(ctx, s.comm, x.tensor, x.tensor, y.tensor, NULL, &norm)
+    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 100), .out = y.tensor};
+    seen->status[rank] = rank == 1 ? tp_all_reduce_norm(ctx, s.comm, x.tensor, x.tensor, NULL, &norm)
                                    : tp_all_reduce(ctx, s.comm, x.tensor, x.tensor, NULL);
     tp_ctx_release(ctx, TP_MEMORY_OTHER, x.tensor.data, x.bytes);
     tp_ctx_release(ctx, TP_MEMORY_OTHER, y.tensor.data, y.bytes);
@@ -335,7 +337,7 @@ typedef struct replay {
 static tp_status issue(const side *s, const tpt_device *x, const tpt_device *y, const tp_reduce_norm *norm)
 {
     TPI_TRY(tp_all_reduce(s->ctx, s->comm, y->tensor, y->tensor, NULL));
-    return tp_all_reduce_norm(s->ctx, s->comm, x->tensor, x->tensor, y->tensor, NULL, norm);
+    return tp_all_reduce_norm(s->ctx, s->comm, x->tensor, x->tensor, NULL, norm);
 }
 
 static tp_status run_graph(const side *s, replay *r, const tpt_device *x, const tpt_device *y, const tp_reduce_norm *norm)
@@ -369,7 +371,7 @@ static tp_status graph_rank(tp_ctx *ctx, void *arg)
     TPI_TRY(up(&s, TP_DTYPE_BF16, 6, 96, 1 + (uint64_t)s.rank, &x));
     TPI_TRY(up(&s, TP_DTYPE_BF16, 6, 96, 7 + (uint64_t)s.rank, &y));
     TPI_TRY(up(&s, TP_DTYPE_BF16, 1, 96, 9, &gain));
-    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_BF16, 96)};
+    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_BF16, 96), .out = y.tensor};
     tp_status status = TP_OK;
     if (r->calls.launch)
         status = run_graph(&s, r, &x, &y, &norm);
