@@ -34,6 +34,9 @@ bool tpi_peers_reduce(const tpi_call *call, const tpi_collective_args *args)
     const tpi_group *group = call->group;
     tp_peer_kernels when = group->world->desc.peer_kernels;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
+    bool made = call->own->device && call->own->device->memory;
+    if (call->ctx->capturing && !made) /* the host can't wait until it is made; later calls find it */
+        return false;
     if (!call->ctx->backend->peer_reduce || when == TP_PEER_KERNELS_NEVER || call->ctx->desc.dry_run)
         return false;
     if (call->size < 2 || call->size > TPI_PEER_RANKS || bytes == 0 || bytes > TPI_PEER_STAGING_BYTES || !kernel_adds(args))

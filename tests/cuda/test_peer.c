@@ -3,7 +3,9 @@
  * are fewer GPUs than ranks they share one (TP_PEER_KERNELS_ALWAYS), which works as long as it has room for all. */
 #include <criterion/criterion.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 #include <tp/tp.h>
 
 #include "core/context.h"
@@ -330,6 +332,7 @@ typedef struct replay {
     tpt_graphs calls;
     scene scene;
     int alone; /* the rank that launches once more than the others, or -1 */
+    atomic_int ended; /* ranks that have run the graph: while a kernel may wait for a rank, that one's memory must stay */
     failing seen;
 } replay;
 
@@ -359,6 +362,9 @@ static tp_status run_graph(const side *s, replay *r, const tpt_device *x, const 
     }
     if (status == TP_OK)
         status = tp_ctx_synchronize(s->ctx);
+    atomic_fetch_add(&r->ended, 1);
+    while (atomic_load(&r->ended) < tp_comm_size(s->comm))
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
     r->calls.destroy_exec(exec);
     return status;
 }
@@ -404,7 +410,7 @@ Test(cuda_peer, graphs_of_several_ranks_are_replayed, .timeout = 100)
     }
 }
 
-/* Nothing but the kernel itself can find out that a rank doesn't replay: it gives up in time, says who didn't come, and frees nobody's memory too early. */
+/* Nothing but the kernel itself can find out that a rank doesn't replay: it gives up in time and says who didn't come. */
 Test(cuda_peer, a_rank_that_does_not_replay_is_named, .timeout = 100)
 {
     for (unsigned i = 0; i < 3; i++) {
