@@ -12,6 +12,8 @@ static int refuse_without_gpu(bench_call *call)
         return bench_refuse(call, "--device-index %lld: of what? --device cuda says it", (long long)options->device_index);
     if (options->devices > 0)
         return bench_refuse(call, "--devices %lld: of what? --device cuda says it", (long long)options->devices);
+    if (options->transport == TP_TRANSPORT_NCCL)
+        return bench_refuse(call, "--transport nccl: between GPUs. --device cuda says which");
     if (options->check)
         return bench_refuse(call, "--check compares with the CPU: --device cuda says what");
     return BENCH_OK;

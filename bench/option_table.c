@@ -9,6 +9,8 @@ const char *const bench_isa_names[] = {"auto", "portable", "avx2", "avx512", "av
 const char *const bench_device_names[] = {"cpu", "cuda", NULL};
 const char *const bench_sums_names[] = {"tree", "fast", NULL};
 const char *const bench_peer_names[] = {"", "onednn", NULL};
+/* By tp_transport. */
+const char *const bench_transport_names[] = {"auto", "threads", "nccl", NULL};
 const char *const bench_variant_names[] = {"NT", "NN", "TN", NULL};
 const char *const bench_operation_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                              "all_to_all", "sendrecv",       NULL};
@@ -59,6 +61,8 @@ const bench_option bench_option_table[] = {
      "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, whose time is not shown"},
     {"sums", 0, BENCH_OPTION_CHOICE, AT(sums), RANKED | BENCH_GEMM, 0, 0, bench_sums_names, "NAME",
      "tree (the same bits on every layout) or fast (on a GPU: cuBLASLt); default tree"},
+    {"transport", 0, BENCH_OPTION_CHOICE, AT(transport), RANKED & ~BENCH_ROOFLINE, 0, 0, bench_transport_names, "NAME",
+     "between GPUs: threads (ranks read each other's memory), nccl, or auto (nccl with --sums fast and a GPU a rank); default auto"},
     {"check", 0, BENCH_OPTION_FLAG, AT(check), BENCH_LAYERS | BENCH_MODEL, 0, 0, NULL, NULL, "with --device cuda: compare with what the CPU makes of it, within tolerances"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
 

@@ -61,6 +61,7 @@ typedef struct bench_options {
     int64_t device_index, devices;
     const char *plugin;
     int64_t sums; /* tp_sum_order */
+    int64_t transport; /* tp_transport */
     bool check;
     int64_t seed;
     /* what it runs on */
@@ -170,6 +171,7 @@ extern const char *const bench_dtype_names[];
 extern const char *const bench_isa_names[];
 extern const char *const bench_device_names[];
 extern const char *const bench_sums_names[];
+extern const char *const bench_transport_names[];
 extern const char *const bench_variant_names[];
 extern const char *const bench_peer_names[];
 extern const char *const bench_operation_names[];

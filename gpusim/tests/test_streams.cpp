@@ -19,6 +19,15 @@ struct Pair {
     }
     void write() { CHECK(cudaMemsetAsync(memory, 7, bytes, first) == cudaSuccess); }
     void read() { CHECK(cudaMemcpyAsync(copy, memory, bytes, cudaMemcpyDeviceToDevice, second) == cudaSuccess); }
+    // Write, read, write again, each stream waiting for the other.
+    void write_read_write()
+    {
+        write();
+        order(first, second);
+        read();
+        order(second, first);
+        write();
+    }
 };
 
 } // namespace
@@ -27,11 +36,7 @@ GPUSIM_TEST(events_order_streams)
 {
     check::in_every_schedule([] {
         Pair pair;
-        pair.write();
-        order(pair.first, pair.second);
-        pair.read();
-        order(pair.second, pair.first);
-        pair.write();
+        pair.write_read_write();
         const std::vector<char> values = download(pair.copy, bytes, pair.second);
         CHECK(values[0] == 7 && values[bytes - 1] == 7);
         CHECK(gpusim_reports(-1) == 0);
@@ -153,11 +158,7 @@ GPUSIM_TEST(skipped_wait_is_found)
             options.skip_wait = skipped;
             gpusim_configure(&options);
             Pair pair;
-            pair.write();
-            order(pair.first, pair.second);
-            pair.read();
-            order(pair.second, pair.first);
-            pair.write();
+            pair.write_read_write();
             cudaDeviceSynchronize();
             CHECK(gpusim_reports(GPUSIM_RACE_STREAM) > 0);
             CHECK(gpusim_count().event_waits == 2);

@@ -1,6 +1,6 @@
 /* Graphs: what the ranks of a world issue between begin and end is kept instead of run; a launch then runs all of it, on all ranks, as often as wanted.
  * On GPUs that saves the host's time for each kernel. A graph holds what calls were given, by value and by address: it reads the ids, parameters and
- * activations that are in that memory when it runs, draws the dropout masks of the step it was captured with, and needs all that memory to stay.
+ * activations that are in that memory when it runs, has the offsets of packed sequences that were given, draws the dropout masks of the step it was captured with, and needs all that memory to stay.
  *
  *     tp_graph_begin(ctx); forward, backward, tp_params_finish; tp_graph_end(ctx, &graph);
  *     for each step: upload ids; tp_graph_launch(ctx, graph); tp_optimizer_step

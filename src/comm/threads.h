@@ -298,5 +298,12 @@ tp_status tpi_batch_check(const tpi_batch *batch, int peer, const tpi_parcel *pa
 /* Whether this peer is to send or to receive still; whom that holds for, and who has destroyed its communicator: -1: nobody. */
 bool tpi_batch_needs(const tpi_batch *batch, int peer);
 int tpi_batch_gone(const tpi_batch *batch);
+/* How an order does it: what posted parcels are like, and taking one that was checked, in a stretch that touches the sender's memory. */
+typedef struct tpi_batch_way {
+    tpi_parcel parcel;
+    tp_status (*take)(tpi_batch *batch, int peer, tpi_parcel *parcel);
+} tpi_batch_way;
+/* Does whatever the channels allow, in any order among peers, until all is done. */
+tp_status tpi_batch_progress(tpi_batch *batch, const tpi_batch_way *way);
 
 #endif

@@ -1,4 +1,6 @@
 /* What a batch of sends and receives is in both orders of thread ranks: places in its array, and parcels in channels. */
+#include <stdio.h>
+
 #include "comm/threads.h"
 
 int tpi_batch_next(const tpi_batch *batch, bool send, int peer, int from)
@@ -74,4 +76,77 @@ int tpi_batch_gone(const tpi_batch *batch)
         if (peer != call->rank && atomic_load(&call->group->seats[peer].left) && tpi_batch_needs(batch, peer))
             return peer;
     return -1;
+}
+
+/* The copy, and that it was made, is one stretch: the sender knows of the copy when the stretch ends. */
+static tp_status take_parcel(tpi_batch *batch, const tpi_batch_way *way, int peer, tpi_channel *channel)
+{
+    unsigned taken = atomic_load_explicit(&channel->taken, memory_order_relaxed);
+    tpi_parcel *parcel = &channel->parcel[taken % TPI_CHANNEL_DEPTH];
+    TPI_TRY(tpi_batch_check(batch, peer, parcel));
+    if (!tpi_touch_begin(batch->call))
+        return tpi_call_peer_failed(batch->call);
+    TPI_TRY(way->take(batch, peer, parcel));
+    atomic_store_explicit(&channel->taken, taken + 1, memory_order_release);
+    tpi_touch_end(batch->call);
+    batch->receive[peer] = tpi_batch_next(batch, false, peer, batch->receive[peer] + 1);
+    return TP_OK;
+}
+
+static tp_status take_receives(tpi_batch *batch, const tpi_batch_way *way, int peer, bool *moved)
+{
+    tpi_channel *channel = tpi_batch_channel(batch, peer, batch->call->rank);
+    bool any = false;
+    while (batch->receive[peer] < batch->count &&
+           atomic_load_explicit(&channel->posted, memory_order_acquire) != atomic_load_explicit(&channel->taken, memory_order_relaxed)) {
+        TPI_TRY(take_parcel(batch, way, peer, channel));
+        any = true;
+    }
+    if (any)
+        tpi_word_advance(&batch->call->group->seats[peer].bell);
+    *moved = *moved || any;
+    return TP_OK;
+}
+
+/* Whom this rank still needs; -1: nobody. */
+static int needed(const tpi_batch *batch)
+{
+    for (int peer = 0; peer < batch->call->size; peer++)
+        if (tpi_batch_needs(batch, peer))
+            return peer;
+    return -1;
+}
+
+static tp_status timed_out(const tpi_batch *batch)
+{
+    char detail[96];
+    int peer = needed(batch), world_rank = batch->call->group->seats[peer].world_rank;
+    if (batch->receive[peer] < batch->count)
+        snprintf(detail, sizeof detail, "op %d: rank %d did not send", batch->receive[peer], world_rank);
+    else
+        snprintf(detail, sizeof detail, "rank %d did not receive", world_rank);
+    return tpi_call_timed_out(batch->call, detail);
+}
+
+tp_status tpi_batch_progress(tpi_batch *batch, const tpi_batch_way *way)
+{
+    tpi_call *call = batch->call;
+    tpi_word *bell = &call->seat->bell;
+    for (;;) {
+        unsigned seen = atomic_load_explicit(&bell->value, memory_order_acquire);
+        if (seen & 1)
+            return tpi_call_peer_failed(call);
+        bool moved = false;
+        for (int peer = 0; peer < call->size; peer++) {
+            moved = tpi_batch_post(batch, peer, way->parcel) || moved;
+            TPI_TRY(take_receives(batch, way, peer, &moved));
+        }
+        if (needed(batch) < 0)
+            return TP_OK;
+        int gone = !moved && atomic_load(&call->group->gone) > 0 ? tpi_batch_gone(batch) : -1;
+        if (gone >= 0)
+            return tpi_call_peer_gone(call, gone);
+        if (!moved && !tpi_word_wait(bell, seen, &call->own->spin, tpi_call_timeout_ms(call) * 1000000))
+            return timed_out(batch);
+    }
 }

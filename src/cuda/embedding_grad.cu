@@ -214,7 +214,7 @@ __device__ __forceinline__ float add_token(const EmbeddingGradView &view, float 
 
 /* One block a position: all sequences that have it. */
 template <typename T>
-__global__ void __launch_bounds__(GRAD_THREADS)
+__global__ void __launch_bounds__(GRAD_THREADS, 4)
     embedding_grad_positions(EmbeddingGradView view, const __grid_constant__ Sequences sequences, int64_t positions)
 {
     int64_t col = static_cast<int64_t>(blockIdx.y) * GRAD_THREADS + threadIdx.x;

@@ -110,9 +110,20 @@ static tp_status launch(tp_ctx *ctx, tpi_graph_body *body)
     return body->exec != NULL ? tpi_cuda_call(ctx, cudaGraphLaunch(body->exec, tpi_cuda_handle(ctx->compute)), "cudaGraphLaunch") : TP_OK;
 }
 
+/* With the last graph goes what was kept for graphs; after a failure it goes with the streams. */
+static void forget(tp_ctx *ctx)
+{
+    for (tpi_stream *stream = ctx->streams; stream; stream = stream->next) {
+        tpi_cuda_stream *own = (tpi_cuda_stream *)stream;
+        if (own->retired && tpi_cuda_stream_synchronize(stream) == TP_OK)
+            tpi_cuda_stream_forget(own);
+    }
+}
+
 static void release(tp_ctx *ctx, tpi_graph_body *body)
 {
-    tpi_cuda_state_of(ctx)->graphs--;
+    if (--tpi_cuda_state_of(ctx)->graphs == 0)
+        forget(ctx);
     if (atomic_fetch_sub(&body->holders, 1) != 1)
         return;
     if (body->exec != NULL)

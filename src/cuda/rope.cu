@@ -51,7 +51,7 @@ __device__ __forceinline__ void rotate(const RopeView &view, int64_t row, int64_
 
 /* One block a row: cosines and sines first, then all heads. */
 template <bool Aligned, typename T>
-__global__ void __launch_bounds__(ROPE_THREADS)
+__global__ void __launch_bounds__(ROPE_THREADS, 8)
     rope(const __grid_constant__ RopeView view, const __grid_constant__ Sequences sequences)
 {
     __shared__ float cosine[ROPE_PAIRS], sine[ROPE_PAIRS];

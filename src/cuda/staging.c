@@ -56,7 +56,7 @@ static tp_status close_open(tpi_cuda_stream *stream)
     return TP_OK;
 }
 
-/* A graph would copy again from pieces that hold something else by then. */
+/* A graph of the caller's own would copy again from pieces that hold something else by then. */
 static tp_status refuse_capture(tpi_cuda_stream *stream)
 {
     tp_ctx *ctx = stream->base.ctx;
@@ -64,8 +64,7 @@ static tp_status refuse_capture(tpi_cuda_stream *stream)
     TPI_TRY(tpi_cuda_call(ctx, cudaStreamIsCapturing(tpi_cuda_handle(&stream->base), &capturing), "cudaStreamIsCapturing"));
     if (capturing == cudaStreamCaptureStatusNone)
         return TP_OK;
-    return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: a copy from the host can't be captured: upload before the capture, and give fewer than the sequences "
-                                             "and heads that fit in kernel arguments");
+    return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: a copy from the host in a capture that tp_graph_begin did not begin");
 }
 
 /* Takes consecutive free pieces; the first one's number. */
@@ -123,6 +122,50 @@ tp_status tpi_cuda_copy(tpi_stream *base, void *to, const void *from, size_t byt
     return ctx->desc.synchronous ? tpi_cuda_stream_synchronize(base) : TP_OK;
 }
 
+static cudaError_t query_side(void *object)
+{
+    return cudaStreamQuery(*(cudaStream_t *)object);
+}
+
+/* A copy that is done when the call returns, past the streams that are being captured. */
+static tp_status copy_aside(tp_ctx *ctx, void *to, const void *from, size_t bytes)
+{
+    cudaStream_t side;
+    TPI_TRY(tpi_cuda_call(ctx, cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
+    tp_status status = tpi_cuda_call(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, side), "cudaMemcpyAsync");
+    if (status == TP_OK)
+        status = tpi_cuda_poll(ctx, query_side, &side, "a copy for a graph");
+    cudaStreamDestroy(side);
+    return status;
+}
+
+/* A graph has the array as it is now, in memory that stays as long as there are graphs. */
+static tp_status keep(tpi_cuda_stream *stream, const void *host, size_t bytes, const void **out)
+{
+    tp_ctx *ctx = stream->base.ctx;
+    size_t size = (bytes + 255) / 256 * 256;
+    TPI_TRY(tpi_cuda_enter(ctx));
+    if (stream->kept_bytes < size) {
+        size_t all = size > TPI_CUDA_STAGE_BYTES ? size : TPI_CUDA_STAGE_BYTES;
+        void *memory;
+        tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_SCRATCH, all, &memory);
+        if (status != TP_OK)
+            return tpi_fail(ctx, status, "stream %s: no memory for %zu bytes that a graph keeps", stream->name, all);
+        status = tpi_cuda_stream_retire(stream, memory, all);
+        if (status != TP_OK) {
+            tp_ctx_release(ctx, TP_MEMORY_SCRATCH, memory, all);
+            return status;
+        }
+        stream->kept = memory;
+        stream->kept_bytes = all;
+    }
+    *out = stream->kept;
+    TPI_TRY(copy_aside(ctx, stream->kept, host, bytes));
+    stream->kept += size;
+    stream->kept_bytes -= size;
+    return TP_OK;
+}
+
 tp_status tpi_cuda_stage(tpi_stream *base, const void *host, size_t bytes, const void **out)
 {
     tpi_cuda_stream *stream = (tpi_cuda_stream *)base;
@@ -131,6 +174,8 @@ tp_status tpi_cuda_stage(tpi_stream *base, const void *host, size_t bytes, const
     int pieces = (int)((bytes + TPI_CUDA_STAGE_BYTES - 1) / TPI_CUDA_STAGE_BYTES), first;
     if (bytes > ALL_BYTES)
         return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: an array of %zu bytes for one op, at most %zu can be staged", bytes, ALL_BYTES);
+    if (tpi_cuda_state_of(ctx)->capture)
+        return keep(stream, host, bytes, out);
     TPI_TRY(take(stream, pieces > 0 ? pieces : 1, &first));
     size_t place = (size_t)first * TPI_CUDA_STAGE_BYTES;
     memcpy(stream->staging.pinned + place, host, bytes);

@@ -39,7 +39,7 @@ typedef struct tpi_cuda_staging {
     int open, open_pieces; /* handed out, and their event not recorded yet */
 } tpi_cuda_staging;
 
-/* A workspace that a graph may use still. */
+/* Device memory that a graph may use still: a workspace, or host arrays as they were when it was captured. */
 typedef struct tpi_cuda_retired {
     struct tpi_cuda_retired *next;
     void *memory;
@@ -55,6 +55,8 @@ typedef struct tpi_cuda_stream {
     void *workspace;
     size_t workspace_bytes;
     tpi_cuda_retired *retired;
+    char *kept; /* what is left of the last piece for host arrays */
+    size_t kept_bytes;
     tpi_cuda_staging staging;
 } tpi_cuda_stream;
 
@@ -84,6 +86,9 @@ tp_status tpi_cuda_see_fault(tp_ctx *ctx);
 /* stream.c */
 tp_status tpi_cuda_stream_create(tp_ctx *ctx, const char *name, bool inline_lane, tpi_stream **out);
 void tpi_cuda_stream_destroy(tpi_stream *stream);
+/* What graphs may use: keeps it until there is none, and frees all of it, which nothing under way uses. */
+tp_status tpi_cuda_stream_retire(tpi_cuda_stream *stream, void *memory, size_t bytes);
+void tpi_cuda_stream_forget(tpi_cuda_stream *stream);
 tp_status tpi_cuda_stream_synchronize(tpi_stream *stream);
 tp_status tpi_cuda_event_create(tp_ctx *ctx, tpi_event **out);
 void tpi_cuda_event_destroy(tpi_event *event);

@@ -135,16 +135,35 @@ void tpi_cuda_stream_destroy(tpi_stream *base)
     tpi_stream_leave(base);
     tpi_cuda_staging_free(stream);
     tp_ctx_release(ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
+    tpi_cuda_stream_forget(stream);
+    if (stream->handle)
+        cudaStreamDestroy(stream->handle);
+    tpi_host_release(ctx, stream->tasks, TPI_CUDA_TASKS * sizeof *stream->tasks);
+    tpi_host_release(ctx, stream, sizeof *stream);
+}
+
+tp_status tpi_cuda_stream_retire(tpi_cuda_stream *stream, void *memory, size_t bytes)
+{
+    tp_ctx *ctx = stream->base.ctx;
+    tpi_cuda_retired *entry = tpi_host_allocate(ctx, sizeof *entry);
+    if (!entry)
+        return tpi_fail(ctx, TP_ERR_MEMORY, "stream %s: out of host memory", stream->name);
+    *entry = (tpi_cuda_retired){stream->retired, memory, bytes};
+    stream->retired = entry;
+    return TP_OK;
+}
+
+void tpi_cuda_stream_forget(tpi_cuda_stream *stream)
+{
+    tp_ctx *ctx = stream->base.ctx;
     while (stream->retired) {
         tpi_cuda_retired *first = stream->retired;
         stream->retired = first->next;
         tp_ctx_release(ctx, TP_MEMORY_SCRATCH, first->memory, first->bytes);
         tpi_host_release(ctx, first, sizeof *first);
     }
-    if (stream->handle)
-        cudaStreamDestroy(stream->handle);
-    tpi_host_release(ctx, stream->tasks, TPI_CUDA_TASKS * sizeof *stream->tasks);
-    tpi_host_release(ctx, stream, sizeof *stream);
+    stream->kept = NULL;
+    stream->kept_bytes = 0;
 }
 
 /* What is under way, or a graph, uses the old one. */
@@ -155,11 +174,7 @@ static tp_status put_away_workspace(tpi_cuda_stream *stream)
         TPI_TRY(tpi_cuda_stream_synchronize(&stream->base));
         tp_ctx_release(ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
     } else if (stream->workspace) {
-        tpi_cuda_retired *old = tpi_host_allocate(ctx, sizeof *old);
-        if (!old)
-            return tpi_fail(ctx, TP_ERR_MEMORY, "stream %s: out of host memory", stream->name);
-        *old = (tpi_cuda_retired){stream->retired, stream->workspace, stream->workspace_bytes};
-        stream->retired = old;
+        TPI_TRY(tpi_cuda_stream_retire(stream, stream->workspace, stream->workspace_bytes));
     }
     stream->workspace = NULL;
     stream->workspace_bytes = 0;

@@ -145,6 +145,47 @@ Test(cuda_capture, overlapped_layers, .timeout = 200)
     check((tpt_scene){.ranks = 2, .devices = 2, .dtype = TP_DTYPE_BF16, .overlap = TP_OVERLAP_BULK}, 2);
 }
 
+/* ---- host arrays that are too long for a kernel's arguments ---------------------------------------------------------------------------------------------- */
+
+/* Most sequences are empty. */
+enum { SEQUENCES = 3 * TPT_SCENE_TOKENS + 100 };
+
+static tp_status launch_packed(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
+{
+    int64_t count = count_numbers(actor), *offsets = tpt_allocate((SEQUENCES + 1) * sizeof *offsets);
+    float *numbers = tpt_array(TP_DTYPE_F32, 2 * LAUNCHES * count);
+    tp_graph *graph = NULL;
+    (void)scene;
+    for (int i = 0; i <= SEQUENCES; i++)
+        offsets[i] = i / 3 < TPT_SCENE_TOKENS ? i / 3 : TPT_SCENE_TOKENS;
+    actor->pass.offsets = offsets;
+    actor->pass.sequences = SEQUENCES;
+    cr_assert_leq(tp_model_saved_bytes(actor->model, &actor->pass), actor->saved_bytes);
+    tp_status status = capture(ctx, actor, &graph);
+    if (status == TP_OK) {
+        int64_t *later = tpt_allocate((SEQUENCES + 1) * sizeof *later);
+        memcpy(later, offsets, (SEQUENCES + 1) * sizeof *later);
+        memset(offsets, 0xff, (SEQUENCES + 1) * sizeof *offsets); /* the graph has its own */
+        actor->pass.offsets = later;
+        status = compare(ctx, actor, graph, numbers, count);
+        free(later);
+    }
+    tp_graph_destroy(graph);
+    free(numbers);
+    free(offsets);
+    return status;
+}
+
+Test(cuda_capture, many_packed_sequences, .timeout = 100)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        tpt_scene scene = {.ranks = ranks, .devices = 1, .dtype = ranks == 1 ? TP_DTYPE_F32 : TP_DTYPE_BF16, .act = launch_packed};
+        tpt_gpus_turn((unsigned)ranks, 0);
+        cr_assert_eq(tpt_scene_run(&scene), TP_OK, "%s", tp_last_message());
+        tpt_gpus_clean("packed sequences");
+    }
+}
+
 /* ---- what a graph may not hold ---------------------------------------------------------------------------------------------------------------------- */
 
 static void refused(tp_ctx *ctx, tp_status status, tp_status expected, const char *words)

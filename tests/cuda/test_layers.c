@@ -43,6 +43,12 @@ Test(cuda_layers, row, .timeout = 100)
     check_linear(TP_LINEAR_ROW, TP_DTYPE_F32, 0, 6);
 }
 
+Test(cuda_layers, replicated, .timeout = 100)
+{
+    check_linear(TP_LINEAR_REPLICATED, TP_DTYPE_F32, 19, 7);
+    check_linear(TP_LINEAR_REPLICATED, TP_DTYPE_BF16, 5, 8);
+}
+
 static void check_norm(tp_norm_kind kind, tp_dtype dtype, unsigned number)
 {
     tp_norm_desc desc = {.name = kind == TP_NORM_RMS ? "rms" : "layer", .kind = kind, .features = 83, .dtype = dtype};

@@ -286,33 +286,42 @@ bool decode_packed(Decoder &decoder, const Statement &statement, Type type, Comp
     return true;
 }
 
-} // namespace
-
-void decode_setp(Decoder &decoder, const Statement &statement)
+// What setp and set have in common: comparison and sources. False where nothing is left to emit.
+bool decode_compare(Decoder &decoder, const Statement &statement, Instruction *in)
 {
     Compare compare;
-    Type type = last_type(statement);
+    const Type type = last_type(statement);
     if (!parse_compare(statement, &compare) || bytes_of(type) == 0) {
         decoder.unsupported(statement);
-        return;
+        return false;
     }
     if (combine_of(statement) == Combine::none && decode_packed(decoder, statement, type, compare)) {
-        return;
+        return false;
     }
     CompareFunction function = pick_by_type(type, compare, statement.has("ftz"));
     if (!function) {
         decoder.unsupported(statement);
+        return false;
+    }
+    in->extra = reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(function));
+    in->mode = static_cast<uint8_t>(combine_of(statement));
+    in->a = decoder.source(statement.operands[1], register_width(type));
+    in->b = decoder.source(statement.operands[2], register_width(type));
+    if (in->mode != 0) {
+        in->c = decoder.source_predicate(statement.operands[3]);
+    }
+    return true;
+}
+
+} // namespace
+
+void decode_setp(Decoder &decoder, const Statement &statement)
+{
+    Instruction in;
+    if (!decode_compare(decoder, statement, &in)) {
         return;
     }
-    Instruction in;
     in.handler = do_setp;
-    in.extra = reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(function));
-    in.mode = static_cast<uint8_t>(combine_of(statement));
-    in.a = decoder.source(statement.operands[1], register_width(type));
-    in.b = decoder.source(statement.operands[2], register_width(type));
-    if (in.mode != 0) {
-        in.c = decoder.source_predicate(statement.operands[3]);
-    }
     const Operand &result = statement.operands[0];
     if (result.kind == Operand::Kind::pair) {
         in.d = decoder.destination_predicate(result.parts[0]);
@@ -326,34 +335,17 @@ void decode_setp(Decoder &decoder, const Statement &statement)
 
 void decode_set(Decoder &decoder, const Statement &statement)
 {
-    Compare compare;
-    Type type = last_type(statement), result = first_type(statement);
-    if (!parse_compare(statement, &compare)) {
-        decoder.unsupported(statement);
-        return;
-    }
-    if (combine_of(statement) == Combine::none && decode_packed(decoder, statement, type, compare)) {
-        return;
-    }
-    CompareFunction function = pick_by_type(type, compare, statement.has("ftz"));
-    if (!function) {
-        decoder.unsupported(statement);
-        return;
-    }
     Instruction in;
+    if (!decode_compare(decoder, statement, &in)) {
+        return;
+    }
+    const Type result = first_type(statement);
     in.handler = do_set;
-    in.extra = reinterpret_cast<const void *>(reinterpret_cast<uintptr_t>(function));
-    in.mode = static_cast<uint8_t>(combine_of(statement));
     in.immediate = result == Type::f32     ? 0x3F800000
                    : result == Type::f16   ? 0x3C00
                    : result == Type::bf16  ? 0x3F80
                    : bytes_of(result) == 2 ? 0xFFFF
                                            : 0xFFFFFFFF;
-    in.a = decoder.source(statement.operands[1], register_width(type));
-    in.b = decoder.source(statement.operands[2], register_width(type));
-    if (in.mode != 0) {
-        in.c = decoder.source_predicate(statement.operands[3]);
-    }
     in.d = decoder.destination(statement.operands[0], 4);
     decoder.emit(in);
 }
