@@ -1,23 +1,16 @@
-/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched, nor any in a dry run of a
- * device (the CPU's ops have workspaces that a dry run counts). */
+/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched. In a dry run backends count what
+ * memory an op needs, and do nothing. */
 #include "core/ops.h"
 
 #include "core/ops_check.h"
 #include "core/stream.h"
 
-static bool is_done(const tp_ctx *ctx)
-{
-    return !ctx->desc.dry_run || ctx->desc.device == TP_DEVICE_CPU;
-}
-
-/* Whether the op is to be done. */
-static bool count(tp_ctx *ctx, double flops, double bytes)
+static void count(tp_ctx *ctx, double flops, double bytes)
 {
     pthread_mutex_lock(&ctx->memory_lock);
     ctx->issued.flops += flops;
     ctx->issued.bytes += bytes;
     pthread_mutex_unlock(&ctx->memory_lock);
-    return is_done(ctx);
 }
 
 static double area(int64_t rows, int64_t cols)
@@ -34,14 +27,14 @@ tp_status tpi_gemm(tpi_stream *stream, const tpi_gemm_args *args)
     if (args->rows == 0 || (args->cols == 0 && (!args->row_sums || args->inner == 0)))
         return TP_OK;
     tpi_cost cost = tpi_gemm_cost(args);
-    bool due = count(ctx, cost.flops, cost.bytes);
-    return due ? ctx->backend->gemm(stream, args) : TP_OK;
+    count(ctx, cost.flops, cost.bytes);
+    return ctx->backend->gemm(stream, args);
 }
 
 tp_status tpi_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order, const tpi_packed *out)
 {
     tp_ctx *ctx = stream->ctx;
-    return out->bytes > 0 && is_done(ctx) ? ctx->backend->gemm_pack(stream, b, cols, inner, order, out) : TP_OK;
+    return out->bytes > 0 ? ctx->backend->gemm_pack(stream, b, cols, inner, order, out) : TP_OK;
 }
 
 tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args)
@@ -52,10 +45,10 @@ tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    bool due = count(ctx, elements * (args->inputs - 1),
+    count(ctx, elements * (args->inputs - 1),
           elements * (args->inputs * (double)tp_dtype_size(args->in_dtype) +
                       args->outputs * (double)tp_dtype_size(args->out_dtype)));
-    return due ? ctx->backend->reduce(stream, args) : TP_OK;
+    return ctx->backend->reduce(stream, args);
 }
 
 tp_status tpi_map(tpi_stream *stream, const tpi_map_args *args)
@@ -67,8 +60,8 @@ tp_status tpi_map(tpi_stream *stream, const tpi_map_args *args)
     if (elements == 0)
         return TP_OK;
     double read = args->in ? (double)tp_dtype_size(args->in_dtype) : 0;
-    bool due = count(ctx, elements, elements * (read + (double)tp_dtype_size(args->out_dtype)));
-    return due ? ctx->backend->map(stream, args) : TP_OK;
+    count(ctx, elements, elements * (read + (double)tp_dtype_size(args->out_dtype)));
+    return ctx->backend->map(stream, args);
 }
 
 tp_status tpi_activate(tpi_stream *stream, const tpi_activation_args *args)
@@ -81,8 +74,8 @@ tp_status tpi_activate(tpi_stream *stream, const tpi_activation_args *args)
         return TP_OK;
     double wide = args->gated ? 2 : 1;
     double passes = wide + (args->y ? 1 : 0) + (args->dy ? 1 + wide : 0);
-    bool due = count(ctx, elements, elements * passes * (double)tp_dtype_size(args->dtype));
-    return due ? ctx->backend->activation(stream, args) : TP_OK;
+    count(ctx, elements, elements * passes * (double)tp_dtype_size(args->dtype));
+    return ctx->backend->activation(stream, args);
 }
 
 tp_status tpi_rope(tpi_stream *stream, const tpi_rope_args *args)
@@ -93,8 +86,8 @@ tp_status tpi_rope(tpi_stream *stream, const tpi_rope_args *args)
     double elements = area(args->rows, args->heads) * (double)args->dim;
     if (elements == 0)
         return TP_OK;
-    bool due = count(ctx, 3 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
-    return due ? ctx->backend->rope(stream, args) : TP_OK;
+    count(ctx, 3 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
+    return ctx->backend->rope(stream, args);
 }
 
 tp_status tpi_norm(tpi_stream *stream, const tpi_norm_args *args)
@@ -105,8 +98,8 @@ tp_status tpi_norm(tpi_stream *stream, const tpi_norm_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    bool due = count(ctx, 8 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
-    return due ? ctx->backend->norm(stream, args) : TP_OK;
+    count(ctx, 8 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
+    return ctx->backend->norm(stream, args);
 }
 
 tp_status tpi_norm_grad(tpi_stream *stream, const tpi_norm_grad_args *args)
@@ -117,8 +110,8 @@ tp_status tpi_norm_grad(tpi_stream *stream, const tpi_norm_grad_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    bool due = count(ctx, 14 * elements, 3 * elements * (double)tp_dtype_size(args->dtype));
-    return due ? ctx->backend->norm_grad(stream, args) : TP_OK;
+    count(ctx, 14 * elements, 3 * elements * (double)tp_dtype_size(args->dtype));
+    return ctx->backend->norm_grad(stream, args);
 }
 
 tp_status tpi_attention(tpi_stream *stream, const tpi_attention_args *args)
@@ -129,8 +122,8 @@ tp_status tpi_attention(tpi_stream *stream, const tpi_attention_args *args)
     if (args->rows == 0 || args->heads == 0)
         return TP_OK;
     tpi_cost cost = tpi_attention_cost(args);
-    bool due = count(ctx, cost.flops, cost.bytes);
-    return due ? ctx->backend->attention(stream, args) : TP_OK;
+    count(ctx, cost.flops, cost.bytes);
+    return ctx->backend->attention(stream, args);
 }
 
 tp_status tpi_attention_grad(tpi_stream *stream, const tpi_attention_grad_args *args)
@@ -142,8 +135,8 @@ tp_status tpi_attention_grad(tpi_stream *stream, const tpi_attention_grad_args *
     if (args->forward.rows == 0 || (args->forward.heads == 0 && args->slots == 0))
         return TP_OK;
     tpi_cost cost = tpi_attention_grad_cost(args);
-    bool due = count(ctx, cost.flops, cost.bytes);
-    return due ? ctx->backend->attention_grad(stream, args) : TP_OK;
+    count(ctx, cost.flops, cost.bytes);
+    return ctx->backend->attention_grad(stream, args);
 }
 
 tp_status tpi_embedding(tpi_stream *stream, const tpi_embedding_args *args)
@@ -154,8 +147,8 @@ tp_status tpi_embedding(tpi_stream *stream, const tpi_embedding_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    bool due = count(ctx, 0, elements * (double)(tp_dtype_size(args->table_dtype) + tp_dtype_size(args->out_dtype)));
-    return due ? ctx->backend->embedding(stream, args) : TP_OK;
+    count(ctx, 0, elements * (double)(tp_dtype_size(args->table_dtype) + tp_dtype_size(args->out_dtype)));
+    return ctx->backend->embedding(stream, args);
 }
 
 tp_status tpi_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_args *args)
@@ -166,8 +159,8 @@ tp_status tpi_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_args *
     double elements = area(args->rows, args->cols);
     if (elements == 0 || args->table_rows == 0)
         return TP_OK;
-    bool due = count(ctx, elements, elements * ((double)tp_dtype_size(args->dy_dtype) + 8));
-    return due ? ctx->backend->embedding_grad(stream, args) : TP_OK;
+    count(ctx, elements, elements * ((double)tp_dtype_size(args->dy_dtype) + 8));
+    return ctx->backend->embedding_grad(stream, args);
 }
 
 tp_status tpi_xent(tpi_stream *stream, const tpi_xent_args *args)
@@ -179,8 +172,8 @@ tp_status tpi_xent(tpi_stream *stream, const tpi_xent_args *args)
         return TP_OK;
     double elements = args->phase == TPI_XENT_LOSS ? 0 : area(args->rows, args->cols);
     double passes = args->phase == TPI_XENT_GRAD ? 2 : 1;
-    bool due = count(ctx, 4 * elements, passes * elements * (double)tp_dtype_size(args->dtype));
-    return due ? ctx->backend->xent(stream, args) : TP_OK;
+    count(ctx, 4 * elements, passes * elements * (double)tp_dtype_size(args->dtype));
+    return ctx->backend->xent(stream, args);
 }
 
 tp_status tpi_square_sum(tpi_stream *stream, const tpi_square_sum_args *args)
@@ -197,8 +190,7 @@ tp_status tpi_square_sum_list(tpi_stream *stream, const tpi_square_sum_args *arg
         TPI_TRY(tpi_check_square_sum(ctx, &args[i]));
         elements += area(args[i].rows, args[i].cols);
     }
-    if (!count(ctx, 2 * elements, 4 * elements))
-        return TP_OK;
+    count(ctx, 2 * elements, 4 * elements);
     if (ctx->backend->square_sum_list)
         return ctx->backend->square_sum_list(stream, args, number);
     for (int i = 0; i < number; i++)
@@ -228,8 +220,9 @@ tp_status tpi_optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args,
         elements += (double)args[i].elements;
         bytes += optimizer_bytes(&args[i]);
     }
-    if (elements == 0 || !count(ctx, 15.0 * elements, bytes))
+    if (elements == 0)
         return TP_OK;
+    count(ctx, 15.0 * elements, bytes);
     if (ctx->backend->optimizer_list)
         return ctx->backend->optimizer_list(stream, args, number);
     for (int i = 0; i < number; i++)
@@ -246,6 +239,6 @@ tp_status tpi_random_fill(tpi_stream *stream, const tpi_random_fill_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    bool due = count(ctx, 0, elements * (double)tp_dtype_size(args->dtype));
-    return due ? ctx->backend->random_fill(stream, args) : TP_OK;
+    count(ctx, 0, elements * (double)tp_dtype_size(args->dtype));
+    return ctx->backend->random_fill(stream, args);
 }

@@ -115,7 +115,7 @@ static tp_status attention_grad(tpi_stream *stream, const tpi_attention_grad_arg
 
     if (status == TP_OK)
         status = tpi_cuda_workspace(stream, sizeof(float2) * static_cast<size_t>(forward.rows * forward.heads), &known);
-    if (status != TP_OK)
+    if (status != TP_OK || tpi_cuda_dry(stream))
         return status;
     at.dout = args.dout;
     at.dout_stride = args.dout_stride;
@@ -156,7 +156,7 @@ tp_status tpi_cuda_attention(tpi_stream *stream, const tpi_attention_args *args)
         return TP_OK;
     if (status == TP_OK)
         status = tpi::describe(stream, *args, nullptr, at);
-    if (status != TP_OK)
+    if (status != TP_OK || tpi_cuda_dry(stream))
         return status;
     return tpi::launch(stream,
                        args->dtype == TP_DTYPE_F32 ? tpi::attention_forward_f32(args->head_dim)

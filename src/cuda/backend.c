@@ -13,56 +13,63 @@ static void pop(void)
     nvtxRangePop();
 }
 
-/* A dry run issues nothing, whoever asks. What an op issues has its name in a profiler; without one both calls are a jump to nothing. */
+/* What an op issues has its name in a profiler; without one both calls are a jump to nothing. */
+#define ISSUE(ctx, op, call)                        \
+    tp_status status = tpi_cuda_issue_begin(ctx);   \
+    if (status != TP_OK)                            \
+        return status;                              \
+    push(#op);                                      \
+    status = call;                                  \
+    pop();                                          \
+    tpi_cuda_issue_end(ctx);                        \
+    return status
+
+/* A dry run issues nothing, whoever asks. */
 #define NAMED(op)                                                        \
     static tp_status op(tpi_stream *stream, const tpi_##op##_args *args) \
     {                                                                    \
-        if (stream->ctx->desc.dry_run)                                   \
+        if (tpi_cuda_dry(stream))                                        \
             return TP_OK;                                                \
-        tp_status status = tpi_cuda_issue_begin(stream->ctx);            \
-        if (status != TP_OK)                                             \
-            return status;                                               \
-        push(#op);                                                       \
-        status = tpi_cuda_##op(stream, args);                            \
-        pop();                                                           \
-        tpi_cuda_issue_end(stream->ctx);                                 \
-        return status;                                                   \
+        ISSUE(stream->ctx, op, tpi_cuda_##op(stream, args));             \
     }
 
-NAMED(gemm)
+/* Those that need memory ask for it in a dry run too, and end then. */
+#define COUNTED(op)                                                      \
+    static tp_status op(tpi_stream *stream, const tpi_##op##_args *args) \
+    {                                                                    \
+        ISSUE(stream->ctx, op, tpi_cuda_##op(stream, args));             \
+    }
+
+#define COUNTED_LIST(op)                                                                   \
+    static tp_status op##_list(tpi_stream *stream, const tpi_##op##_args *args, int count) \
+    {                                                                                      \
+        ISSUE(stream->ctx, op, tpi_cuda_##op##_list(stream, args, count));                 \
+    }
+
+COUNTED(gemm)
 NAMED(reduce)
 NAMED(peer_reduce)
 NAMED(map)
 NAMED(activation)
-NAMED(rope)
+COUNTED(rope)
 NAMED(norm)
-NAMED(norm_grad)
-NAMED(attention)
-NAMED(attention_grad)
-NAMED(embedding)
-NAMED(embedding_grad)
+COUNTED(norm_grad)
+COUNTED(attention)
+COUNTED(attention_grad)
+COUNTED(embedding)
+COUNTED(embedding_grad)
 NAMED(xent)
-NAMED(square_sum)
+COUNTED(square_sum)
+COUNTED_LIST(square_sum)
 NAMED(optimizer)
 NAMED(random_fill)
 
-#define NAMED_LIST(op)                                                                     \
-    static tp_status op##_list(tpi_stream *stream, const tpi_##op##_args *args, int count) \
-    {                                                                                      \
-        if (stream->ctx->desc.dry_run)                                                     \
-            return TP_OK;                                                                  \
-        tp_status status = tpi_cuda_issue_begin(stream->ctx);                              \
-        if (status != TP_OK)                                                               \
-            return status;                                                                 \
-        push(#op);                                                                         \
-        status = tpi_cuda_##op##_list(stream, args, count);                                \
-        pop();                                                                             \
-        tpi_cuda_issue_end(stream->ctx);                                                   \
-        return status;                                                                     \
-    }
-
-NAMED_LIST(square_sum)
-NAMED_LIST(optimizer)
+static tp_status optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args, int count)
+{
+    if (tpi_cuda_dry(stream))
+        return TP_OK;
+    ISSUE(stream->ctx, optimizer, tpi_cuda_optimizer_list(stream, args, count));
+}
 
 const tpi_backend tpi_backend_cuda = {
     .name = "cuda",

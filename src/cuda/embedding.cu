@@ -82,7 +82,7 @@ tp_status tpi_cuda_embedding(tpi_stream *stream, const tpi_embedding_args *args)
     status = tpi::sequences_of(stream, args->ids ? nullptr : args->offsets, args->sequences, args->rows, &sequences);
     if (status == TP_OK && !args->ids)
         status = tpi::check_positions(stream, args, sequences);
-    if (status != TP_OK || args->cols <= 0)
+    if (status != TP_OK || args->cols <= 0 || tpi_cuda_dry(stream))
         return status;
     tpi::with_dtype(args->table_dtype, [&](auto zero) {
         using In = decltype(zero);

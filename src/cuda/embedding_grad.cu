@@ -273,6 +273,12 @@ static void add_sorted(cudaStream_t stream, const EmbeddingGradView &view, const
     });
 }
 
+/* More than the sort needs on any GPU: keys and tokens once more, counts of each tile, and of all. So that a dry run without one tells the same. */
+static size_t most_sort_bytes(int64_t rows)
+{
+    return static_cast<size_t>(rows) * 3 * sizeof(uint32_t) + (static_cast<size_t>(256) << 10);
+}
+
 /* Device memory: keys, sorted keys, tokens, sorted tokens, then what the sort itself needs. */
 template <typename T> static tp_status grad_by_ids(tpi_stream *stream, const EmbeddingGradView &view)
 {
@@ -283,13 +289,17 @@ template <typename T> static tp_status grad_by_ids(tpi_stream *stream, const Emb
     void *memory;
     tp_status status;
 
-    status = tpi_cuda_check(
-        stream,
-        cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, none, none, none, none, view.rows, 0, bits, handle),
-        "embedding_grad");
+    const bool dry = tpi_cuda_dry(stream);
+    status = dry ? TP_OK
+                 : tpi_cuda_check(stream,
+                                  cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, none, none, none, none,
+                                                                  view.rows, 0, bits, handle),
+                                  "embedding_grad");
+    if (sort_bytes < most_sort_bytes(view.rows))
+        sort_bytes = most_sort_bytes(view.rows);
     if (status == TP_OK)
         status = tpi_cuda_workspace(stream, 4 * array + sort_bytes, &memory);
-    if (status != TP_OK)
+    if (status != TP_OK || dry)
         return status;
     for (int i = 0; i < 4; i++)
         part[i] = reinterpret_cast<uint32_t *>(static_cast<char *>(memory) + static_cast<size_t>(i) * array);
@@ -323,7 +333,7 @@ tp_status tpi_cuda_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_a
             return;
         }
         status = tpi::sequences_of(stream, args->offsets, args->sequences, args->rows, &sequences);
-        if (status != TP_OK)
+        if (status != TP_OK || tpi_cuda_dry(stream))
             return;
 
         int64_t positions = tpi::longest_sequence(sequences, args->offsets);
@@ -331,5 +341,5 @@ tp_status tpi_cuda_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_a
             <<<tpi::grad_grid(positions, args->cols, 1), tpi::GRAD_THREADS, 0, tpi_cuda_handle(stream)>>>(view, sequences,
                                                                                                        positions);
     });
-    return status == TP_OK ? tpi_cuda_check(stream, cudaGetLastError(), "embedding_grad") : status;
+    return status == TP_OK && !tpi_cuda_dry(stream) ? tpi_cuda_check(stream, cudaGetLastError(), "embedding_grad") : status;
 }

@@ -159,6 +159,8 @@ static tp_status multiply(tpi_stream *stream, const tpi_gemm_args &args)
             return status;
         gemm.waiting = static_cast<float *>(waiting);
     }
+    if (tpi_cuda_dry(stream))
+        return TP_OK;
     tp_status status = tpi_cuda_check(stream,
                                       cudaFuncSetAttribute(reinterpret_cast<const void *>(kernel.function),
                                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -185,7 +187,7 @@ tp_status tpi_cuda_gemm_pack(tpi_stream *, const tpi_operand *, int64_t, int64_t
 
 tp_status tpi_cuda_gemm_row_sums(tpi_stream *stream, const tpi_gemm_args *args)
 {
-    if (args->rows == 0 || args->inner == 0)
+    if (args->rows == 0 || args->inner == 0 || tpi_cuda_dry(stream))
         return TP_OK;
     tpi::with_dtype(args->a.dtype, [&](auto zero) {
         const unsigned blocks = static_cast<unsigned>(tpi::divided_up(args->rows, 4 * tpi::SUM_ROWS));
@@ -211,7 +213,7 @@ tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args)
     tp_status status = TP_OK;
     bool done = false;
 
-    if (device->fast_sums && device->blaslt != nullptr)
+    if (device->fast_sums && (device->blaslt != nullptr || tpi_cuda_dry(stream)))
         status = tpi_cuda_gemm_library(stream, args, &done);
     if (status != TP_OK || done)
         return status;

@@ -220,17 +220,29 @@ static bool is_plain(const library_call *call)
     return call->direct && call->shape.epilogue == CUBLASLT_EPILOGUE_DEFAULT && call->args->c_dtype == TP_DTYPE_F32;
 }
 
+/* A dry run asks nobody: the algorithm may want the most that it may have. */
+static tp_status count_workspace(tpi_stream *stream, const library_call *call)
+{
+    void *workspace;
+    const size_t sums = call->direct ? 0 : rounded((size_t)call->args->rows * (size_t)call->args->cols * sizeof(float));
+    return tpi_cuda_workspace(stream, rounded(TPI_CUDA_GEMM_WORKSPACE) + sums + (size_t)call->args->rows * sizeof(float), &workspace);
+}
+
 tp_status tpi_cuda_gemm_library(tpi_stream *stream, const tpi_gemm_args *args, bool *done)
 {
     library_call call = {.stream = stream, .args = args};
     *done = false;
     if (args->rows == 0 || args->cols == 0 || !find_range(args, &call.begin, &call.length))
         return TP_OK;
+    library_call direct = call;
+    direct.direct = choose_epilogue(&direct);
+    if (tpi_cuda_dry(stream)) {
+        *done = true;
+        return count_workspace(stream, &direct);
+    }
     tpi_cuda_gemm_cache *cache = cache_of(stream->ctx);
     if (!cache)
         return TP_ERR_MEMORY;
-    library_call direct = call;
-    direct.direct = choose_epilogue(&direct);
     if (args->row_sums && is_plain(&direct)) {
         library_call summing = direct;
         summing.sum_rows = true;

@@ -189,10 +189,12 @@ tp_status tpi_cuda_norm_grad(tpi_stream *stream, const tpi_norm_grad_args *origi
     if (args.gain_grad || args.bias_grad) {
         if (!args.rms)
             status = tpi_cuda_workspace(stream, static_cast<size_t>(args.rows) * sizeof(float), &rest);
+        if (tpi_cuda_dry(stream))
+            return status;
         if (status == TP_OK)
             status = tpi::gain_gradients(stream, &args, static_cast<float *>(rest));
     }
-    if (status != TP_OK || !args.dx)
+    if (status != TP_OK || !args.dx || tpi_cuda_dry(stream))
         return status;
     return tpi::with_dtype(args.dtype,
                            [&](auto zero) { return tpi::launch_norm_grad<decltype(zero)>(stream, &args); });

@@ -128,7 +128,7 @@ tp_status tpi_cuda_rope(tpi_stream *stream, const tpi_rope_args *args)
         tpi::sequences_of(stream, args->positions ? nullptr : args->offsets, args->sequences, args->rows, &sequences);
     if (status == TP_OK)
         status = tpi::frequencies_of(stream, args, &view);
-    if (status != TP_OK)
+    if (status != TP_OK || tpi_cuda_dry(stream))
         return status;
     tpi::with_dtype(args->dtype, [&](auto zero) { tpi::launch_rope<decltype(zero)>(stream, view, sequences); });
     return tpi_cuda_check(stream, cudaGetLastError(), "rope");

@@ -187,7 +187,7 @@ static tp_status issue(tpi_stream *stream, SquareList *list)
     void *memory;
     tp_status status = tpi_cuda_workspace(stream, static_cast<size_t>(list->rows) * sizeof(float), &memory);
 
-    if (status != TP_OK)
+    if (status != TP_OK || tpi_cuda_dry(stream))
         return status;
     list->sums = static_cast<float *>(memory);
     if (list->rows > 0)

@@ -15,13 +15,15 @@ static tp_status make(tpi_cuda_stream *stream)
         return TP_OK;
     void *pinned, *device;
     TPI_TRY(tpi_cuda_enter(ctx));
-    for (int i = 0; i < TPI_CUDA_STAGES; i++)
+    for (int i = 0; i < TPI_CUDA_STAGES && !ctx->desc.dry_run; i++)
         if (!staging->event[i])
             TPI_TRY(tpi_cuda_call(ctx, cudaEventCreateWithFlags(&staging->event[i], cudaEventDisableTiming), "cudaEventCreateWithFlags"));
     if (!staging->device) {
         TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SCRATCH, ALL_BYTES, &device));
         staging->device = device;
     }
+    if (ctx->desc.dry_run) /* which counts device memory */
+        return TP_OK;
     TPI_TRY(tpi_cuda_call(ctx, cudaHostAlloc(&pinned, ALL_BYTES, cudaHostAllocDefault), "cudaHostAlloc"));
     staging->pinned = pinned;
     return TP_OK;
@@ -109,8 +111,10 @@ tp_status tpi_cuda_copy(tpi_stream *base, void *to, const void *from, size_t byt
         [TPI_COPY_WITHIN] = cudaMemcpyDeviceToDevice, [TPI_COPY_SHARED] = cudaMemcpyHostToDevice, [TPI_COPY_DOWN] = cudaMemcpyDeviceToHost};
     tp_ctx *ctx = base->ctx;
     TPI_TRY(tpi_ctx_usable(ctx));
-    if (bytes == 0 || to == from || ctx->desc.dry_run)
+    if (bytes == 0 || to == from)
         return TP_OK;
+    if (ctx->desc.dry_run)
+        return kind == TPI_COPY_UP ? make((tpi_cuda_stream *)base) : TP_OK;
     if (kind == TPI_COPY_UP) {
         TPI_TRY(send_up((tpi_cuda_stream *)base, to, from, bytes));
     } else {
@@ -174,6 +178,10 @@ tp_status tpi_cuda_stage(tpi_stream *base, const void *host, size_t bytes, const
     int pieces = (int)((bytes + TPI_CUDA_STAGE_BYTES - 1) / TPI_CUDA_STAGE_BYTES), first;
     if (bytes > ALL_BYTES)
         return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: an array of %zu bytes for one op, at most %zu can be staged", bytes, ALL_BYTES);
+    if (ctx->desc.dry_run) {
+        *out = host; /* nobody reads it */
+        return make(stream);
+    }
     if (tpi_cuda_state_of(ctx)->capture)
         return keep(stream, host, bytes, out);
     TPI_TRY(take(stream, pieces > 0 ? pieces : 1, &first));

@@ -37,6 +37,11 @@ cudaStream_t tpi_cuda_handle(const tpi_stream *stream)
     return stream_of(stream)->handle;
 }
 
+bool tpi_cuda_dry(const tpi_stream *stream)
+{
+    return stream->ctx->desc.dry_run;
+}
+
 tp_status tpi_cuda_check(tpi_stream *stream, cudaError_t error, const char *what)
 {
     TPI_TRY(tpi_cuda_call(stream->ctx, error, what));

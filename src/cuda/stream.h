@@ -47,6 +47,9 @@ tp_status tpi_cuda_refuse(tpi_stream *stream, tp_status status, const char *form
 /* Device memory for one op: valid until the next op on this stream asks. Grows during warm-up only. */
 tp_status tpi_cuda_workspace(tpi_stream *stream, size_t bytes, void **out);
 
+/* A dry run: what an op needs was counted when it asked for it, and nothing is launched. */
+bool tpi_cuda_dry(const tpi_stream *stream);
+
 /* A host array as device memory for one op; copied at once, so the host may reuse it. For arrays too long for kernel arguments. */
 tp_status tpi_cuda_stage(tpi_stream *stream, const void *host, size_t bytes, const void **out);
 

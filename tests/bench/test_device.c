@@ -117,6 +117,15 @@ Test(device, gemm_shows_no_time)
     cr_expect_null(strstr(text, "FAILED"), "%s", text);
 }
 
+/* Auto is threads where ranks share a GPU, and sums are a tree. */
+Test(device, transport)
+{
+    expect("collective --ranks 2 --devices 2 --operation all_reduce --begin 256 --end 256 --transport nccl" SIMULATED, 0, "nccl", "simulated");
+    expect("collective --ranks 2 --devices 2 --operation all_reduce --begin 256 --end 256 --transport threads --sums fast" SIMULATED, 0, "threads", "simulated");
+    expect("collective --ranks 2 --operation all_reduce --begin 256 --end 256 --transport auto" SIMULATED, 0, "threads", "simulated");
+    expect("collective --ranks 2 --transport nccl", 2, "--transport nccl", "--device cuda");
+}
+
 /* Layers agree with the CPU, and show no time. */
 Test(device, layers_agree_with_the_cpu)
 {
