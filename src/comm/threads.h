@@ -74,7 +74,8 @@ typedef struct tpi_parcel {
     const void *data;
     size_t bytes;
     int64_t stamp;
-    tpi_event *ready, *taken; /* device order: the sender's; the receiver's, once it has taken it */
+    bool first;               /* of the sender's batch to this receiver */
+    tpi_event *ready, *taken; /* device order: the sender's, of its batch; the receiver's, once it has taken it */
 } tpi_parcel;
 
 /* Messages from one rank to another: [taken, posted) are under way. */

@@ -35,6 +35,7 @@ bool tpi_batch_post(tpi_batch *batch, int peer, tpi_parcel parcel)
         const tp_p2p *op = &batch->ops[batch->send[peer]];
         parcel.data = op->tensor.data;
         parcel.bytes = tp_tensor_bytes(op->tensor);
+        parcel.first = batch->send[peer] == tpi_batch_next(batch, true, peer, 0);
         channel->parcel[posted % TPI_CHANNEL_DEPTH] = parcel;
         atomic_store_explicit(&channel->posted, ++posted, memory_order_release);
         batch->send[peer] = tpi_batch_next(batch, true, peer, batch->send[peer] + 1);

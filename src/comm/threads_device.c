@@ -13,6 +13,7 @@ typedef struct device_op {
     tpi_call call;
     tpi_device_comm *device;
     const tpi_collective_args *args;
+    int source;  /* the one rank whose input is read; -1: everybody's */
     bool parted; /* passed the second gate: peers' `done` events are recorded */
 } device_op;
 
@@ -23,7 +24,7 @@ static const tpi_backend *backend_of(const device_op *op)
 
 /* ---- meeting and parting ---------------------------------------------------------------------------------------------------------------------- */
 
-/* Publishes this rank's buffers and makes its stream wait until all ranks' are ready. The seat has turned to its next post. */
+/* Publishes this rank's buffers and makes its stream wait until those that it reads are ready. The seat has turned to its next post. */
 static tp_status meet(device_op *op, const tpi_post *post)
 {
     tpi_call *call = &op->call;
@@ -36,7 +37,7 @@ static tp_status meet(device_op *op, const tpi_post *post)
     if (!tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
     for (int rank = 0; rank < call->size; rank++)
-        if (rank != call->rank)
+        if (rank != call->rank && (op->source < 0 || op->source == rank))
             TPI_TRY(backend_of(op)->event_wait(tpi_call_peer(call, rank)->ready, call->stream));
     return TP_OK;
 }
@@ -56,7 +57,7 @@ static tp_status part(device_op *op)
     op->parted = true;
     tpi_touch_end(call);
     for (int rank = 0; rank < call->size; rank++)
-        if (rank != call->rank)
+        if (rank != call->rank && (op->source < 0 || op->source == call->rank))
             TPI_TRY(backend_of(op)->event_wait(tpi_call_peer(call, rank)->done, call->stream));
     return TP_OK;
 }
@@ -224,7 +225,7 @@ static tp_status all_gather(device_op *op)
 static tp_status broadcast(device_op *op)
 {
     tpi_post post = tpi_post_of(op->args);
-    post.root = op->args->root;
+    post.root = op->source = op->args->root;
     TPI_TRY(turn_and_meet(op, &post));
     if (op->call.rank != op->args->root)
         TPI_TRY(copy_rows(op, tpi_call_peer(&op->call, op->args->root)->in, 0, (tp_range){0, op->args->rows}));
@@ -275,7 +276,7 @@ tp_status tpi_device_collective(tpi_stream *stream, const char *name, tpi_device
 {
     tp_ctx *ctx = args->comm->ctx;
     double begin = tpi_seconds();
-    device_op op = {.call = tpi_call_begin(args->comm, name, 0), .args = args};
+    device_op op = {.call = tpi_call_begin(args->comm, name, 0), .args = args, .source = -1};
     op.call.stream = stream;
     TPI_TRY(tpi_ctx_usable(ctx));
     tp_status status = tpi_device_comm_get(&op.call, &op.device);

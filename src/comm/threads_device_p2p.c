@@ -5,6 +5,7 @@
 typedef struct batch {
     tpi_batch common; /* first */
     tpi_device_comm *device;
+    bool waited[TPI_MAX_RANKS]; /* the stream waits for this sender's data already */
 } batch;
 
 static const tpi_backend *backend_of(const batch *b)
@@ -19,7 +20,9 @@ static tp_status take(tpi_batch *common, int peer, tpi_parcel *parcel)
     tpi_event **taken = &b->device->taken[peer];
     if (!*taken)
         TPI_TRY(backend_of(b)->event_create(call->ctx, taken));
-    TPI_TRY(backend_of(b)->event_wait(parcel->ready, call->stream));
+    if (parcel->first || !b->waited[peer]) /* all of a sender's batch is ready at once */
+        TPI_TRY(backend_of(b)->event_wait(parcel->ready, call->stream));
+    b->waited[peer] = true;
     if (parcel->bytes > 0)
         TPI_TRY(backend_of(b)->copy(call->stream, common->ops[common->receive[peer]].tensor.data, parcel->data, parcel->bytes, TPI_COPY_WITHIN));
     TPI_TRY(backend_of(b)->event_record(*taken, call->stream));
