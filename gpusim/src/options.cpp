@@ -50,6 +50,7 @@ Options options_from_environment()
     Options chosen;
     chosen.devices = clamp(number_from("GPUSIM_DEVICES", chosen.devices), 0, 16);
     chosen.compute_capability = int(number_from("GPUSIM_CC", chosen.compute_capability));
+    chosen.multiprocessors = clamp(number_from("GPUSIM_MULTIPROCESSORS", chosen.multiprocessors), 1, 1024);
     chosen.schedule = gpusim_schedule(choice_from("GPUSIM_SCHEDULE", schedules, GPUSIM_EAGER));
     chosen.order = gpusim_order(choice_from("GPUSIM_ORDER", orders, GPUSIM_UP));
     chosen.seed = uint64_t(number_from("GPUSIM_SEED", 0));
@@ -120,8 +121,9 @@ extern "C" void gpusim_configure(const gpusim_options *given)
         chosen.check = !given->no_checks;
         chosen.skip_barrier = given->skip_barrier;
         chosen.skip_wait = given->skip_wait;
-        chosen.device_bytes = given->device_bytes ? given->device_bytes : chosen.device_bytes;
+        chosen.skip_thread = given->skip_thread;
         chosen.multiprocessors = given->multiprocessors ? given->multiprocessors : chosen.multiprocessors;
+        chosen.device_bytes = given->device_bytes ? given->device_bytes : chosen.device_bytes;
     }
     current() = chosen;
     seed_random(chosen.seed);

@@ -15,8 +15,9 @@ struct Options {
     bool check = true;
     int skip_barrier = 0; // 1 + number; 0: none
     int skip_wait = 0;
-    size_t device_bytes = size_t(4) << 30;
+    int skip_thread = 0;
     int multiprocessors = 4;
+    size_t device_bytes = size_t(4) << 30;
 };
 
 const Options &options();

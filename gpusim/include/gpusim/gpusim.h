@@ -42,6 +42,7 @@ typedef struct gpusim_options {
     bool no_checks;    /* run without the monitor */
     int skip_barrier;  /* mutation: 1 + number of the barrier site that does nothing; 0: none */
     int skip_wait;     /* mutation: 1 + number of the cudaStreamWaitEvent call (counted since gpusim_configure) that does nothing; 0: none */
+    int skip_thread;   /* whose calls skip_wait counts: a number given to gpusim_thread(); 0: those of all threads together */
     size_t device_bytes; /* memory of each device; 0: 4 GiB */
     int multiprocessors; /* of each device; 0: 4. A kernel starts where those that run leave room */
 } gpusim_options;
@@ -68,6 +69,11 @@ typedef struct gpusim_counts {
 } gpusim_counts;
 gpusim_counts gpusim_count(void);
 void gpusim_clear_counts(void);
+
+/* Gives the calling host thread a number, 1 to 64, by which skip_thread and gpusim_thread_waits know it: threads issue in no fixed order, but the n-th wait
+ * of one of them is the same in every run. */
+void gpusim_thread(int number);
+int64_t gpusim_thread_waits(int number); /* its calls of cudaStreamWaitEvent since gpusim_configure */
 
 /* Barrier sites of loaded kernels, for mutation. */
 typedef struct gpusim_site {

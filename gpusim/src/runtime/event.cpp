@@ -2,13 +2,20 @@
 #include "capture.h"
 #include "runtime.h"
 
+#include <algorithm>
+
 namespace gpusim {
 namespace {
 
-int &wait_calls()
+constexpr int most_threads = 64;
+
+thread_local int this_thread; // what gpusim_thread gave it
+
+// Of each numbered thread; [0]: of all together.
+int64_t *wait_calls()
 {
-    static int number;
-    return number;
+    static int64_t calls[most_threads + 1];
+    return calls;
 }
 
 bool usable(cudaEvent_t event, const char *call)
@@ -22,14 +29,17 @@ bool usable(cudaEvent_t event, const char *call)
 
 bool skip_this_wait()
 {
-    return ++wait_calls() == options().skip_wait;
+    const int64_t all = ++wait_calls()[0];
+    const int64_t own = this_thread != 0 ? ++wait_calls()[this_thread] : 0;
+    const int whose = options().skip_thread;
+    return options().skip_wait != 0 && (whose == 0 ? all : whose == this_thread ? own : 0) == options().skip_wait;
 }
 
 } // namespace
 
 void event_reset()
 {
-    wait_calls() = 0;
+    std::fill_n(wait_calls(), most_threads + 1, 0);
 }
 
 } // namespace gpusim
@@ -37,6 +47,17 @@ void event_reset()
 using namespace gpusim;
 
 extern "C" {
+
+void gpusim_thread(int number)
+{
+    this_thread = number > 0 && number <= most_threads ? number : 0;
+}
+
+int64_t gpusim_thread_waits(int number)
+{
+    Locked lock(machine_lock());
+    return number > 0 && number <= most_threads ? wait_calls()[number] : 0;
+}
 
 cudaError_t cudaEventCreate(cudaEvent_t *made)
 {
