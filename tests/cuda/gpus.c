@@ -97,6 +97,19 @@ void tpt_gpus_clear_counts(void)
         clear();
 }
 
+void tpt_gpus_thread(int number)
+{
+    void (*name)(int);
+    if (FIND(name, "gpusim_thread"))
+        name(number);
+}
+
+int64_t tpt_gpus_thread_waits(int number)
+{
+    int64_t (*waits)(int);
+    return FIND(waits, "gpusim_thread_waits") ? waits(number) : 0;
+}
+
 int tpt_gpus_barriers(void)
 {
     int (*sites)(void);

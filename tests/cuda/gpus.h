@@ -21,6 +21,9 @@ int tpt_gpus_leaks(void);
 void tpt_gpus_quiet(bool quiet);
 gpusim_counts tpt_gpus_count(void);
 void tpt_gpus_clear_counts(void);
+/* Numbers the calling thread; how many waits it has issued. */
+void tpt_gpus_thread(int number);
+int64_t tpt_gpus_thread_waits(int number);
 int tpt_gpus_barriers(void);
 gpusim_site tpt_gpus_barrier(int index);
 
