@@ -151,8 +151,7 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_f32_kern
                 break;
             tree.fold(block, block == gemm.blocks - 1, sum);
         }
-        copies_wait<0>();
-        __syncthreads();
+        __syncthreads(); /* all have read the last step, and the group behind it is empty: stages are free */
 #pragma unroll
         for (int i = 0; i < Shape::Sums; i += 4)
             *reinterpret_cast<float4 *>(stages + F32Part<Shape>::row(i) * (Shape::Cols + 4) + F32Part<Shape>::col(i)) =

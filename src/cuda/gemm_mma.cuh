@@ -204,8 +204,7 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_mma_kern
                 break;
             tree.fold(block, block == gemm.blocks - 1, sum);
         }
-        copies_wait<0>();
-        __syncthreads();
+        /* All have read the last step, and the groups behind it are empty: stages are free. */
 #pragma unroll
         for (int i = 0; i < Shape::Sums; i += 2)
             *reinterpret_cast<float2 *>(sums + (warp_row + MmaPart<Shape>::row(i)) * (Shape::Cols + 4) + warp_col +

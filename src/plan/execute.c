@@ -253,20 +253,20 @@ static tp_status issue_ops(tpi_run *run)
 static tp_status fork_lanes(tpi_prepared *p)
 {
     struct tpi_executor *executor = p->ctx->executor;
-    if (!p->uses[TP_LANE_COMM] && !p->uses[TP_LANE_COPY])
+    if (!p->forks[TP_LANE_COMM] && !p->forks[TP_LANE_COPY])
         return TP_OK;
     TPI_TRY(p->ctx->backend->event_record(executor->fork, p->ctx->compute));
     for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++)
-        if (p->uses[lane])
+        if (p->forks[lane])
             TPI_TRY(p->ctx->backend->event_wait(executor->fork, executor->lane[lane]));
     return TP_OK;
 }
 
-static tp_status join_lanes(tpi_prepared *p)
+static tp_status join_lanes(tpi_prepared *p, bool failed)
 {
     struct tpi_executor *executor = p->ctx->executor;
     for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++) {
-        if (!p->uses[lane])
+        if (!p->joins[lane] && !(failed && p->uses[lane])) /* after a failure the op that waits for it may be missing */
             continue;
         TPI_TRY(p->ctx->backend->event_record(executor->join[lane], executor->lane[lane]));
         TPI_TRY(p->ctx->backend->event_wait(executor->join[lane], p->ctx->compute));
@@ -389,7 +389,7 @@ tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
         status = fork_lanes(p);
         if (status == TP_OK)
             status = p->behind ? tpi_behind_issue(run) : issue_ops(run);
-        tp_status joined = join_lanes(p); /* also after a failure */
+        tp_status joined = join_lanes(p, status != TP_OK);
         status = status != TP_OK ? status : joined;
     }
     tp_status ended = end_when_done(run);

@@ -130,12 +130,14 @@ static tp_status end_send(tpi_run *run, tp_lane lane)
     return record(run, index);
 }
 
-/* What forking and joining the lanes does already: this rank's ENTER, issued before anything else, is behind the fork; its LEAVE is before the join. */
-static bool is_border(const tpi_run *run, const tp_plan_op *op, int on)
+/* What forking and joining the lanes does already: this rank's ENTER, issued before anything else, is where they fork; its LEAVE, if nothing waits for it, is
+ * where they join. */
+static bool is_border(const tpi_run *run, int index, int on)
 {
     const tpi_prepared *p = run->prepared;
     const tpi_plan_issue *issue = run->job.table->issue;
-    return (on == 0 && p->list->op[on].kind == TP_OP_ENTER && issue[TP_OP_ENTER] == NULL) || (op->kind == TP_OP_LEAVE && issue[TP_OP_LEAVE] == NULL);
+    return (on == 0 && p->list->op[on].kind == TP_OP_ENTER && issue[TP_OP_ENTER] == NULL) ||
+           (p->list->op[index].kind == TP_OP_LEAVE && p->note[index].event == NULL && issue[TP_OP_LEAVE] == NULL);
 }
 
 static tp_status wait_for_all(tpi_run *run, int index)
@@ -149,7 +151,7 @@ static tp_status wait_for_all(tpi_run *run, int index)
             TPI_TRY(wait_for(run, op->lane, wait->rank, tpi_flag_done(wait->op)));
             continue;
         }
-        if (is_border(run, op, wait->op))
+        if (is_border(run, index, wait->op))
             continue;
         tp_lane other = p->list->op[wait->op].lane;
         if (run->sending[other] == wait->op + 1)

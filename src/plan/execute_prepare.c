@@ -94,6 +94,26 @@ typedef struct sizes {
     size_t ops, peers, pointers, counts;
 } sizes;
 
+/* A lane that begins behind one of this rank's ops on the compute lane needs no fork, and one whose last op the compute lane waits for no join. ENTER and LEAVE
+ * don't count: their waits are left to fork and join. A send goes on behind its place in the list. */
+static void see_lane(tpi_prepared *p, int index)
+{
+    const tp_plan_op *op = &p->list->op[index];
+    bool forks = true;
+    for (int w = 0; w < op->waits; w++) {
+        const tp_plan_op *on = op->wait[w].rank == p->rank ? &p->list->op[op->wait[w].op] : NULL;
+        if (on == NULL)
+            continue;
+        forks = forks && (on->lane != TP_LANE_COMPUTE || on->kind == TP_OP_ENTER);
+        if (op->lane == TP_LANE_COMPUTE && op->kind != TP_OP_LEAVE && on->kind != TP_OP_SEND && p->last[on->lane] == op->wait[w].op)
+            p->joins[on->lane] = false;
+    }
+    if (!p->uses[op->lane])
+        p->forks[op->lane] = forks;
+    p->uses[op->lane] = p->joins[op->lane] = true;
+    p->last[op->lane] = index;
+}
+
 static void see_op(tpi_prepared *p, int index, sizes *total)
 {
     const tp_plan_op *op = &p->list->op[index];
@@ -111,7 +131,7 @@ static void see_op(tpi_prepared *p, int index, sizes *total)
     }
     if (is_striped(op))
         p->striped[op->collective == TP_COLLECTIVE_ALL_GATHER ? op->write->buffer : op->read->buffer] = true;
-    p->uses[op->lane] = true;
+    see_lane(p, index);
 }
 
 static bool any_looks(const tpi_prepared *p)

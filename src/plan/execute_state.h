@@ -48,6 +48,8 @@ struct tpi_prepared {
     const tp_plan_rank *list;
     int rank;
     bool uses[TP_LANES];
+    bool forks[TP_LANES], joins[TP_LANES]; /* lanes beside compute whose begin, or end, no wait of the plan orders */
+    int last[TP_LANES];                    /* op of each */
     bool ahead; /* the compute stream is a lane: ops are issued before what they wait for is there */
     bool behind; /* ranks wait for each other when they issue: execute_behind.c */
     bool held;          /* then: peers' events are shared */

@@ -69,14 +69,15 @@ static void issue(tpt_memory *memory, tp_status status)
 
 /* ---- the families ---------------------------------------------------------------------------------------------------------------------------------- */
 
-/* Products: four steps and a piece, so that all stages come round and the last one lies where the sums will be; rows for copies of 16 bytes; one block has
- * two tiles. Bits of number: layout of a, of b, large tiles; then the dtype. */
+/* Products: four steps and a piece, so that all stages come round and the last one lies where the sums will be; rows for copies of 16 bytes; a block has
+ * two tiles. number: layout of a, of b, size of tiles, dtype. */
 static void gemm(tpt_memory *memory, int number)
 {
     enum { INNER = 4 * 32 + 8 };
-    const tp_dtype dtype = floats[number / 8];
-    const bool a_columns = number & 1, b_columns = number & 2, large = number & 4;
-    const int64_t rows = large ? 136 : 512, cols = large || dtype == TP_DTYPE_F32 ? 8 : 72;
+    static const int64_t shapes[3][2] = {{256, 8}, {136, 128}, {136, 256}}; /* for which 64 x 64, 128 x 128 and 128 x 256 are taken */
+    const tp_dtype dtype = floats[number / 12];
+    const bool a_columns = number & 1, b_columns = number & 2;
+    const int64_t rows = shapes[number / 4 % 3][0], cols = shapes[number / 4 % 3][1];
     const tpi_gemm_args args = {
         .rows = rows,
         .cols = cols,
@@ -235,7 +236,7 @@ static const struct {
     int count, multiprocessors;
     void (*run)(tpt_memory *memory, int number);
 } families[] = {
-    {"gemm", 24, 0, gemm},           {"row sums", 3, 1, row_sums},        {"attention", 9, 4, attention},     {"rope", 12, 1, rope},
+    {"gemm", 36, 1, gemm},           {"row sums", 3, 1, row_sums},        {"attention", 9, 4, attention},     {"rope", 12, 1, rope},
     {"cross-entropy", 4, 1, cross_entropy}, {"square sum", 1, 1, square_sum}, {"sorted tokens", 4, 1, sorted_tokens},
 };
 
@@ -254,19 +255,11 @@ static void run_kernels(const tpt_work *work, tpt_outcome *outcome)
     tp_ctx_destroy(memory.ctx);
 }
 
-/* Large tiles are taken where they fill the device, so it has one multiprocessor then; the small ones of 16-bit types have a second turn from five on. */
-static int multiprocessors_of(size_t family, int number)
-{
-    if (families[family].run != gemm)
-        return families[family].multiprocessors;
-    return number & 4 ? 1 : 5;
-}
-
 bool tpt_kernel_work(int number, tpt_work *out)
 {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; number -= families[i++].count)
         if (number < families[i].count) {
-            *out = (tpt_work){.options = {.multiprocessors = multiprocessors_of(i, number)}, .run = run_kernels, .number = number, .arg = &families[i]};
+            *out = (tpt_work){.options = {.multiprocessors = families[i].multiprocessors}, .run = run_kernels, .number = number, .arg = &families[i]};
             snprintf(out->name, sizeof out->name, "%s %d", families[i].name, number);
             return true;
         }

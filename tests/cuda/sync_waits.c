@@ -287,14 +287,25 @@ static tp_status see(rank_work *r, int slot, tp_tensor out)
     return overwrite(r, out, r->junk);
 }
 
+/* Other ops have the same scratch, before and behind. */
+static tp_status use_scratch(rank_work *r)
+{
+    tpi_arena_mark mark = tpi_arena_get_mark(&r->ctx->scratch);
+    tp_tensor scratch = r->seen;
+    TPI_TRY(tpi_scratch(r->ctx, tp_tensor_bytes(scratch), &scratch.data));
+    tp_status status = overwrite(r, scratch, r->seen);
+    tpi_arena_release(&r->ctx->scratch, mark);
+    return status;
+}
+
 static tp_status go_layer(rank_work *r)
 {
-    static const char *const names[] = {"forward", "forward that saves"};
     const tpt_layer_table *table = r->program->table;
     const tp_io forward = {.in = r->x, .out = r->y}, backward = {.in = r->dy, .out = r->dx};
     for (int saves = 0; saves < 2; saves++) {
         TPI_TRY(overwrite(r, r->x, r->x_kept));
-        part(r, names[saves]);
+        TPI_TRY(use_scratch(r));
+        part(r, saves ? NULL : "forward");
         TPI_TRY(table->forward(r->ctx, r->layer, &pass, &forward, r->saved, r->saved_bytes, saves));
         part(r, NULL);
         TPI_TRY(see(r, saves, r->y));
@@ -302,9 +313,13 @@ static tp_status go_layer(rank_work *r)
     }
     TPI_TRY(overwrite(r, r->x, r->x_kept));
     TPI_TRY(overwrite(r, r->dy, r->dy_kept));
+    TPI_TRY(use_scratch(r));
     part(r, "backward");
     TPI_TRY(table->backward(r->ctx, r->layer, &pass, &backward));
     part(r, NULL);
+    TPI_TRY(see(r, 2, r->dx));
+    if (table == &tpt_linear_table) /* straight into the memory of the partial sums that peers read in the first */
+        TPI_TRY(table->backward(r->ctx, r->layer, &pass, &backward));
     TPI_TRY(see(r, 2, r->dx));
     TPI_TRY(overwrite(r, r->dy, r->junk));
     return overwrite(r, r->x, r->junk);
