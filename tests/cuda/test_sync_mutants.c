@@ -1,32 +1,91 @@
-/* The simulator's mutants: every barrier of the kernels and every wait of a stream for an event is left out, one at a time, and something must notice: a
- * report, a wrong result or a failure. Runs a sample of both within a minute; all of them, with a table of those that nobody noticed, if the environment
- * has TPT_CUDA_ALL_MUTANTS. docs/cuda.md says why each of these is harmless. */
+/* The simulator's mutants: every barrier, fence and copy wait of the kernels, and every wait of a stream for an event, is left out, one at a time, and
+ * something must notice: a report, other numbers or a failure. Runs a sample of both within a minute (TPT_CUDA_MUTANT_SEED chooses it); all of them if the
+ * environment has TPT_CUDA_ALL_MUTANTS. TPT_CUDA_MUTANT_LOG: a file for a line about each; TPT_CUDA_MUTANT_WORK: only work with these words in its name. */
 #include <criterion/criterion.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <time.h>
-#include <tp/tp.h>
-#include <unistd.h>
 
-#include "core/context.h"
 #include "cuda/gpus.h"
 #include "cuda/sync_mutants.h"
-#include "support/data.h"
 
-enum { SAMPLE_SECONDS = 25, MUTANT_SECONDS = 240, LEAST_SAMPLED = 50, /* percent: see docs/cuda.md */
-       MOST_PROGRAMS = 4 };
+enum { SAMPLE_SECONDS = 20, LEAST_PERCENT = 95, MOST_WORKS = 96, MOST_WAITS = 4096, SAMPLED_WAITS = 6 /* of one work */ };
 
 static bool everything(void)
 {
     return getenv("TPT_CUDA_ALL_MUTANTS") != NULL;
 }
 
-/* Numbers 0 to count - 1 in an order that TPT_CUDA_MUTANT_SEED gives; in their own order for all of them. */
+/* ---- what is noticed, and what need not be --------------------------------------------------------------------------------------------------------- */
+
+/* Survivors that change nothing; docs/cuda.md, section 6, says why. Of barriers: part of the kernel's name, and what it is. Of waits: parts of the work's
+ * name, and the part of it. */
+typedef struct harmless {
+    const char *where, *what;
+} harmless;
+
+static const harmless harmless_barriers[] = {
+    {"DeviceRadixSortOnesweepKernel", "bar.warp.sync"},
+    {"DeviceRadixSortOnesweepKernel", "membar.cta"},
+    {"DeviceRadixSortHistogramKernel", "bar.sync"},
+    {"DeviceRadixSortSingleTileKernel", "bar.sync"},
+};
+
+static const harmless harmless_waits[] = {
+    {"with none", "backward"},
+    {"with bulk", "backward"},
+    {"with pipeline", ""},
+};
+
+static bool is_harmless(const harmless *list, size_t count, const char *where, const char *what)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strstr(where, list[i].where) != NULL && strstr(what, list[i].what) != NULL)
+            return true;
+    return false;
+}
+
+#define IS_HARMLESS(list, where, what) is_harmless(list, sizeof(list) / sizeof(list)[0], where, what)
+
+typedef struct tally {
+    int tried, caught, harmless;
+} tally;
+
+/* One mutant, for the tally and the log. */
+typedef struct mutant {
+    const char *kind, *where, *place, *what, *work;
+    int number;
+    bool harmless; /* if it survives */
+} mutant;
+
+static void note(tally *t, const mutant *m, tpt_verdict verdict)
+{
+    const char *path = getenv("TPT_CUDA_MUTANT_LOG"), *open = strchr(m->where, '<');
+    bool survives = verdict == TPT_SURVIVES, long_name = strlen(m->where) > 100 && open != NULL;
+    int length = (int)(long_name ? open - m->where : (long)strlen(m->where));
+    FILE *log = path != NULL ? fopen(path, "a") : NULL;
+    t->tried++;
+    t->caught += !survives;
+    t->harmless += survives && m->harmless;
+    if (survives)
+        printf("survives%s: %s %d (%s) of %.*s, %s; %s\n", m->harmless ? ", harmless" : "", m->kind, m->number, m->what, length, m->where, m->place,
+               m->work);
+    if (log == NULL)
+        return;
+    fprintf(log, "%s,%d,\"%.*s\",\"%s\",%s,\"%s\",%s\n", m->kind, m->number, length, m->where, m->place, m->what, m->work,
+            survives && m->harmless ? "nothing (harmless)" : tpt_verdict_name(verdict));
+    fclose(log);
+}
+
+static void judge(const char *what, const tally *t)
+{
+    int needed = t->tried - t->harmless;
+    printf("%s: %d mutants, %d caught, %d harmless\n", what, t->tried, t->caught, t->harmless);
+    cr_assert_gt(needed, 0);
+    cr_assert_geq(t->caught * 100, needed * LEAST_PERCENT, "%s: only %d of %d mutants are caught", what, t->caught, needed);
+}
+
+/* Numbers 0 to count - 1: all in their order, or as TPT_CUDA_MUTANT_SEED shuffles them. Freed by free(). */
 static int *order_of(int count)
 {
     int *order = malloc(((size_t)count + 1) * sizeof *order);
@@ -43,57 +102,26 @@ static int *order_of(int count)
     return order;
 }
 
-typedef struct tally {
-    int tried, caught;
-} tally;
-
-/* A small sample may have one survivor. */
-static void judge(const char *what, const tally *t, int least_percent)
+static bool is_wanted(const tpt_work *work)
 {
-    printf("%s: %d of %d mutants caught\n", what, t->caught, t->tried);
-    cr_assert_gt(t->tried, 0);
-    cr_assert((t->caught + !everything()) * 100 >= t->tried * least_percent, "%s: only %d of %d mutants are caught", what, t->caught, t->tried);
+    const char *words = getenv("TPT_CUDA_MUTANT_WORK");
+    return words == NULL || strstr(work->name, words) != NULL;
 }
 
-/* Everything that was tried, in lines of a table. */
-static void log_mutant(int number, tpt_verdict verdict, const char *work)
+/* With everything in place. */
+static void run_right(const tpt_work *work, tpt_outcome *right)
 {
-    const char *path = getenv("TPT_CUDA_MUTANT_LOG");
-    gpusim_site site = tpt_gpus_barrier(number);
-    FILE *log = path != NULL ? fopen(path, "a") : NULL;
-    if (log != NULL) {
-        fprintf(log, "%d,%s,\"%s\",%s:%d,%s,%s\n", number, site.what, site.kernel, site.file != NULL ? site.file : "?", site.line, work,
-                tpt_verdict_name(verdict));
-        fclose(log);
-    }
-    if (verdict == TPT_SURVIVES)
-        printf("survives: %s in %s, %s:%d: %s\n", site.what, site.kernel, site.file != NULL ? site.file : "?", site.line, work);
-}
-
-static void log_wait(const tpt_work *work, const tpt_outcome *right, int part, int thread, int64_t number, tpt_verdict verdict)
-{
-    const char *path = getenv("TPT_CUDA_MUTANT_LOG");
-    FILE *log = path != NULL ? fopen(path, "a") : NULL;
-    int place = (int)(number - right->first[part][thread]);
-    if (log != NULL) {
-        fprintf(log, "%d,wait,\"%s\",%s: rank %d,,%s\n", place, work->name, right->part[part], thread, tpt_verdict_name(verdict));
-        fclose(log);
-    }
-    if (verdict == TPT_SURVIVES)
-        printf("survives: %s, %s, rank %d, wait %d of %d\n", work->name, right->part[part], thread, place,
-               (int)(right->first[part + 1][thread] - right->first[part][thread]));
+    *right = *tpt_work_run(work, (gpusim_options){0});
+    cr_assert(right->finished && right->status == TP_OK && right->reports == 0, "%s: %s", work->name, right->why);
 }
 
 /* ---- barriers ------------------------------------------------------------------------------------------------------------------------------------ */
 
-enum { MOST_WORKS = 64 };
-
-/* All work, run once each with everything in place. */
 typedef struct barrier_works {
     int count;
     tpt_work work[MOST_WORKS];
     tpt_outcome right[MOST_WORKS];
-    int order[MOST_WORKS]; /* the fastest first */
+    int fastest[MOST_WORKS];
 } barrier_works;
 
 static int by_seconds(const void *a, const void *b, void *works)
@@ -103,84 +131,77 @@ static int by_seconds(const void *a, const void *b, void *works)
     return (first > second) - (first < second);
 }
 
-static barrier_works *run_all_works(void)
+/* All work, or what can be run until then. */
+static barrier_works *run_works(double until)
 {
     barrier_works *of = calloc(1, sizeof *of);
-    for (; of->count < MOST_WORKS && tpt_kernel_work(of->count, &of->work[of->count]); of->count++) {
-        of->right[of->count] = *tpt_work_run(&of->work[of->count], (gpusim_options){0});
-        of->order[of->count] = of->count;
-        const tpt_outcome *right = &of->right[of->count];
-        cr_assert(right->finished && right->status == TP_OK && right->reports == 0, "%s: %s", of->work[of->count].name, right->why);
+    tpt_work work;
+    int all = 0;
+    while (tpt_kernel_work(all, &work))
+        all++;
+    int *order = order_of(all);
+    cr_assert_leq(all, MOST_WORKS);
+    for (int i = 0; i < all && (everything() || tpt_now() < until); i++) {
+        tpt_kernel_work(order[i], &of->work[of->count]);
+        if (!is_wanted(&of->work[of->count]))
+            continue;
+        run_right(&of->work[of->count], &of->right[of->count]);
+        of->fastest[of->count] = of->count;
+        of->count++;
     }
-    qsort_r(of->order, (size_t)of->count, sizeof of->order[0], by_seconds, of);
+    free(order);
+    qsort_r(of->fastest, (size_t)of->count, sizeof of->fastest[0], by_seconds, of);
     return of;
 }
 
-/* Tries one barrier in all work that executes it, the fastest first. */
-static tpt_verdict try_barrier(const barrier_works *of, int site)
+/* Tries one barrier in all work that executes it, the fastest first. False if none does. */
+static bool try_barrier(const barrier_works *of, int number, tally *t)
 {
     static const gpusim_options schedules[] = {{.order = GPUSIM_UP}, {.order = GPUSIM_DOWN}, {.order = GPUSIM_SHUFFLED, .seed = 1}};
-    bool reached = false;
-    for (size_t s = 0; s < sizeof schedules / sizeof schedules[0]; s++)
-        for (int i = 0; i < of->count; i++) {
-            int number = of->order[i];
-            gpusim_options options = schedules[s];
-            if (!of->right[number].executed[site])
-                continue;
-            reached = true;
-            options.skip_barrier = site + 1;
-            tpt_verdict verdict = tpt_work_judge(&of->right[number], tpt_work_run(&of->work[number], options));
-            if (verdict != TPT_SURVIVES) {
-                log_mutant(site, verdict, of->work[number].name);
-                return verdict;
-            }
-        }
-    log_mutant(site, TPT_SURVIVES, reached ? "everything that executes it" : "not executed");
-    return TPT_SURVIVES;
+    const size_t count = sizeof schedules / sizeof schedules[0];
+    gpusim_site site = tpt_gpus_barrier(number);
+    char place[64];
+    tpt_verdict verdict = TPT_SURVIVES;
+    mutant m = {"barrier", site.kernel, place, site.what, "not executed", number, IS_HARMLESS(harmless_barriers, site.kernel, site.what)};
+    snprintf(place, sizeof place, "%s:%d", site.file != NULL ? site.file : "?", site.line);
+    for (size_t i = 0; i < count * (size_t)of->count && verdict == TPT_SURVIVES; i++) {
+        int work = of->fastest[i % (size_t)of->count];
+        gpusim_options options = schedules[i / (size_t)of->count];
+        if (!of->right[work].executed[number])
+            continue;
+        options.skip_barrier = number + 1;
+        m.work = of->work[work].name;
+        verdict = tpt_work_judge(&of->right[work], tpt_work_run(&of->work[work], options));
+    }
+    bool executed = strcmp(m.work, "not executed") != 0;
+    if (executed || everything())
+        note(t, &m, verdict);
+    return executed;
 }
 
 Test(cuda_sync_mutants, barriers, .timeout = 14400)
 {
     double begin = tpt_now();
-    int count = tpt_gpus_barriers(), *order;
-    tally t = {0, 0};
+    int count = tpt_gpus_barriers();
+    tally t = {0, 0, 0};
     if (count == 0)
         cr_skip_test("no simulator");
     cr_assert_leq(count, TPT_MOST_SITES);
-    barrier_works *of = run_all_works();
-    printf("%d programs once: %.1f s\n", of->count, tpt_now() - begin);
-    order = order_of(count);
-    for (int i = 0; i < count && (everything() || tpt_now() < begin + SAMPLE_SECONDS); i++) {
-        t.tried++;
-        t.caught += try_barrier(of, order[i]) != TPT_SURVIVES;
-        fflush(stdout);
-    }
+    barrier_works *of = run_works(begin + SAMPLE_SECONDS / 2.5);
+    int *order = order_of(count);
+    for (int i = 0; i < count && (everything() || tpt_now() < begin + SAMPLE_SECONDS); i++)
+        try_barrier(of, order[i], &t);
     free(order);
     free(of);
-    judge("barriers", &t, everything() ? 95 : LEAST_SAMPLED);
+    judge("barriers", &t);
 }
 
 /* ---- waits for events -------------------------------------------------------------------------------------------------------------------------------- */
-
-static tpt_verdict try_wait(const tpt_work *work, const tpt_outcome *right, int part, int thread, int64_t number)
-{
-    tpt_verdict verdict = TPT_SURVIVES;
-    for (unsigned s = 0; s < 3 && verdict == TPT_SURVIVES; s++) {
-        gpusim_options options = tpt_gpus_schedule(s);
-        options.skip_thread = thread + 1;
-        options.skip_wait = (int)number + 1;
-        verdict = tpt_work_judge(right, tpt_work_run(work, options));
-    }
-    log_wait(work, right, part, thread, number, verdict);
-    return verdict;
-}
 
 typedef struct wait_place {
     int part, thread;
     int64_t number;
 } wait_place;
-
-enum { MOST_WAITS = 4096 };
 
 static int list_waits(const tpt_outcome *right, int threads, wait_place *out)
 {
@@ -194,20 +215,32 @@ static int list_waits(const tpt_outcome *right, int threads, wait_place *out)
     return count;
 }
 
+static void try_wait(const tpt_work *work, const tpt_outcome *right, const wait_place *at, tally *t)
+{
+    tpt_verdict verdict = TPT_SURVIVES;
+    char place[64];
+    const mutant m = {"wait",     work->name, place, "event", work->name, (int)(at->number - right->first[at->part][at->thread]),
+                      IS_HARMLESS(harmless_waits, work->name, right->part[at->part])};
+    snprintf(place, sizeof place, "%s: rank %d", right->part[at->part], at->thread);
+    for (unsigned s = 0; s < 3 && verdict == TPT_SURVIVES; s++) {
+        gpusim_options options = tpt_gpus_schedule(s);
+        options.skip_thread = at->thread + 1;
+        options.skip_wait = (int)at->number + 1;
+        verdict = tpt_work_judge(right, tpt_work_run(work, options));
+    }
+    note(t, &m, verdict);
+}
+
 static void try_waits(const tpt_work *work, double until, tally *t)
 {
     static wait_place place[MOST_WAITS];
     tpt_outcome *right = malloc(sizeof *right);
-    *right = *tpt_work_run(work, (gpusim_options){0});
-    cr_assert(right->finished && right->status == TP_OK && right->reports == 0, "%s: %s", work->name, right->why);
-    int count = list_waits(right, work->threads, place), *order = order_of(count), tried = 0, caught = 0;
-    for (; tried < count && (everything() || tpt_now() < until); tried++) {
-        const wait_place *at = &place[order[tried]];
-        caught += try_wait(work, right, at->part, at->thread, at->number) != TPT_SURVIVES;
-    }
-    t->tried += tried;
-    t->caught += caught;
-    printf("%s: %d of %d waits tried, %d survive (%.3f s a run)\n", work->name, tried, count, tried - caught, right->seconds);
+    run_right(work, right);
+    int count = list_waits(right, work->threads, place), *order = order_of(count), before = t->caught;
+    int most = everything() || count < SAMPLED_WAITS ? count : SAMPLED_WAITS;
+    for (int i = 0; i < most && (everything() || tpt_now() < until); i++)
+        try_wait(work, right, &place[order[i]], t);
+    printf("%s: %d waits, %d of them tried, %d caught\n", work->name, count, most, t->caught - before);
     fflush(stdout);
     free(order);
     free(right);
@@ -215,18 +248,20 @@ static void try_waits(const tpt_work *work, double until, tally *t)
 
 Test(cuda_sync_mutants, waits, .timeout = 14400)
 {
-    double begin = tpt_now();
+    double until = tpt_now() + SAMPLE_SECONDS;
     tpt_work work;
-    tally t = {0, 0};
+    tally t = {0, 0, 0};
     int count = 0;
     if (tpt_gpus_barriers() == 0)
         cr_skip_test("no simulator");
     while (tpt_wait_work(count, &work))
         count++;
-    for (int i = 0; i < count; i++) {
-        tpt_wait_work(i, &work);
-        if (getenv("ONLY") == NULL || strstr(work.name, getenv("ONLY")) != NULL)
-            try_waits(&work, begin + SAMPLE_SECONDS * (double)(i + 1) / (double)count, &t);
+    int *order = order_of(count);
+    for (int i = 0; i < count && (everything() || tpt_now() < until); i++) {
+        tpt_wait_work(order[i], &work);
+        if (is_wanted(&work))
+            try_waits(&work, until, &t);
     }
-    judge("waits", &t, everything() ? 95 : LEAST_SAMPLED);
+    free(order);
+    judge("waits", &t);
 }
