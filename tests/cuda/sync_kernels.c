@@ -195,6 +195,47 @@ static void cross_entropy(tpt_memory *memory, int number)
     }
 }
 
+/* Forward, and all gradients; more rows than wait in shared memory at once. Bits of number: root mean squares, rows that are not aligned; then the dtype. */
+static void norm(tpt_memory *memory, int number)
+{
+    enum { ROWS = 790, MOST_COLS = 40 };
+    const tp_dtype dtype = floats[number / 4];
+    const int64_t cols = number & 2 ? 37 : MOST_COLS, bytes = (int64_t)tp_dtype_size(dtype);
+    const tpi_norm_args forward = {.rms = number & 1,
+                                   .rows = ROWS,
+                                   .cols = cols,
+                                   .dtype = dtype,
+                                   .x = tpt_memory_normal(memory, dtype, ROWS * cols, 1),
+                                   .x_stride = cols,
+                                   .gain = tpt_memory_normal(memory, dtype, cols, 2),
+                                   .epsilon = 1e-5f,
+                                   .y = tpt_memory_of(memory, NULL, (size_t)(ROWS * cols * bytes)),
+                                   .y_stride = cols,
+                                   .stats = zeros(memory, sizeof(float) * 2 * ROWS)};
+    const tpi_norm_grad_args backward = {.rms = forward.rms,
+                                         .rows = ROWS,
+                                         .cols = cols,
+                                         .dtype = dtype,
+                                         .x = forward.x,
+                                         .x_stride = cols,
+                                         .gain = forward.gain,
+                                         .stats = forward.stats,
+                                         .dy = tpt_memory_normal(memory, dtype, ROWS * cols, 3),
+                                         .dy_stride = cols,
+                                         .residual = tpt_memory_normal(memory, dtype, ROWS * cols, 4),
+                                         .residual_stride = cols,
+                                         .dx = tpt_memory_of(memory, NULL, (size_t)(ROWS * cols * bytes)),
+                                         .dx_stride = cols,
+                                         .gain_grad = zeros(memory, sizeof(float) * 2 * MOST_COLS),
+                                         .bias_grad = forward.rms ? NULL : zeros(memory, sizeof(float) * 2 * MOST_COLS),
+                                         .total_rows = ROWS,
+                                         .virtual_count = 2};
+    if (memory->status == TP_OK)
+        issue(memory, tpi_norm(memory->ctx->compute, &forward));
+    if (memory->status == TP_OK)
+        issue(memory, tpi_norm_grad(memory->ctx->compute, &backward));
+}
+
 static void square_sum(tpt_memory *memory, int number)
 {
     enum { ROWS = 40, COLS = 24 };
@@ -236,8 +277,8 @@ static const struct {
     int count, multiprocessors;
     void (*run)(tpt_memory *memory, int number);
 } families[] = {
-    {"gemm", 36, 1, gemm},           {"row sums", 3, 1, row_sums},        {"attention", 9, 4, attention},     {"rope", 12, 1, rope},
-    {"cross-entropy", 4, 1, cross_entropy}, {"square sum", 1, 1, square_sum}, {"sorted tokens", 4, 1, sorted_tokens},
+    {"gemm", 36, 1, gemm},           {"row sums", 3, 1, row_sums},           {"attention", 9, 4, attention},   {"rope", 12, 1, rope},
+    {"norm", 12, 1, norm}, {"cross-entropy", 4, 1, cross_entropy}, {"square sum", 1, 1, square_sum}, {"sorted tokens", 4, 1, sorted_tokens},
 };
 
 static void run_kernels(const tpt_work *work, tpt_outcome *outcome)

@@ -305,24 +305,26 @@ static tp_status go_layer(rank_work *r)
     for (int saves = 0; saves < 2; saves++) {
         TPI_TRY(overwrite(r, r->x, r->x_kept));
         TPI_TRY(use_scratch(r));
-        part(r, saves ? NULL : "forward");
+        part(r, "forward");
         TPI_TRY(table->forward(r->ctx, r->layer, &pass, &forward, r->saved, r->saved_bytes, saves));
         part(r, NULL);
         TPI_TRY(see(r, saves, r->y));
         TPI_TRY(overwrite(r, r->x, r->junk));
     }
-    TPI_TRY(overwrite(r, r->x, r->x_kept));
-    TPI_TRY(overwrite(r, r->dy, r->dy_kept));
-    TPI_TRY(use_scratch(r));
-    part(r, "backward");
-    TPI_TRY(table->backward(r->ctx, r->layer, &pass, &backward));
-    part(r, NULL);
-    TPI_TRY(see(r, 2, r->dx));
-    if (table == &tpt_linear_table) /* straight into the memory of the partial sums that peers read in the first */
+    for (int again = 0; again < (table == &tpt_linear_table ? 2 : 1); again++) {
+        TPI_TRY(overwrite(r, r->x, r->x_kept));
+        TPI_TRY(overwrite(r, r->dy, r->dy_kept));
+        TPI_TRY(use_scratch(r));
+        part(r, "backward");
         TPI_TRY(table->backward(r->ctx, r->layer, &pass, &backward));
-    TPI_TRY(see(r, 2, r->dx));
-    TPI_TRY(overwrite(r, r->dy, r->junk));
-    return overwrite(r, r->x, r->junk);
+        part(r, NULL);
+        if (again) /* straight into the memory of the partial sums that peers read in this one */
+            TPI_TRY(table->backward(r->ctx, r->layer, &pass, &backward));
+        TPI_TRY(see(r, 2, r->dx));
+        TPI_TRY(overwrite(r, r->dy, r->junk));
+        TPI_TRY(overwrite(r, r->x, r->junk));
+    }
+    return TP_OK;
 }
 
 static tp_status end_layer(rank_work *r)

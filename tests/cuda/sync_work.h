@@ -36,7 +36,7 @@ typedef struct tpt_outcome {
     char why[256];                   /* the first report, or the failure */
     double seconds;
     bool executed[TPT_MOST_SITES];   /* barriers */
-    int parts;                       /* of the work, each with a name: waits of thread t + 1 from first[t] to first[t] of the next part */
+    int parts;                       /* of the work: waits of thread t + 1 from first[t] to first[t] of the next part. A name again: the same between others */
     const char *part[TPT_MOST_PARTS];
     int64_t first[TPT_MOST_PARTS + 1][TPT_MOST_THREADS];
 } tpt_outcome;

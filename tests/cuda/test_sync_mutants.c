@@ -174,6 +174,7 @@ static bool try_barrier(const barrier_works *of, int number, tally *t)
         verdict = tpt_work_judge(&of->right[work], tpt_work_run(&of->work[work], options));
     }
     bool executed = strcmp(m.work, "not executed") != 0;
+    m.harmless = m.harmless && executed;
     if (executed || everything())
         note(t, &m, verdict);
     return executed;
@@ -199,35 +200,45 @@ Test(cuda_sync_mutants, barriers, .timeout = 14400)
 /* ---- waits for events -------------------------------------------------------------------------------------------------------------------------------- */
 
 typedef struct wait_place {
-    int part, thread;
-    int64_t number;
+    int part, thread, number;
 } wait_place;
+
+/* The next part, behind `after`, with the name of `part`; -1: none. */
+static int next_like(const tpt_outcome *right, int after, int part)
+{
+    for (int i = after + 1; i + 1 < right->parts && right->part[part] != NULL; i++)
+        if (right->part[i] == right->part[part])
+            return i;
+    return -1;
+}
 
 static int list_waits(const tpt_outcome *right, int threads, wait_place *out)
 {
     int count = 0;
     for (int part = 0; part + 1 < right->parts; part++)
-        for (int thread = 0; thread < threads && right->part[part] != NULL; thread++)
-            for (int64_t number = right->first[part][thread]; number < right->first[part + 1][thread]; number++) {
+        for (int thread = 0; thread < threads && next_like(right, -1, part) == part; thread++)
+            for (int number = 0; number < (int)(right->first[part + 1][thread] - right->first[part][thread]); number++) {
                 cr_assert_lt(count, MOST_WAITS);
                 out[count++] = (wait_place){part, thread, number};
             }
     return count;
 }
 
+/* In every part where the same is done. */
 static void try_wait(const tpt_work *work, const tpt_outcome *right, const wait_place *at, tally *t)
 {
     tpt_verdict verdict = TPT_SURVIVES;
     char place[64];
-    const mutant m = {"wait",     work->name, place, "event", work->name, (int)(at->number - right->first[at->part][at->thread]),
+    const mutant m = {"wait",     work->name, place, "event", work->name, at->number,
                       IS_HARMLESS(harmless_waits, work->name, right->part[at->part])};
     snprintf(place, sizeof place, "%s: rank %d", right->part[at->part], at->thread);
-    for (unsigned s = 0; s < 3 && verdict == TPT_SURVIVES; s++) {
-        gpusim_options options = tpt_gpus_schedule(s);
-        options.skip_thread = at->thread + 1;
-        options.skip_wait = (int)at->number + 1;
-        verdict = tpt_work_judge(right, tpt_work_run(work, options));
-    }
+    for (unsigned s = 0; s < 2; s++)
+        for (int part = at->part; part >= 0 && verdict == TPT_SURVIVES; part = next_like(right, part, part)) {
+            gpusim_options options = tpt_gpus_schedule(s);
+            options.skip_thread = at->thread + 1;
+            options.skip_wait = (int)right->first[part][at->thread] + at->number + 1;
+            verdict = tpt_work_judge(right, tpt_work_run(work, options));
+        }
     note(t, &m, verdict);
 }
 
