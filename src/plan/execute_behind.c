@@ -92,13 +92,19 @@ static tpi_stream *stream_of(const tpi_run *run, tp_lane lane)
     return run->prepared->ctx->executor->lane[lane];
 }
 
-/* The thread waits until a peer has issued what the flag stands for, and the stream until that is done. */
-static tp_status wait_for(const tpi_run *run, tp_lane lane, int rank, int flag)
+/* The thread waits until a peer has issued what the flag stands for. */
+static tp_status wait_issued(const tpi_run *run, int rank, int flag)
 {
     const tpi_prepared *p = run->prepared;
     const tpi_board_wait wait = {.lane = TP_LANES, .rank = rank, .flag = flag, .epoch = run->epoch};
-    TPI_TRY(p->board->table->wait(p->board, &wait, NULL));
-    return backend_of(run)->event_wait(event_of(p, rank, flag), stream_of(run, lane));
+    return p->board->table->wait(p->board, &wait, NULL);
+}
+
+/* And the stream until that is done. */
+static tp_status wait_for(const tpi_run *run, tp_lane lane, int rank, int flag)
+{
+    TPI_TRY(wait_issued(run, rank, flag));
+    return backend_of(run)->event_wait(event_of(run->prepared, rank, flag), stream_of(run, lane));
 }
 
 static void show_issued(const tpi_run *run, int index)
@@ -140,11 +146,28 @@ static bool is_border(const tpi_run *run, int index, int on)
            (p->list->op[index].kind == TP_OP_LEAVE && p->note[index].event == NULL && issue[TP_OP_LEAVE] == NULL);
 }
 
+static tp_status wait_for_sender(const tpi_run *run, int index)
+{
+    const tp_plan_op *op = &run->prepared->list->op[index];
+    const tpi_op_note *note = &run->prepared->note[index];
+    return note->follows ? wait_issued(run, op->peer, tpi_flag_posted(note->partner)) : wait_for(run, op->lane, op->peer, tpi_flag_posted(note->partner));
+}
+
+/* Nobody asks for the send under way, and the next one, a send too, is over when both are. */
+static bool sends_on(const tpi_run *run, int index)
+{
+    const tpi_prepared *p = run->prepared;
+    const tp_plan_op *op = &p->list->op[index];
+    int sending = run->sending[op->lane] - 1;
+    return sending >= 0 && op->kind == TP_OP_SEND && p->note[index].follows && p->note[sending].event == NULL;
+}
+
 static tp_status wait_for_all(tpi_run *run, int index)
 {
     const tpi_prepared *p = run->prepared;
     const tp_plan_op *op = &p->list->op[index];
-    TPI_TRY(end_send(run, op->lane));
+    if (!sends_on(run, index))
+        TPI_TRY(end_send(run, op->lane));
     for (int w = 0; w < op->waits; w++) {
         const tp_wait *wait = &op->wait[w];
         if (wait->rank != p->rank) {
@@ -159,7 +182,7 @@ static tp_status wait_for_all(tpi_run *run, int index)
         if (other != op->lane)
             TPI_TRY(backend_of(run)->event_wait(p->note[wait->op].event, stream_of(run, op->lane)));
     }
-    return op->kind == TP_OP_RECV ? wait_for(run, op->lane, op->peer, tpi_flag_posted(p->note[index].partner)) : TP_OK;
+    return op->kind == TP_OP_RECV ? wait_for_sender(run, index) : TP_OK;
 }
 
 static tp_status post_send(tpi_run *run, int index)

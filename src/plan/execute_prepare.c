@@ -52,6 +52,35 @@ static int partner_of(const tp_plan *plan, int rank, int index)
     return nth_message(&plan->rank[op->peer], other, rank, place_of_message(&plan->rank[rank], index));
 }
 
+static int before_in_lane(const tp_plan_rank *list, int index)
+{
+    int before = index - 1;
+    while (before >= 0 && list->op[before].lane != list->op[index].lane)
+        before--;
+    return before;
+}
+
+/* Whether a send comes directly behind another one to the same rank, which receives both in this order on one lane: it is over when both are. That is all its
+ * lane need wait for where ranks are ordered by messages of one lane alone, as in the ring's own plans: nothing else of this rank comes between the two. */
+static bool follows_send(const tp_plan *plan, int rank, int index)
+{
+    const tp_plan_rank *list = &plan->rank[rank];
+    int before = before_in_lane(list, index);
+    if (before < 0 || list->op[before].kind != TP_OP_SEND || list->op[before].peer != list->op[index].peer)
+        return false;
+    const tp_plan_rank *receiver = &plan->rank[list->op[index].peer];
+    int first = partner_of(plan, rank, before), second = partner_of(plan, rank, index);
+    return receiver->op[first].lane == receiver->op[second].lane && first < second;
+}
+
+static bool follows(const tp_plan *plan, int rank, int index, int partner)
+{
+    const tp_plan_op *op = &plan->rank[rank].op[index];
+    if (op->kind == TP_OP_SEND)
+        return follows_send(plan, rank, index);
+    return op->kind == TP_OP_RECV && plan->rank[op->peer].op[partner].waits == 0 && follows_send(plan, op->peer, partner);
+}
+
 static bool looks(const tp_plan_op *op, int rank)
 {
     for (int w = 0; w < op->waits; w++)
@@ -378,6 +407,8 @@ tp_status tpi_plan_get(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, tpi
         return status;
     }
     (*out)->own = plan;
+    for (int i = 0; plan->algorithm == TP_OVERLAP_RING && i < (*out)->list->count; i++)
+        (*out)->note[i].follows = follows(plan, (*out)->rank, i, (*out)->note[i].partner);
     (*out)->desc = *desc;
     return TP_OK;
 }

@@ -19,6 +19,7 @@ typedef struct tpi_op_note {
     uint64_t waiters; /* ranks that wait for it, as bits */
     int peers, *peer; /* and as a list */
     int partner;      /* SEND, RECV: the op it meets */
+    bool follows;     /* SEND, where streams run behind: it need not wait for the end of the one before it. RECV: its data is there with the one before */
     int first_pointer; /* REDUCE: of its reads and writes in the run's pointers */
     int first_count;   /* COLLECTIVE: rows a rank, in the run's counts; -1: all rows */
 } tpi_op_note;

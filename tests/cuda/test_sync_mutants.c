@@ -32,9 +32,9 @@ static const harmless harmless_barriers[] = {
 };
 
 static const harmless harmless_waits[] = {
-    {"with none", "backward"},
-    {"with bulk", "backward"},
-    {"with pipeline", ""},
+    {"with none and sequences cut", "backward"},
+    {"with bulk and sequences cut", "backward"},
+    {"with pipeline and sequences cut", ""},
 };
 
 static bool is_harmless(const harmless *list, size_t count, const char *where, const char *what)
