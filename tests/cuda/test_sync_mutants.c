@@ -247,11 +247,12 @@ static void try_waits(const tpt_work *work, double until, tally *t)
     static wait_place place[MOST_WAITS];
     tpt_outcome *right = malloc(sizeof *right);
     run_right(work, right);
-    int count = list_waits(right, work->threads, place), *order = order_of(count), before = t->caught;
+    int count = list_waits(right, work->threads, place), *order = order_of(count);
+    const tally before = *t;
     int most = everything() || count < SAMPLED_WAITS ? count : SAMPLED_WAITS;
     for (int i = 0; i < most && (everything() || tpt_now() < until); i++)
         try_wait(work, right, &place[order[i]], t);
-    printf("%s: %d waits, %d of them tried, %d caught\n", work->name, count, most, t->caught - before);
+    printf("%s: %d waits, %d of them tried, %d caught\n", work->name, count, t->tried - before.tried, t->caught - before.caught);
     fflush(stdout);
     free(order);
     free(right);
