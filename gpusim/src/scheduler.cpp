@@ -404,14 +404,18 @@ std::string head_text(const Stream &stream)
 void report_deadlock(const Stream &waited)
 {
     std::string stuck;
+    bool kernels = false;
     for (const Stream *stream : machine().streams)
         if (!stream->queue.empty())
             stuck += (stuck.empty() ? "" : "; ") + head_text(*stream);
     for (Stream *stream : machine().streams)
-        if (!stream->queue.empty() && stream->queue.front().running)
+        if (!stream->queue.empty() && stream->queue.front().running) {
             stream->queue.front().running->report_stuck();
-    report(GPUSIM_DEADLOCK, "the host waits for device %d stream %d for ever. Stuck: %s", waited.device, waited.number,
-           stuck.c_str());
+            kernels = true;
+        }
+    if (!kernels) // they say where they poll
+        report(GPUSIM_DEADLOCK, "the host waits for device %d stream %d for ever. Stuck: %s", waited.device, waited.number,
+               stuck.c_str());
     for (Stream *stream : machine().streams)
         if (!stream->queue.empty() && !stream->busy)
             set_device_fault(stream->device, cudaErrorLaunchTimeout);
