@@ -76,10 +76,10 @@ Test(plan, automatic_choices_of_layers_say_why)
     static const char shape[] = "--hidden 64 --ffn 96 --batch 1 --sequence 23 --dtype f32 --samples 2 --seconds 0.001";
     char arguments[256];
     snprintf(arguments, sizeof arguments, "mlp --overlap auto --explain --sequence-parallel %s", shape);
-    expect(arguments, 0, "chain, f32, 2 ranks, 32 rows, gemm 0: 48 x 64, gemm 1: 64 x 48", "\n  algorithm chunks   predicted");
+    expect(arguments, 0, "chain, f32, 2 ranks, 24 rows, gemm 0: 48 x 64, gemm 1: 64 x 48", "\n  algorithm chunks   predicted");
     cr_assert_not_null(strstr(tpt_printed, "chain-backward, f32, 2 ranks"), "%s", tpt_printed);
     snprintf(arguments, sizeof arguments, "linear --overlap pull,auto --explain --kind row %s --link 5us,1GB/s --json", shape);
-    expect(arguments, 0, "gemm-reduce, f32, 2 ranks, 32 rows, gemm 0: 64 x 48", "\"rows\"");
+    expect(arguments, 0, "gemm-reduce, f32, 2 ranks, 24 rows, gemm 0: 64 x 48", "\"rows\"");
     snprintf(arguments, sizeof arguments, "mlp --overlap pull --explain %s", shape);
     expect(arguments, 2, "--explain", "--overlap auto");
     snprintf(arguments, sizeof arguments, "mlp --explain %s", shape);
