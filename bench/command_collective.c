@@ -1,5 +1,6 @@
 /* tp_bench collective: operations between ranks in the vocabulary of nccl-tests. */
 #include "collective_case.h"
+#include "collective_peer.h"
 #include "parallel.h"
 
 #include <math.h>
@@ -207,10 +208,14 @@ int bench_command_collective(bench_call *call)
     int status = bench_take_device(call);
     if (status == BENCH_OK)
         status = bench_take_link(call);
+    if (status == BENCH_OK && options->peers.count > 0)
+        status = bench_check_peers(call);
     if (status == BENCH_OK)
         status = check_options(call);
     if (status != BENCH_OK)
         return status;
+    if (options->peers.count > 0)
+        return bench_collective_peers(call, next_size);
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(TIME, BUSBW));
     call->table.plot = (bench_plot){.x = SIZE, .y = BUSBW, .only = FITS, .log_x = true, .groups = 5,

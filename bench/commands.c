@@ -20,9 +20,10 @@ const bench_command bench_command_table[] = {
      "  tp_bench gemm --shapes 512x2304x768,64x1536x768 --variant NT --order chain\n  tp_bench gemm --peer onednn\n"},
     {"collective", BENCH_COLLECTIVE, bench_command_collective, "collectives between ranks, in the columns of nccl-tests",
      "size is the total bytes S of the operation; algbw = S / time; busbw = algbw x 2(n-1)/n (all_reduce), (n-1)/n (reduce_scatter, all_gather,\n"
-     "all_to_all) or 1 (broadcast, sendrecv). #wrong counts elements that differ from exact sums, in a pass of its own.\n",
+     "all_to_all) or 1 (broadcast, sendrecv). #wrong counts elements that differ from exact sums, in a pass of its own.\n"
+     "--peer: the same in MPI processes on the same cores, sample by sample in turns, alone and net of writing the input before and reading the output after.\n",
      "  tp_bench collective\n  tp_bench collective --ranks 2,4 -b 1K -e 16M -f 4 -o all_reduce -d bf16 --place in\n"
-     "  tp_bench collective --operation all_reduce --algorithm one-shot,two-shot --plot all_reduce.svg\n"},
+     "  tp_bench collective --peer openmpi,mpich -b 4K -e 64M\n  tp_bench collective --operation all_reduce --algorithm one-shot,two-shot --plot all_reduce.svg\n"},
     {"linear", BENCH_LINEAR, bench_command_layer, "a linear layer, forward and backward",
      "Times forward and backward (input and weight gradients) on each degree, and compares all results bit for bit with those of the first degree.\n"
      "--overlap measures in turns the GEMMs alone (t_gemm), the transfers alone (t_comm), the pass without overlap (t_none) and with it (t_fused): hidden =\n"

@@ -19,6 +19,8 @@ const char *const bench_algorithm_names[] = {"auto", "one-shot", "two-shot", "ri
 /* By tp_reduce_op. */
 const char *const bench_reduce_names[] = {"sum", "max", "min", NULL};
 const char *const bench_place_names[] = {"out", "in", NULL};
+/* By bench_mpi_library. */
+const char *const bench_mpi_names[] = {"openmpi", "mpich", NULL};
 /* By tp_activation. */
 const char *const bench_activation_names[] = {"gelu", "gelu-tanh", "relu", "relu2", "swiglu", "geglu", NULL};
 /* By tp_linear_kind. */
@@ -127,6 +129,8 @@ const bench_option bench_option_table[] = {
      "of all_reduce: auto one-shot two-shot ring (ring gives up the fixed order of sums)"},
     {"reduce", 'r', BENCH_OPTION_CHOICE, AT(reduce), BENCH_COLLECTIVE, 1, 0, bench_reduce_names, "NAME", "sum, max or min"},
     {"place", 0, BENCH_OPTION_CHOICES, AT(places), BENCH_COLLECTIVE, 0, 0, bench_place_names, "out,in", "out of place, in place; default both"},
+    {"peer", 0, BENCH_OPTION_CHOICES, AT(peers), BENCH_COLLECTIVE, 0, 0, bench_mpi_names, "NAME,...",
+     "openmpi mpich: the same collectives in two processes on the same cores, sample by sample in turns; f32, 2 ranks"},
     {"iterations", 'n', BENCH_OPTION_INTEGER, AT(iterations), BENCH_COLLECTIVE, 1, 1e6, NULL, "N",
      "calls a sample; default: as many as take 0.2 ms"},
     {"overlap", 0, BENCH_OPTION_CHOICES, AT(overlaps), SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE), 0, 0, bench_overlap_names, "NAME,...",

@@ -95,6 +95,7 @@ typedef struct bench_options {
     double link_latency, link_bandwidth; /* from `link` */
     bool link_gemm;
     int64_t iterations;
+    bench_list peers; /* libraries to compare with; collective: bench_mpi_library */
     /* plans */
     bench_list overlaps, patterns, chunk_counts;
     bench_list token_counts;
@@ -178,6 +179,7 @@ extern const char *const bench_operation_names[];
 extern const char *const bench_algorithm_names[];
 extern const char *const bench_reduce_names[];
 extern const char *const bench_place_names[];
+extern const char *const bench_mpi_names[];
 extern const char *const bench_activation_names[];
 extern const char *const bench_kind_names[];
 extern const char *const bench_family_names[];

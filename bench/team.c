@@ -51,6 +51,7 @@ typedef struct sampler {
     int rank;
     const bench_team_part *parts;
     int count;
+    bool whole;
     tpi_timer *timer; /* NULL: by the host's clock */
 } sampler;
 
@@ -62,6 +63,14 @@ static tp_status mark(const sampler *self, int which)
 /* One sample of a part on this rank; afterwards its slot is filled. */
 static tp_status sample(const sampler *self, const bench_team_part *part, int64_t repeats)
 {
+    if (self->whole) {
+        bench_team_sample *taken = part->arg;
+        taken->repeats = repeats;
+        TPI_TRY(part->fn(taken));
+        self->team->slot[self->rank].seconds = taken->seconds;
+        self->team->slot[self->rank].switched = taken->switched;
+        return meet(self->ctx);
+    }
     double compute[2], comm[2];
     tp_ctx_times(self->ctx, &compute[0], &comm[0]);
     long before = bench_thread_switches();
@@ -138,22 +147,34 @@ static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
     return TP_OK;
 }
 
-static void take_figure(const bench_samples *near, const bench_samples *far, double *probes, bool probed, bench_team_figure *out)
-{
-    int near_clean = bench_sample_clean(near), far_clean = bench_sample_clean(far);
-    bool nearer = near_clean > far_clean || (near_clean == far_clean && near->count > far->count);
-    out->figure = bench_sample_figure(nearer ? near : far);
-    out->figure.total = near->count + far->count;
-    out->distance = !probed ? "" : nearer ? "near" : "far";
-    out->probe_seconds = probed ? bench_median(probes, near->count + far->count) : 0;
-}
-
 /* Rank 0's notes of one part. */
 typedef struct notes {
     bench_samples near, far;
     double probes[BENCH_SAMPLES];
     double passed; /* seconds in samples */
 } notes;
+
+/* What was seen more often, of all parts together: figures that are compared are of the same distance. */
+static bool mostly_near(const notes *books, int count)
+{
+    int clean = 0, all = 0;
+    for (int i = 0; i < count; i++) {
+        clean += bench_sample_clean(&books[i].near) - bench_sample_clean(&books[i].far);
+        all += books[i].near.count - books[i].far.count;
+    }
+    return clean > 0 || (clean == 0 && all > 0);
+}
+
+static void take_figure(notes *book, bool nearer, bool probed, bench_team_figure *out)
+{
+    int total = book->near.count + book->far.count;
+    /* A part that was never seen at that distance has its figure from the other. */
+    nearer = book->near.count == 0 || book->far.count == 0 ? book->near.count > 0 : nearer;
+    out->figure = bench_sample_figure(nearer ? &book->near : &book->far);
+    out->figure.total = total;
+    out->distance = !probed ? "" : nearer ? "near" : "far";
+    out->probe_seconds = probed ? bench_median(book->probes, total) : 0;
+}
 
 static void enter_sample(const bench_team *team, notes *book, int64_t repeats, double before, double after)
 {
@@ -214,7 +235,7 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
 tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count)
 {
     static const bench_team_plan once = {.warmup = 1, .least = 1, .most = 1, .repeats = 1};
-    sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count};
+    sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count, .whole = plan->whole};
     notes *books = self.rank == 0 ? calloc((size_t)count, sizeof *books) : NULL;
     if (self.rank == 0 && books == NULL)
         return TP_ERR_MEMORY;
@@ -226,7 +247,7 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
     if (status == TP_OK)
         status = take_samples(&self, plan, books);
     for (int i = 0; i < count && status == TP_OK && self.rank == 0; i++)
-        take_figure(&books[i].near, &books[i].far, books[i].probes, team->probed, parts[i].figure);
+        take_figure(&books[i], mostly_near(books, count), team->probed, parts[i].figure);
     ctx->backend->timer_destroy(self.timer);
     free(books);
     return status;
@@ -235,7 +256,7 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
 tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
                              bench_team_figure *figure)
 {
-    const bench_team_part part = {fn, arg, figure, false};
+    const bench_team_part part = {.fn = fn, .arg = arg, .figure = figure};
     return bench_team_compare(team, ctx, plan, &part, 1);
 }
 

@@ -47,7 +47,14 @@ typedef struct bench_team_plan {
     int warmup, least, most;
     double seconds;
     int64_t repeats; /* calls a sample; 0: as many as take 0.2 ms */
+    bool whole;      /* fn takes the whole sample itself: what arg points to begins with a bench_team_sample */
 } bench_team_plan;
+
+typedef struct bench_team_sample {
+    int64_t repeats; /* calls that are wanted */
+    double seconds;  /* fn's answer: of one of them, */
+    bool switched;   /* and whether this rank was switched out */
+} bench_team_sample;
 
 void bench_team_init(bench_team *team, int ranks, int cores);
 

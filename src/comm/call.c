@@ -33,6 +33,16 @@ const tpi_post *tpi_call_peer(const tpi_call *call, int rank)
     return &call->group->seats[rank].post[call->seat->posts & 1];
 }
 
+const void *tpi_call_in(const tpi_call *call, int rank)
+{
+    return call->group->flags[rank].in[call->seat->posts & 1];
+}
+
+void *tpi_call_out(const tpi_call *call, int rank)
+{
+    return call->group->flags[rank].out[call->seat->posts & 1];
+}
+
 char *tpi_call_staging(const tpi_call *call, int rank)
 {
     return call->group->staging + ((size_t)rank * 2 + (call->seat->posts & 1)) * TPI_STAGING_STRIDE;
@@ -160,9 +170,81 @@ static tp_status open_gate(const tpi_call *call, bool same)
     return TP_OK;
 }
 
+/* What a rank waits for at flags. */
+typedef struct flag_wait {
+    const tpi_call *call;
+    unsigned round;
+} flag_wait;
+
+/* A rank that went without coming to this gate, or -1. Who goes looks at all flags after it said so, and who waits looks here after it raised its own: one
+ * of the two sees the other. */
+static int missing_at(const flag_wait *wait)
+{
+    const tpi_group *group = wait->call->group;
+    for (int rank = 0; rank < group->size && atomic_load(&group->gone) > 0; rank++)
+        if (atomic_load(&group->seats[rank].left) && !tpi_flag_reached(&group->flags[rank], wait->round))
+            return rank;
+    return -1;
+}
+
+static bool should_leave(const void *arg)
+{
+    return missing_at(arg) >= 0;
+}
+
+static tp_status wait_at_flag(tpi_call *call, tpi_flag *flag, unsigned round)
+{
+    const flag_wait wait = {call, round};
+    double begin = call->counts ? tpi_seconds() : 0;
+    int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;
+    bool in_time = tpi_flag_wait(flag, round, &call->own->spin, timeout, should_leave, &wait);
+    if (call->counts)
+        call->waited += tpi_seconds() - begin;
+    if (tpi_flag_reached(flag, round))
+        return TP_OK;
+    if (atomic_load(&call->group->world->failed) != TP_OK)
+        return tpi_call_peer_failed(call);
+    int missing = missing_at(&wait);
+    if (missing >= 0)
+        return tpi_call_peer_gone(call, missing);
+    return in_time ? tpi_call_peer_failed(call) : gate_timed_out(call);
+}
+
+/* Looks that are cheaper than asking for the time. */
+#define QUICK_LOOKS 400
+
+static bool comes_soon(const tpi_flag *flag, unsigned round)
+{
+    for (int i = 0; i < QUICK_LOOKS; i++)
+        if (tpi_flag_reached(flag, round))
+            return true;
+    return false;
+}
+
+static tp_status pass_flags(tpi_call *call, uint32_t fingerprint)
+{
+    tpi_group *group = call->group;
+    if (atomic_load_explicit(&group->gate.value, memory_order_acquire) & 1)
+        return tpi_call_peer_failed(call);
+    unsigned round = atomic_load_explicit(&call->seat->arrived, memory_order_relaxed) + 1;
+    atomic_store_explicit(&call->seat->arrived, round, memory_order_relaxed);
+    group->flags[call->rank].fingerprint[round & 1] = fingerprint;
+    tpi_flag_raise(&group->flags[call->rank], round);
+    bool same = true;
+    for (int i = 1; i < call->size; i++) {
+        tpi_flag *flag = &group->flags[(call->rank + i) % call->size];
+        if (!comes_soon(flag, round))
+            TPI_TRY(wait_at_flag(call, flag, round));
+        same = same && flag->fingerprint[round & 1] == fingerprint;
+    }
+    return same ? TP_OK : tpi_check_common(call);
+}
+
 static tp_status pass_gate(tpi_call *call, uint32_t fingerprint)
 {
     tpi_group *group = call->group;
+    if (group->flagged)
+        return pass_flags(call, fingerprint);
     unsigned seen = atomic_load_explicit(&group->gate.value, memory_order_acquire);
     if (seen & 1)
         return tpi_call_peer_failed(call);
@@ -229,6 +311,9 @@ tp_status tpi_call_post(tpi_call *call, const tpi_post *post)
     *mine = *post;
     mine->call = call->name;
     mine->stamp = call->stamp;
+    tpi_flag *flag = &call->group->flags[call->rank];
+    flag->in[call->seat->posts & 1] = post->in;
+    flag->out[call->seat->posts & 1] = post->out;
     TPI_TRY(pass_gate(call, tpi_post_fingerprint(call, mine)));
     const tp_world_desc *desc = &call->group->world->desc;
     if (desc->check_calls)

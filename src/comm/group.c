@@ -4,6 +4,9 @@
 
 #include "comm/threads.h"
 
+/* With more, everybody's looking at everybody costs more than counting. */
+#define MOST_FLAGS 8
+
 static void *allocate_lines(size_t bytes)
 {
     size_t whole = (bytes + TPI_CACHE_LINE - 1) / TPI_CACHE_LINE * TPI_CACHE_LINE;
@@ -20,14 +23,17 @@ void tpi_group_free(tpi_group *group)
     free(group->staging);
     free(group->channels);
     free(group->seats);
+    free(group->flags);
     free(group);
 }
 
 void tpi_group_fail(tpi_group *group)
 {
     tpi_word_fail(&group->gate);
-    for (int rank = 0; rank < group->size; rank++)
+    for (int rank = 0; rank < group->size; rank++) {
+        tpi_flag_fail(&group->flags[rank]);
         tpi_word_fail(&group->seats[rank].bell);
+    }
     tpi_peers_halt(group);
 }
 
@@ -63,11 +69,13 @@ tpi_group *tpi_group_create(tp_world *world, const int *world_ranks, int size)
     group->world = world;
     group->size = size;
     atomic_init(&group->holders, size);
+    group->flagged = world->flagged && size <= MOST_FLAGS;
+    group->flags = allocate_lines(ranks * sizeof *group->flags);
     group->seats = allocate_lines(ranks * sizeof *group->seats);
     group->channels = allocate_lines(ranks * ranks * sizeof *group->channels);
     /* Not cleared: pages that are never used stay untouched. */
     group->staging = aligned_alloc(TPI_CACHE_LINE, ranks * 2 * TPI_STAGING_STRIDE);
-    if (!group->seats || !group->channels || !group->staging) {
+    if (!group->flags || !group->seats || !group->channels || !group->staging) {
         tpi_group_free(group);
         return NULL;
     }

@@ -1,7 +1,8 @@
 /* Inside the thread transport: the world, groups of ranks, and how ranks wait for each other.
  *
  * An operation is a sequence of posts and gates. A post publishes this rank's arguments in its seat and passes the
- * group's gate; after it every rank may read every seat. Seats hold two posts, used in turn: a rank overwrites the
+ * group's gate; after it every rank may read every seat. Few ranks with a core each raise flags at a gate, one line each,
+ * and look at each other's; others count themselves in one word, whose last one opens the gate: one sleep each. Seats hold two posts, used in turn: a rank overwrites the
  * older one only when it has passed a later post's gate, that is when all ranks have finished reading it. An operation
  * that reads or writes peers' own buffers ends with a second gate.
  *
@@ -29,6 +30,15 @@ typedef struct tpi_word {
     atomic_uint value;
     atomic_uint sleepers;
 } tpi_word;
+
+/* What a rank says at a gate, in one line: that it came, to what call, and with which buffers. */
+typedef struct tpi_flag {
+    alignas(TPI_CACHE_LINE) atomic_uint round; /* bit 0: the world failed. The rest counts this rank's gates; written by it alone */
+    atomic_uint sleepers;
+    uint32_t fingerprint[2]; /* by the gate's number */
+    const void *in[2];       /* as in the posts */
+    void *out[2];
+} tpi_flag;
 
 /* How long a rank spins before it sleeps: learnt from wait to wait. */
 typedef struct tpi_spin {
@@ -92,6 +102,8 @@ typedef struct tpi_group {
     struct tpi_group *next; /* of the world's groups */
     int size;
     atomic_int holders;
+    bool flagged; /* gates are passed by flags */
+    tpi_flag *flags;
     tpi_seat *seats;
     tpi_channel *channels;                       /* [from][to] */
     char *staging;                               /* [rank][2][TPI_STAGING_STRIDE] */
@@ -117,6 +129,7 @@ struct tp_world {
     tp_world_desc desc;
     bool single_use; /* a rank has one context only: who destroys it won't come back */
     int spin_limit;
+    bool flagged; /* a core for every rank, and the kernel can order sleepers behind flags */
     size_t staged_bytes;  /* up to here an operation goes through staging and saves its second gate; all_reduce is
                              one-shot */
     pthread_mutex_t lock; /* groups, failure text, taken */
@@ -157,6 +170,8 @@ typedef struct tpi_call {
     const char *name;
     int rank, size;
     int64_t stamp, latest; /* own, and the latest of all ranks' */
+    double waited;         /* seconds, if they count */
+    bool counts;
     tpi_stream *stream;    /* device order: what was issued there touches peers' memory until this rank is told to let go; else NULL */
 } tpi_call;
 
@@ -166,6 +181,17 @@ void tpi_word_fail(tpi_word *word);
 /* Waits until the word differs from `seen`; false if `timeout` nanoseconds passed before. */
 bool tpi_word_wait(tpi_word *word, unsigned seen, tpi_spin *spinning, int64_t timeout);
 int64_t tpi_nanoseconds(void);
+/* Raises a flag to this round. And looks whether it is there; waits until it is, or the world failed, or `leave` says so: false if `timeout` nanoseconds
+ * passed before. Flags work only where tpi_flags_usable. */
+bool tpi_flags_usable(void);
+void tpi_flag_raise(tpi_flag *flag, unsigned round);
+static inline bool tpi_flag_reached(const tpi_flag *flag, unsigned round)
+{
+    return (int)(atomic_load_explicit(&flag->round, memory_order_acquire) - round * 2) >= 0;
+}
+typedef bool (*tpi_flag_leave)(const void *arg);
+bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t timeout, tpi_flag_leave leave, const void *arg);
+void tpi_flag_fail(tpi_flag *flag);
 void tpi_sleep_until(int64_t nanoseconds);
 
 /* group.c */
@@ -188,6 +214,9 @@ tpi_post tpi_post_of_reduction(const tpi_collective_args *args);
 tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);
 /* Where the argument pointers of rank p are after a post. */
 const tpi_post *tpi_call_peer(const tpi_call *call, int rank);
+/* The same for the buffers alone, out of the line that said that the rank came. */
+const void *tpi_call_in(const tpi_call *call, int rank);
+void *tpi_call_out(const tpi_call *call, int rank);
 char *tpi_call_staging(const tpi_call *call, int rank);
 /* Whether a buffer of so many bytes goes through staging: the same answer on all ranks. */
 bool tpi_call_stages(const tpi_call *call, size_t bytes);

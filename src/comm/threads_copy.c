@@ -22,7 +22,7 @@ static void gather_rows(const tpi_call *call, const tpi_collective_args *args, b
     for (int i = 0; i < call->size; i++) {
         int from = (call->rank + i) % call->size;
         tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, from);
-        const void *in = staged ? tpi_call_staging(call, from) : tpi_call_peer(call, from)->in;
+        const void *in = staged ? tpi_call_staging(call, from) : tpi_call_in(call, from);
         tpi_comm_copy(tpi_comm_at_out(args->out, rows.begin * args->cols, args->out_dtype),
                       from == call->rank ? args->in : in, range_bytes(args, rows));
     }
@@ -67,7 +67,7 @@ tp_status tpi_threads_broadcast(tpi_call *call, const tpi_collective_args *args)
         if (!tpi_touch_begin(call))
             return tpi_call_peer_failed(call);
         if (!is_root)
-            tpi_comm_copy(args->out, tpi_call_peer(call, args->root)->in, bytes);
+            tpi_comm_copy(args->out, tpi_call_in(call, args->root), bytes);
         tpi_touch_end(call);
         TPI_TRY(tpi_call_gate(call));
     }

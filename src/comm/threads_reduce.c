@@ -76,9 +76,8 @@ static tp_status sliced(tpi_call *call, const tpi_collective_args *args, reduce_
     const void *in[TPI_MAX_RANKS];
     void *out[TPI_MAX_RANKS];
     for (int rank = 0; rank < call->size; rank++) {
-        const tpi_post *peer = tpi_call_peer(call, rank);
-        in[rank] = tpi_comm_at(peer->in, slice.begin, args->in_dtype);
-        out[rank] = tpi_comm_at_out(peer->out, slice.begin, args->out_dtype);
+        in[rank] = tpi_comm_at(tpi_call_in(call, rank), slice.begin, args->in_dtype);
+        out[rank] = tpi_comm_at_out(tpi_call_out(call, rank), slice.begin, args->out_dtype);
     }
     tpi_span span = span_of(call, args, in, out, call->size);
     span.begin = slice.begin;
@@ -185,7 +184,7 @@ tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *
     TPI_TRY(tpi_call_post(call, &post));
     const void *base[TPI_MAX_RANKS];
     for (int rank = 0; rank < call->size; rank++)
-        base[rank] = staged ? tpi_call_staging(call, rank) : tpi_call_peer(call, rank)->in;
+        base[rank] = staged ? tpi_call_staging(call, rank) : tpi_call_in(call, rank);
     if (!tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
     tp_status status = reduce_rows(call, args, rows, base);

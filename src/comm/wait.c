@@ -1,6 +1,7 @@
 /* Waiting for other threads: a short spin, then a futex sleep with a bound. */
 #include <errno.h>
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -46,9 +47,15 @@ static void pause_briefly(void)
 #endif
 }
 
-static void wake_all(tpi_word *word)
+static void wake_all(atomic_uint *value)
 {
-    syscall(SYS_futex, &word->value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+    syscall(SYS_futex, value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
+}
+
+/* Until the word was no longer `seen`, or something woke this thread; false at the time-out. */
+static bool sleep_on(atomic_uint *value, unsigned seen, const struct timespec *until)
+{
+    return syscall(SYS_futex, value, FUTEX_WAIT_BITSET_PRIVATE, seen, until, NULL, FUTEX_BITSET_MATCH_ANY) == 0 || errno != ETIMEDOUT;
 }
 
 /* Sleepers count themselves before the kernel compares the word, and the word changes before they are counted here: one
@@ -57,20 +64,27 @@ void tpi_word_advance(tpi_word *word)
 {
     atomic_fetch_add(&word->value, 2);
     if (atomic_load(&word->sleepers) > 0)
-        wake_all(word);
+        wake_all(&word->value);
 }
 
 void tpi_word_fail(tpi_word *word)
 {
     atomic_fetch_or(&word->value, 1);
-    wake_all(word);
+    wake_all(&word->value);
 }
 
-static bool spin(tpi_word *word, unsigned seen, tpi_spin *state)
+/* Until the word is no longer `seen`, or, `flag`, has come to it or beyond. */
+static bool there(const atomic_uint *value, unsigned seen, bool flag)
+{
+    unsigned now = atomic_load_explicit(value, memory_order_acquire);
+    return flag ? (int)(now - seen) >= 0 || (now & 1) : now != seen;
+}
+
+static inline __attribute__((always_inline)) bool spin(const atomic_uint *value, unsigned seen, tpi_spin *state, bool flag)
 {
     int turns = ++state->waits % TRIAL_PERIOD == 0 ? state->limit : state->turns;
     for (int i = 0; i < turns; i++) {
-        if (atomic_load_explicit(&word->value, memory_order_acquire) != seen) {
+        if (there(value, seen, flag)) {
             state->turns = i > state->turns || state->turns * 2 > state->limit ? state->limit : state->turns * 2;
             return true;
         }
@@ -83,16 +97,53 @@ static bool spin(tpi_word *word, unsigned seen, tpi_spin *state)
 
 bool tpi_word_wait(tpi_word *word, unsigned seen, tpi_spin *spinning, int64_t timeout)
 {
-    if (spin(word, seen, spinning))
+    if (spin(&word->value, seen, spinning, false))
         return true;
     struct timespec until = timespec_of(tpi_nanoseconds() + timeout);
     atomic_fetch_add(&word->sleepers, 1);
     bool in_time = true;
-    while (in_time && atomic_load(&word->value) == seen) {
-        long rc =
-            syscall(SYS_futex, &word->value, FUTEX_WAIT_BITSET_PRIVATE, seen, &until, NULL, FUTEX_BITSET_MATCH_ANY);
-        in_time = rc == 0 || errno != ETIMEDOUT;
-    }
+    while (in_time && atomic_load(&word->value) == seen)
+        in_time = sleep_on(&word->value, seen, &until);
     atomic_fetch_sub(&word->sleepers, 1);
     return atomic_load(&word->value) != seen;
+}
+
+bool tpi_flags_usable(void)
+{
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+/* A plain store, so that this rank looks at its peers' flags while its own is still on its way. Sleepers are looked for without a fence: whoever is about to
+ * sleep has all threads of the process pass one (membarrier), and then looks again. */
+void tpi_flag_raise(tpi_flag *flag, unsigned round)
+{
+    atomic_store_explicit(&flag->round, round * 2, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&flag->sleepers, memory_order_relaxed) > 0)
+        wake_all(&flag->round);
+}
+
+/* The owner may overwrite the bit with a later round; who waits for that one is through, and others look at the gate's word first (call.c). */
+void tpi_flag_fail(tpi_flag *flag)
+{
+    atomic_fetch_or(&flag->round, 1);
+    wake_all(&flag->round);
+}
+
+bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t timeout, tpi_flag_leave leave, const void *arg)
+{
+    if (spin(&flag->round, round * 2, spinning, true))
+        return true;
+    struct timespec until = timespec_of(tpi_nanoseconds() + timeout);
+    atomic_fetch_add(&flag->sleepers, 1);
+    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    bool in_time = true;
+    while (in_time && !leave(arg)) {
+        unsigned now = atomic_load(&flag->round);
+        if ((int)(now - round * 2) >= 0 || (now & 1))
+            break;
+        in_time = sleep_on(&flag->round, now, &until);
+    }
+    atomic_fetch_sub(&flag->sleepers, 1);
+    return in_time;
 }

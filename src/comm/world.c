@@ -47,6 +47,7 @@ tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **out)
     if (world->desc.timeout_ms == 0)
         world->desc.timeout_ms = DEFAULT_TIMEOUT_MS;
     bool crowded = desc->ranks > tpi_usable_cores();
+    world->flagged = !crowded && tpi_flags_usable();
     world->spin_limit = crowded ? CROWDED_SPINS : MOST_SPINS;
     world->staged_bytes = crowded ? TPI_STAGING_BYTES : STAGED_BYTES;
     atomic_init(&world->failed, TP_OK);
