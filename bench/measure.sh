@@ -13,7 +13,7 @@ Builds the release preset and runs tp_bench: products, collectives, scaling, lay
 bench/results/summary.md, made from all CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
 
 --only: some parts, the others' files stay:
-  info gemm threads sweep collective attention model roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
+  info gemm threads sweep collective peers-mpi attention model roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
   overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: roofline, overlap, direct, plans; "none" only writes the summary
 --quick: a few samples of everything, to see that it runs
 TEXT
@@ -85,6 +85,9 @@ fi
     record threads sweep --scaling strong --ranks 1,2 --threads 1,2 --dtype f32,bf16 --steps $steps
     record sweep sweep --ranks 1,2,4,8 --threads 1 --dtype f32 --steps $((steps / 3 > 2 ? steps / 3 : 3))
     record collective collective --ranks 2 -b 4K -e 4M -f 4 --dtype f32 $(brief 0.04)
+    # Only against what is installed.
+    peers=$(cd build/release && find . -maxdepth 1 -name 'tp_peer_*pi*' -executable | sed 's,./tp_peer_,,' | sort -r | paste -sd,)
+    if [ -n "$peers" ]; then record peers-mpi collective --peer "$peers" -b 4K -e 64M -f 4 $(brief 0.05); else wanted peers-mpi && echo "peers-mpi: no MPI library is installed"; fi
     record attention attention --model gpt2 --batch 1 --sequence 1024 --ranks 1,2 --threads 1 $(brief 0.5)
     record model model --model gpt2 --layers 2 --batch 1 --sequence 512 --ranks 1,2 --dtype f32,bf16 --steps $((steps / 6 > 3 ? steps / 6 : 4))
     whole=(--model gpt2 --ranks 2 --threads 1)

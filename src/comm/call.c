@@ -275,6 +275,12 @@ static void find_latest(tpi_call *call)
     }
 }
 
+void tpi_call_prepare(const tpi_call *call, size_t bytes)
+{
+    if (call->group->flagged)
+        tpi_comm_own(call->group->staging + ((size_t)call->rank * 2 + ((call->seat->posts + 1) & 1)) * TPI_STAGING_STRIDE, bytes);
+}
+
 void tpi_call_next(tpi_call *call)
 {
     call->seat->posts++;

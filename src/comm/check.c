@@ -6,33 +6,58 @@
 /* A dense tensor seen as [rows, cols]: rows is the first dimension. */
 typedef struct matrix {
     const char *name;
-    tp_tensor tensor;
+    const tp_tensor *tensor;
     int64_t rows, cols;
+    size_t bytes;
 } matrix;
 
-static tp_status check_tensor(tp_ctx *ctx, const char *call, const char *name, tp_tensor tensor)
+/* Elements of a tensor whose strides are those of a dense one, in one pass over it; -1: it is too large, or a size is negative. */
+static int64_t elements_of(const tp_tensor *tensor, bool *dense)
 {
-    if (tp_dtype_size(tensor.dtype) == 0)
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s has no valid dtype (%d)", call, name, (int)tensor.dtype);
-    if (tensor.dims < 1 || tensor.dims > TP_MAX_DIMS)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %d dimensions, must have 1 to %d", call, name, tensor.dims,
+    int64_t elements = 1, expected = 1;
+    bool empty = false, large = false;
+    *dense = true;
+    for (int dim = tensor->dims - 1; dim >= 0; dim--) {
+        int64_t size = tensor->shape[dim];
+        if (size < 0)
+            return -1;
+        empty = empty || size == 0;
+        /* The stride of a dimension of one is never used. */
+        *dense = *dense && (size == 1 || tensor->stride[dim] == expected);
+        large = __builtin_mul_overflow(elements, size, &elements) || large;
+        expected = elements;
+    }
+    *dense = *dense || empty;
+    return empty ? 0 : large ? -1 : elements;
+}
+
+static tp_status check_tensor(tp_ctx *ctx, const char *call, const char *name, const tp_tensor *tensor, size_t *out)
+{
+    size_t size = tp_dtype_size(tensor->dtype), bytes;
+    bool dense;
+    if (size == 0)
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s has no valid dtype (%d)", call, name, (int)tensor->dtype);
+    if (tensor->dims < 1 || tensor->dims > TP_MAX_DIMS)
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %d dimensions, must have 1 to %d", call, name, tensor->dims,
                           TP_MAX_DIMS);
-    if (tp_tensor_elements(tensor) < 0 || tp_tensor_bytes(tensor) > (size_t)PTRDIFF_MAX)
+    int64_t elements = elements_of(tensor, &dense);
+    if (elements < 0 || __builtin_mul_overflow((size_t)elements, size, &bytes) || bytes > (size_t)PTRDIFF_MAX)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s is too large, or a size of it is negative", call, name);
-    if (!tp_tensor_is_dense(tensor))
+    if (!dense)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s is not dense", call, name);
-    if (!tensor.data && tp_tensor_elements(tensor) > 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.data is NULL with %" PRId64 " elements", call, name,
-                          tp_tensor_elements(tensor));
+    if (!tensor->data && elements > 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.data is NULL with %" PRId64 " elements", call, name, elements);
+    *out = bytes;
     return TP_OK;
 }
 
-static tp_status check_matrix(tp_ctx *ctx, const char *call, const char *name, tp_tensor tensor, matrix *out)
+static tp_status check_matrix(tp_ctx *ctx, const char *call, const char *name, const tp_tensor *tensor, matrix *out)
 {
-    TPI_TRY(check_tensor(ctx, call, name, tensor));
-    *out = (matrix){.name = name, .tensor = tensor, .rows = tensor.shape[0], .cols = 1};
-    for (int dim = 1; dim < tensor.dims; dim++)
-        if (__builtin_mul_overflow(out->cols, tensor.shape[dim], &out->cols))
+    *out = (matrix){.name = name, .tensor = tensor, .cols = 1};
+    TPI_TRY(check_tensor(ctx, call, name, tensor, &out->bytes));
+    out->rows = tensor->shape[0];
+    for (int dim = 1; dim < tensor->dims; dim++)
+        if (__builtin_mul_overflow(out->cols, tensor->shape[dim], &out->cols))
             return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: a row of %s has too many elements", call, name);
     return TP_OK;
 }
@@ -55,9 +80,9 @@ static tp_status check_rows(tp_ctx *ctx, const char *call, const matrix *m, int6
 
 static tp_status check_same_dtype(tp_ctx *ctx, const char *call, const matrix *a, const matrix *b)
 {
-    if (a->tensor.dtype != b->tensor.dtype)
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s is %s, %s is %s", call, a->name, tp_dtype_name(a->tensor.dtype),
-                          b->name, tp_dtype_name(b->tensor.dtype));
+    if (a->tensor->dtype != b->tensor->dtype)
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s is %s, %s is %s", call, a->name, tp_dtype_name(a->tensor->dtype),
+                          b->name, tp_dtype_name(b->tensor->dtype));
     return TP_OK;
 }
 
@@ -80,12 +105,12 @@ static tp_status check_counts(tp_ctx *ctx, const char *call, const char *name, c
 /* in may lie at `offset` elements inside out (or out inside in) with the same dtype; any other overlap is refused. */
 static tp_status check_overlap(tp_ctx *ctx, const char *call, const matrix *part, const matrix *whole, int64_t offset)
 {
-    size_t part_bytes = tp_tensor_bytes(part->tensor), whole_bytes = tp_tensor_bytes(whole->tensor);
-    uintptr_t a = (uintptr_t)part->tensor.data, b = (uintptr_t)whole->tensor.data;
+    size_t part_bytes = part->bytes, whole_bytes = whole->bytes;
+    uintptr_t a = (uintptr_t)part->tensor->data, b = (uintptr_t)whole->tensor->data;
     if (part_bytes == 0 || whole_bytes == 0 || a >= b + whole_bytes || b >= a + part_bytes)
         return TP_OK;
-    if (offset >= 0 && part->tensor.dtype == whole->tensor.dtype &&
-        a == b + tpi_comm_bytes(offset, whole->tensor.dtype))
+    if (offset >= 0 && part->tensor->dtype == whole->tensor->dtype &&
+        a == b + tpi_comm_bytes(offset, whole->tensor->dtype))
         return TP_OK;
     return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s and %s overlap in a way that is not allowed", call, part->name,
                       whole->name);
@@ -96,19 +121,25 @@ static bool is_float(tp_dtype dtype)
     return tp_dtype_epsilon(dtype) > 0;
 }
 
+static bool is_none(const tp_tensor *tensor)
+{
+    return !tensor->data && tensor->dims == 0;
+}
+
 static tp_status check_epilogue(tp_ctx *ctx, const char *call, const tp_reduce_desc *desc, const matrix *out)
 {
-    bool bias = !tp_tensor_is_none(desc->bias), residual = !tp_tensor_is_none(desc->residual);
+    bool bias = !is_none(&desc->bias), residual = !is_none(&desc->residual);
     if (!(desc->dropout >= 0 && desc->dropout < 1))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: dropout is %g, must be in [0, 1)", call, (double)desc->dropout);
     if (!bias && !residual && desc->dropout == 0)
         return TP_OK;
-    if (desc->op != TP_REDUCE_SUM || !is_float(out->tensor.dtype))
+    if (desc->op != TP_REDUCE_SUM || !is_float(out->tensor->dtype))
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: bias, residual and dropout need a sum in a floating dtype", call);
     if (desc->first_row < 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: first_row is %" PRId64, call, desc->first_row);
     if (bias) {
-        TPI_TRY(check_tensor(ctx, call, "bias", desc->bias));
+        size_t bytes;
+        TPI_TRY(check_tensor(ctx, call, "bias", &desc->bias, &bytes));
         if (!is_float(desc->bias.dtype))
             return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: bias is %s", call, tp_dtype_name(desc->bias.dtype));
         if (tp_tensor_elements(desc->bias) != out->cols)
@@ -117,7 +148,7 @@ static tp_status check_epilogue(tp_ctx *ctx, const char *call, const tp_reduce_d
     }
     if (residual) {
         matrix m;
-        TPI_TRY(check_matrix(ctx, call, "residual", desc->residual, &m));
+        TPI_TRY(check_matrix(ctx, call, "residual", &desc->residual, &m));
         TPI_TRY(check_same_dtype(ctx, call, &m, out));
         if (m.rows != out->rows || m.cols != out->cols)
             return tpi_refuse(ctx, TP_ERR_SHAPE,
@@ -139,39 +170,39 @@ static tp_status check_reduce(tp_ctx *ctx, const char *call, const tp_reduce_des
         return tpi_refuse(ctx, TP_ERR_ARGUMENT,
                           "%s: algorithm is TP_ALL_REDUCE_RING (%d), which needs sum_order TP_SUM_FAST (%d), not %d",
                           call, TP_ALL_REDUCE_RING, TP_SUM_FAST, (int)ctx->desc.sum_order);
-    if (in->tensor.dtype != out->tensor.dtype && !(in->tensor.dtype == TP_DTYPE_F32 && is_float(out->tensor.dtype)))
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: in is %s, out is %s", call, tp_dtype_name(in->tensor.dtype),
-                          tp_dtype_name(out->tensor.dtype));
+    if (in->tensor->dtype != out->tensor->dtype && !(in->tensor->dtype == TP_DTYPE_F32 && is_float(out->tensor->dtype)))
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: in is %s, out is %s", call, tp_dtype_name(in->tensor->dtype),
+                          tp_dtype_name(out->tensor->dtype));
     return check_epilogue(ctx, call, desc, out);
 }
 
-static tpi_collective_args args_of(tp_comm *comm, const matrix *in, const matrix *out, const matrix *global)
+static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in, const matrix *out, const matrix *global)
 {
-    return (tpi_collective_args){
-        .comm = comm,
-        .in = in->tensor.data,
-        .out = out->tensor.data,
-        .in_dtype = in->tensor.dtype,
-        .out_dtype = out->tensor.dtype,
-        .rows = global->rows,
-        .cols = global->cols,
-    };
+    static const tpi_collective_args none;
+    *args = none;
+    args->comm = comm;
+    args->in = in->tensor->data;
+    args->out = out->tensor->data;
+    args->in_dtype = in->tensor->dtype;
+    args->out_dtype = out->tensor->dtype;
+    args->rows = global->rows;
+    args->cols = global->cols;
 }
 
 tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc,
                                tpi_collective_args *args)
 {
     const char *call = "all_reduce";
-    const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
+    static const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
     matrix from, to;
-    TPI_TRY(check_matrix(ctx, call, "in", in, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
+    TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", &out, &to));
     if (from.rows != to.rows || from.cols != to.cols)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: in is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call,
                           from.rows, from.cols, to.rows, to.cols);
     TPI_TRY(check_reduce(ctx, call, desc ? desc : &plain, &from, &to));
     TPI_TRY(check_overlap(ctx, call, &from, &to, 0));
-    *args = args_of(comm, &from, &to, &to);
+    set_args(args, comm, &from, &to, &to);
     args->reduce = desc ? *desc : plain;
     return TP_OK;
 }
@@ -243,17 +274,17 @@ tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_
                                    const tp_reduce_desc *desc, tpi_collective_args *args)
 {
     const char *call = "reduce_scatter";
-    const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
+    static const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
     matrix from, to;
-    TPI_TRY(check_matrix(ctx, call, "in", in, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
+    TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", &out, &to));
     TPI_TRY(check_same_cols(ctx, call, &from, &to));
     TPI_TRY(check_counts(ctx, call, "counts", counts, comm->size, from.rows));
     tp_range own = tpi_comm_range(counts, from.rows, comm->size, comm->rank);
     TPI_TRY(check_rows(ctx, call, &to, own.end - own.begin, comm->rank));
     TPI_TRY(check_reduce(ctx, call, desc ? desc : &plain, &from, &to));
     TPI_TRY(check_overlap(ctx, call, &to, &from, own.begin * from.cols));
-    *args = args_of(comm, &from, &to, &from);
+    set_args(args, comm, &from, &to, &from);
     args->counts = counts;
     args->reduce = desc ? *desc : plain;
     return TP_OK;
@@ -264,15 +295,15 @@ tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tens
 {
     const char *call = "all_gather";
     matrix from, to;
-    TPI_TRY(check_matrix(ctx, call, "in", in, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
+    TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", &out, &to));
     TPI_TRY(check_same_cols(ctx, call, &from, &to));
     TPI_TRY(check_same_dtype(ctx, call, &from, &to));
     TPI_TRY(check_counts(ctx, call, "counts", counts, comm->size, to.rows));
     tp_range own = tpi_comm_range(counts, to.rows, comm->size, comm->rank);
     TPI_TRY(check_rows(ctx, call, &from, own.end - own.begin, comm->rank));
     TPI_TRY(check_overlap(ctx, call, &from, &to, own.begin * to.cols));
-    *args = args_of(comm, &from, &to, &to);
+    set_args(args, comm, &from, &to, &to);
     args->counts = counts;
     return TP_OK;
 }
@@ -280,10 +311,10 @@ tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tens
 tp_status tpi_check_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int root, tpi_collective_args *args)
 {
     matrix m;
-    TPI_TRY(check_matrix(ctx, "broadcast", "tensor", tensor, &m));
+    TPI_TRY(check_matrix(ctx, "broadcast", "tensor", &tensor, &m));
     if (root < 0 || root >= comm->size)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "broadcast: root is %d, must be 0 to %d", root, comm->size - 1);
-    *args = args_of(comm, &m, &m, &m);
+    set_args(args, comm, &m, &m, &m);
     args->root = root;
     return TP_OK;
 }
@@ -293,14 +324,14 @@ tp_status tpi_check_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const i
 {
     const char *call = "all_to_all";
     matrix from, to;
-    TPI_TRY(check_matrix(ctx, call, "in", in, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
+    TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", &out, &to));
     TPI_TRY(check_same_cols(ctx, call, &from, &to));
     TPI_TRY(check_same_dtype(ctx, call, &from, &to));
     TPI_TRY(check_counts(ctx, call, "send_counts", send_counts, comm->size, from.rows));
     TPI_TRY(check_counts(ctx, call, "recv_counts", recv_counts, comm->size, to.rows));
     TPI_TRY(check_overlap(ctx, call, &from, &to, -1));
-    *args = args_of(comm, &from, &to, &from);
+    set_args(args, comm, &from, &to, &from);
     args->out_rows = to.rows;
     args->counts = send_counts;
     args->recv_counts = recv_counts;
@@ -346,7 +377,8 @@ tp_status tpi_check_p2p(tp_ctx *ctx, tp_comm *comm, const tp_p2p *ops, int count
     if (count > 0 && !ops)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: ops is NULL with count %d", count);
     for (int i = 0; i < count; i++) {
-        TPI_TRY(check_tensor(ctx, "p2p_batch", "tensor", ops[i].tensor));
+        size_t bytes;
+        TPI_TRY(check_tensor(ctx, "p2p_batch", "tensor", &ops[i].tensor, &bytes));
         if (ops[i].peer < 0 || ops[i].peer >= comm->size)
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: ops[%d].peer is %d, must be 0 to %d", i, ops[i].peer,
                               comm->size - 1);

@@ -2,8 +2,13 @@
 #include "comm/collective.h"
 
 #include <string.h>
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#endif
 
 #include "cpu/cpu.h"
+
+#define LINE ((size_t)64)
 
 tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank)
 {
@@ -41,6 +46,40 @@ void tpi_comm_copy(void *out, const void *in, size_t bytes)
 {
     if (bytes > 0 && out != in)
         memcpy(out, in, bytes);
+}
+
+void tpi_comm_copy_past_caches(void *out, const void *in, size_t bytes)
+{
+#if defined(__x86_64__)
+    size_t head = (size_t)(-(uintptr_t)out % LINE);
+    head = head < bytes ? head : bytes;
+    tpi_comm_copy(out, in, head);
+    size_t at = head;
+    for (; bytes - at >= LINE; at += LINE) {
+        const __m128i *from = (const __m128i *)(const void *)((const char *)in + at);
+        __m128i *to = (__m128i *)(void *)((char *)out + at);
+        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+        _mm_stream_si128(to, a);
+        _mm_stream_si128(to + 1, b);
+        _mm_stream_si128(to + 2, c);
+        _mm_stream_si128(to + 3, d);
+    }
+    _mm_sfence();
+    tpi_comm_copy((char *)out + at, (const char *)in + at, bytes - at);
+#else
+    tpi_comm_copy(out, in, bytes);
+#endif
+}
+
+void tpi_comm_own(const void *memory, size_t bytes)
+{
+#if defined(__x86_64__)
+    for (size_t at = 0; at < bytes; at += LINE)
+        __asm__ volatile("prefetchw %0" : : "m"(((const char *)memory)[at]));
+#else
+    (void)memory;
+    (void)bytes;
+#endif
 }
 
 size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype)

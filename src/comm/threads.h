@@ -225,6 +225,8 @@ bool tpi_call_stages(const tpi_call *call, size_t bytes);
 void tpi_call_next(tpi_call *call);
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post);
 tp_status tpi_call_gate(tpi_call *call);
+/* At the end of an operation: takes so many bytes of the next post's staging, which nobody reads, back into this core's cache, without waiting for them. */
+void tpi_call_prepare(const tpi_call *call, size_t bytes);
 bool tpi_touch_begin(const tpi_call *call);
 void tpi_touch_end(const tpi_call *call);
 /* What a rank returns once the world has failed. */

@@ -2,6 +2,10 @@
  * where they are small, from their staging, which needs no second gate. */
 #include "comm/threads.h"
 
+/* What is copied of a peer's rows at a time, and from how many bytes on they are more than caches hold. */
+#define STRETCH_BYTES ((size_t)16384)
+#define PAST_CACHES ((size_t)8 << 20)
+
 static size_t range_bytes(const tpi_collective_args *args, tp_range rows)
 {
     return tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype);
@@ -16,6 +20,23 @@ static bool gather_is_staged(const tpi_call *call, const tpi_collective_args *ar
     return true;
 }
 
+/* Copied in stretches: what is read is taken over, because its owner will write it again, unless others read it too. Where it is more than caches hold, it is
+ * written past them. */
+static void copy_from_peer(const tpi_call *call, void *out, const void *in, size_t bytes)
+{
+    if (bytes >= PAST_CACHES) {
+        tpi_comm_copy_past_caches(out, in, bytes);
+        return;
+    }
+    bool alone = call->size == 2 && call->group->flagged;
+    for (size_t at = 0; at < bytes; at += STRETCH_BYTES) {
+        size_t part = bytes - at < STRETCH_BYTES ? bytes - at : STRETCH_BYTES;
+        if (alone)
+            tpi_comm_own((const char *)in + at, part);
+        tpi_comm_copy((char *)out + at, (const char *)in + at, part);
+    }
+}
+
 static void gather_rows(const tpi_call *call, const tpi_collective_args *args, bool staged)
 {
     /* Everyone begins at its own, so that not all read the same rank at once. */
@@ -23,8 +44,11 @@ static void gather_rows(const tpi_call *call, const tpi_collective_args *args, b
         int from = (call->rank + i) % call->size;
         tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, from);
         const void *in = staged ? tpi_call_staging(call, from) : tpi_call_in(call, from);
-        tpi_comm_copy(tpi_comm_at_out(args->out, rows.begin * args->cols, args->out_dtype),
-                      from == call->rank ? args->in : in, range_bytes(args, rows));
+        void *out = tpi_comm_at_out(args->out, rows.begin * args->cols, args->out_dtype);
+        if (from == call->rank)
+            tpi_comm_copy(out, args->in, range_bytes(args, rows));
+        else
+            copy_from_peer(call, out, in, range_bytes(args, rows));
     }
 }
 
@@ -39,6 +63,7 @@ tp_status tpi_threads_all_gather(tpi_call *call, const tpi_collective_args *args
     TPI_TRY(tpi_call_post(call, &post));
     if (staged) {
         gather_rows(call, args, true);
+        tpi_call_prepare(call, own);
     } else {
         if (!tpi_touch_begin(call))
             return tpi_call_peer_failed(call);

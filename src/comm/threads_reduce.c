@@ -4,6 +4,8 @@
 
 /* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
 #define SLICE_ELEMENTS 64
+/* What is taken over from peers at a time. */
+#define STRETCH_ELEMENTS 4096
 
 static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, const void *const *in, void *const *out,
                         int outputs)
@@ -46,6 +48,7 @@ static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
             return tpi_call_op_failed(call, status);
         begin = end;
     } while (begin < elements);
+    tpi_call_prepare(call, tpi_comm_bytes(elements < most ? elements : most, args->in_dtype));
     size_t moved = tpi_comm_bytes(elements, args->in_dtype) * (size_t)(call->size - 1);
     tpi_link_collective(call, moved, moved, 1);
     return TP_OK;
@@ -94,9 +97,29 @@ static tp_status sliced(tpi_call *call, const tpi_collective_args *args, reduce_
     return TP_OK;
 }
 
+/* Adds what this rank alone reads of its peers' buffers. Their owners will write it again, so it is taken over, a stretch ahead of the sums. */
 static tp_status slice_by_tree(tpi_call *call, const tpi_span *span)
 {
-    return tpi_comm_reduce_span(call->ctx, span);
+    if (!call->group->flagged)
+        return tpi_comm_reduce_span(call->ctx, span);
+    for (int64_t begin = span->begin; begin < span->end; begin += STRETCH_ELEMENTS) {
+        const void *in[TPI_MAX_RANKS];
+        void *out[TPI_MAX_RANKS];
+        tpi_span part = *span;
+        part.begin = begin;
+        part.end = span->end - begin < STRETCH_ELEMENTS ? span->end : begin + STRETCH_ELEMENTS;
+        for (int i = 0; i < span->inputs; i++) {
+            in[i] = tpi_comm_at(span->in[i], begin - span->begin, span->in_dtype);
+            if (i != call->rank)
+                tpi_comm_own(in[i], tpi_comm_bytes(part.end - begin, span->in_dtype));
+        }
+        for (int i = 0; i < span->outputs; i++)
+            out[i] = tpi_comm_at_out(span->out[i], begin - span->begin, span->out_dtype);
+        part.in = in;
+        part.out = out;
+        TPI_TRY(tpi_comm_reduce_span(call->ctx, &part));
+    }
+    return TP_OK;
 }
 
 /* acc (f32) = in, or acc + in. */
@@ -168,7 +191,7 @@ static tp_status reduce_rows(tpi_call *call, const tpi_collective_args *args, tp
         in[rank] = tpi_comm_at(base[rank], rows.begin * args->cols, args->in_dtype);
     tpi_span span = span_of(call, args, in, &args->out, 1);
     span.end = (rows.end - rows.begin) * args->cols;
-    return tpi_comm_reduce_span(call->ctx, &span);
+    return slice_by_tree(call, &span);
 }
 
 /* In place: the rows of any input are read by their owner only, who writes the result over them. */
@@ -191,7 +214,9 @@ tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *
     tpi_touch_end(call);
     if (status != TP_OK)
         return tpi_call_op_failed(call, status);
-    if (!staged)
+    if (staged)
+        tpi_call_prepare(call, bytes);
+    else
         TPI_TRY(tpi_call_gate(call));
     size_t own = tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype);
     tpi_link_collective(call, bytes - own, own * (size_t)(call->size - 1), 1);

@@ -11,7 +11,7 @@
 #define MOST_SPINS 4000
 #define CROWDED_SPINS 16
 /* With a core for every rank a gate costs less than copying this much twice; with fewer a gate is several sleeps. */
-#define STAGED_BYTES ((size_t)1024)
+#define STAGED_BYTES ((size_t)256)
 
 static tp_status check_desc(const tp_world_desc *desc)
 {

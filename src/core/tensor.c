@@ -23,19 +23,15 @@ bool tp_tensor_is_none(tp_tensor tensor)
 
 int64_t tp_tensor_elements(tp_tensor tensor)
 {
-    bool empty = false;
+    bool empty = false, large = false;
+    int64_t elements = 1;
     for (int dim = 0; dim < tensor.dims; dim++) {
         if (tensor.shape[dim] < 0)
             return -1;
         empty = empty || tensor.shape[dim] == 0;
+        large = __builtin_mul_overflow(elements, tensor.shape[dim], &elements) || large;
     }
-    int64_t elements = empty ? 0 : 1;
-    for (int dim = 0; dim < tensor.dims && !empty; dim++) {
-        if (elements > INT64_MAX / tensor.shape[dim])
-            return -1;
-        elements *= tensor.shape[dim];
-    }
-    return elements;
+    return empty ? 0 : large ? -1 : elements;
 }
 
 size_t tp_tensor_bytes(tp_tensor tensor)

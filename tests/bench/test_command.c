@@ -49,6 +49,12 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("attention --dtype i32", 2, "--dtype i32", "f32, bf16 or f16");
     expect("collective -f 2 -i 1K", 2, "--factor 2", "--increment 1024");
     expect("collective -b 2M -e 1M", 2, "--begin 2097152", "--end 1048576");
+    expect("collective --peer openmp", 2, "--peer: unknown 'openmp'", "did you mean 'openmpi'");
+    expect("collective --peer mpich --ranks 4", 2, "--ranks 4", "compares 2");
+    expect("collective --peer mpich --dtype bf16", 2, "--dtype bf16", "compares f32");
+    expect("collective --peer mpich --operation broadcast", 2, "--operation broadcast", "all_gather");
+    expect("collective --peer mpich --link 5us,2GB/s", 2, "--peer mpich", "--link");
+    expect("gemm --peer mpich", 2, "--peer: unknown 'mpich'", "onednn");
     expect("gemm --shapes 5x5", 2, "5x5", "MxNxK");
     expect("info --json --csv", 2, "--json", "--csv");
     expect("gemm --plot picture.jpg", 2, "picture.jpg", ".svg or .png");
@@ -68,6 +74,21 @@ Test(command, info)
 {
     expect("info --seconds 0.01", 0, "f32 peak, 1 core", "memory read, 1 core");
     expect("info --seconds 0.01", 0, "transport threads", "backend cuda");
+}
+
+/* Where a library is not there, one line says what to install. */
+Test(command, mpi_peers)
+{
+    static const char *const peers[] = {"openmpi", "mpich"};
+    for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
+        char arguments[128];
+        snprintf(arguments, sizeof arguments, "collective --peer %s -b 4K -e 4K --seconds 0.002 --samples 3 --csv", peers[i]);
+        int status = run(arguments);
+        if (status == 3)
+            cr_expect(strstr(tpt_printed, "were not there when this was configured") || strstr(tpt_printed, "did not start"), "%s", tpt_printed);
+        else
+            cr_expect(status == 0 && strstr(tpt_printed, "4096,1024,reduce_scatter,in,"), "%d: %s", status, tpt_printed);
+    }
 }
 
 Test(command, gemm)
