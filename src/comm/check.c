@@ -212,7 +212,7 @@ static tp_status check_gain(tp_ctx *ctx, const char *name, tp_tensor gain, const
 {
     const char *call = "all_reduce_norm";
     matrix m;
-    TPI_TRY(check_matrix(ctx, call, name, gain, &m));
+    TPI_TRY(check_matrix(ctx, call, name, &gain, &m));
     TPI_TRY(check_same_dtype(ctx, call, &m, sum));
     if (tp_tensor_elements(gain) != sum->cols)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %" PRId64 " elements, a row %" PRId64, call, name, tp_tensor_elements(gain), sum->cols);
@@ -223,7 +223,7 @@ static tp_status check_stats(tp_ctx *ctx, tp_tensor stats, const matrix *sum)
 {
     const char *call = "all_reduce_norm";
     matrix m;
-    TPI_TRY(check_matrix(ctx, call, "stats", stats, &m));
+    TPI_TRY(check_matrix(ctx, call, "stats", &stats, &m));
     if (stats.dtype != TP_DTYPE_F32 || m.rows != sum->rows || m.cols != 2)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: stats is %s %" PRId64 " x %" PRId64 ", expected f32 %" PRId64 " x 2", call,
                           tp_dtype_name(stats.dtype), m.rows, m.cols, sum->rows);
@@ -236,8 +236,8 @@ tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm
     matrix from, to;
     if (!norm)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: norm is NULL", call);
-    TPI_TRY(check_matrix(ctx, call, "sum", sum, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", norm->out, &to));
+    TPI_TRY(check_matrix(ctx, call, "sum", &sum, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", &norm->out, &to));
     if (!is_float(sum.dtype))
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: sum is %s", call, tp_dtype_name(sum.dtype));
     TPI_TRY(check_same_dtype(ctx, call, &to, &from));
