@@ -25,6 +25,7 @@ static void check_layouts(const tpt_case *c, const tpt_result *one, unsigned num
         tpt_layout layout = tpt_gpus_layout(layouts[i]);
         tpt_result other;
         char name[128];
+        layout.sequence_parallel = layout.sequence_parallel && !c->sees_all_tokens;
         snprintf(name, sizeof name, "tp %d, sequence parallelism %s, %d devices", layout.tp, layout.sequence_parallel ? "on" : "off", layout.devices);
         for (unsigned turn = 0; turn < tpt_gpus_turns(); turn++) {
             tpt_gpus_turn(number + i, turn);
@@ -55,7 +56,7 @@ void tpt_gpus_check_layer(const tpt_case *c, int depth, bool same_bits, unsigned
     check_layouts(c, &gpu, number);
     layout.sum_order = TP_SUM_FAST;
     layout.tp = layout.devices = number % 2 == 0 ? 1 : 2;
-    layout.sequence_parallel = number % 4 == 1;
+    layout.sequence_parallel = number % 4 == 1 && !c->sees_all_tokens;
     tpt_gpus_turn(number, 0);
     tpt_case_run(c, &layout, &fast);
     tpt_gpus_clean("fast sums");

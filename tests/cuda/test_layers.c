@@ -23,6 +23,7 @@ static void check_linear(tp_linear_kind kind, tp_dtype dtype, int64_t tokens, un
                   .out = desc.out_features,
                   .pass = {.tokens = tokens, .step = 2, .first_token = 7},
                   .residual = kind == TP_LINEAR_ROW,
+                  .sees_all_tokens = kind == TP_LINEAR_REPLICATED,
                   .microbatches = 2,
                   .seed = 31};
     tpt_gpus_check_layer(&c, 1, false, number);

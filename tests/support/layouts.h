@@ -50,6 +50,7 @@ typedef struct tpt_case {
     tp_pass pass;
     bool residual; /* forward with a residual */
     bool residual_gradient; /* backward with one to be added to dx */
+    bool sees_all_tokens;   /* not for sequence parallelism */
     int microbatches; /* backward is run this many times on the same data; 0: 1 */
     uint64_t seed;
 } tpt_case;
