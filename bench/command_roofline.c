@@ -81,7 +81,8 @@ static tp_status walk(void *arg)
     if (w->root)
         probe->recording = false;
     w->steps++;
-    run->steps += recording;
+    if (recording)
+        run->steps++;
     return bench_stepper_end(&w->stepper);
 }
 
