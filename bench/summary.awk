@@ -78,6 +78,8 @@ FNR == 1 { header = 0; file = FILENAME; sub(/.*\//, "", file); sub(/\.csv$/, "",
 
 file == "gemm" && value("layer") == "geometric mean" {
     gemm[value("dtype") "," value("callers")] = value("share")
+}
+file == "peers-onednn" && value("layer") == "geometric mean" {
     peer[value("dtype") "," value("callers")] = value("ours")
 }
 file ~ /^roofline-/ && value("op") == "peak and optimizer\047s bytes" {
@@ -224,7 +226,7 @@ END {
                 printf "| hidden in the simulator, %d ranks, %s (%s) | %s |\n", ranks, pattern[p], simulated_how[key], percent(simulated[key])
         }
     print "\n| file | command | commit, day, load of the minute before |\n|---|---|---|"
-    names = split("info gemm threads sweep collective attention model roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
+    names = split("info gemm peers-onednn threads sweep collective peers-mpi attention model roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
     for (i = 1; i <= names; i++)
         if (name_of[i] in command)
             printf "| `%s.csv` | `%s` | %s |\n", name_of[i], command[name_of[i]], state[name_of[i]]
