@@ -298,14 +298,10 @@ int bench_command_roofline(bench_call *call)
     bench_options *options = &call->options;
     bench_list_default(&options->ranks, 1, (const int64_t[]){call->machine.cores > 1 ? 2 : 1});
     bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
-    options->steps = options->steps > 0 ? options->steps : 10;
-    if (options->warmup == 0)
-        options->warmup = options->steps > 2 ? 2 : options->steps - 1;
-    if (options->warmup >= options->steps)
-        return bench_refuse(call, "--warmup %lld leaves nothing of --steps %lld to be timed", (long long)options->warmup,
-                            (long long)options->steps);
     bench_training training;
-    int status = bench_training_open(call, &training);
+    int status = bench_training_steps(call, 10);
+    if (status == BENCH_OK)
+        status = bench_training_open(call, &training);
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);

@@ -143,6 +143,17 @@ static int open_text(bench_call *call, bench_training *training)
     return BENCH_OK;
 }
 
+int bench_training_steps(bench_call *call, int64_t steps)
+{
+    bench_options *options = &call->options;
+    options->steps = options->steps > 0 ? options->steps : steps;
+    if (options->warmup == 0)
+        options->warmup = options->steps > 2 ? 2 : options->steps - 1;
+    if (options->warmup >= options->steps)
+        return bench_refuse(call, "--warmup %lld leaves nothing of --steps %lld to be timed", (long long)options->warmup, (long long)options->steps);
+    return BENCH_OK;
+}
+
 int bench_training_open(bench_call *call, bench_training *training)
 {
     *training = (bench_training){0};

@@ -171,23 +171,7 @@ static __device__ __forceinline__ int64_t attention_element(int64_t row, int64_t
     return row * stride + head * head_dim;
 }
 
-/* Rows of a head into lines of Dim + 8 elements, zeros where there is no row or no such element. */
-template <int Rows, int Dim, int Threads>
-__device__ __forceinline__ void attention_load(uint16_t *tile, const void *data, int64_t stride, int rows,
-                                               const Attention &at)
-{
-    const uint16_t *from = static_cast<const uint16_t *>(data);
-    const int head_dim = static_cast<int>(at.args.head_dim);
-
-#pragma unroll
-    for (int i = threadIdx.x; i < Rows * Dim / 8; i += Threads) {
-        const int row = i / (Dim / 8), d = i % (Dim / 8) * 8;
-
-        load_eight(tile + row * (Dim + 8) + d, from + row * stride + d, from, row < rows ? head_dim - d : 0, at.vector);
-    }
-}
-
-/* The same for f32, in lines of Dim + 4. */
+/* f32 rows of a head into lines of Dim + 4 elements, zeros where there is no row or no such element. */
 template <int Rows, int Dim, int Threads>
 __device__ __forceinline__ void attention_load_f32(float *tile, const float *from, int64_t stride, int rows,
                                                    const Attention &at)

@@ -95,7 +95,7 @@ template <class Shape, int Rows, bool Inner> struct MmaLoader {
             if (vector)
                 copy_async_16(tile + (line + p * Lines) * Line + place, next + p * pass_stride, there ? exist * 2 : 0);
             else
-                load_eight(tile + (line + p * Lines) * Line + place, next + p * pass_stride, next, there ? exist : 0, false);
+                load_eight(tile + (line + p * Lines) * Line + place, next + p * pass_stride, there ? exist : 0);
         }
         next += step_stride;
     }

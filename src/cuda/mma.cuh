@@ -46,15 +46,9 @@ template <int N> __device__ __forceinline__ void copies_wait()
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Eight neighbouring 16-bit elements, of which `exist`; the others are 0. vector: `from` is a multiple of 16 bytes, and the copy is asynchronous.
- * any: an address to give where nothing is read. */
-static __device__ __forceinline__ void load_eight(uint16_t *to, const uint16_t *from, const uint16_t *any, int exist, bool vector)
+/* Eight neighbouring 16-bit elements, of which the first `exist`; the others are 0. One by one: `from` may have any address. */
+static __device__ __forceinline__ void load_eight(uint16_t *to, const uint16_t *from, int exist)
 {
-    exist = exist < 0 ? 0 : exist > 8 ? 8 : exist;
-    if (vector) {
-        copy_async_16(to, exist > 0 ? from : any, exist * 2);
-        return;
-    }
     uint32_t word[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
