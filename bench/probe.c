@@ -76,7 +76,7 @@ static void stop(bench_probe *probe, const op_clock *clock, const op_kind *kind)
 
 static op_kind kind_gemm(const tpi_gemm_args *args)
 {
-    const char *op = args->accumulate ? "gemm TN" : args->b.inner_stride == 1 ? "gemm NT" : "gemm NN";
+    const char *op = args->accumulate || args->a.inner_stride != 1 ? "gemm TN" : args->b.inner_stride == 1 ? "gemm NT" : "gemm NN";
     return (op_kind){op, args->a.dtype, {args->rows, args->cols, args->inner}, true, 0, 0};
 }
 

@@ -66,7 +66,7 @@ static tp_status run_phase(bench_stepper *s, bench_phase phase)
     tp_step_report report;
     switch (phase) {
     case BENCH_FORWARD:
-        TPI_TRY(tp_params_zero_grad(s->ctx, s->params, s->count));
+        TPI_TRY(tp_params_begin(s->ctx, s->params, s->count));
         return tp_model_forward(s->ctx, s->model, &s->pass, s->saved);
     case BENCH_BACKWARD: return tp_model_backward(s->ctx, s->model, &s->pass, s->saved);
     case BENCH_FINISH: return tp_params_finish(s->ctx, s->params, s->count);

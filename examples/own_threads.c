@@ -61,7 +61,7 @@ static tp_status run_layer(tp_ctx *ctx, tp_mlp *mlp, worker *w)
     int count = tp_mlp_params(mlp, params, 4);
     tp_status status = tp_params_init(ctx, params, count);
     if (status == TP_OK)
-        status = tp_params_zero_grad(ctx, params, count);
+        status = tp_params_begin(ctx, params, count);
     if (status == TP_OK)
         status = tp_mlp_forward(ctx, mlp, &pass, &forward, &saved);
     if (status == TP_OK)

@@ -5,8 +5,8 @@
  *              aligned); forward fills the rest; it must stay, as must the forward's input and output, until the last backward call of the pass.
  *              saved == NULL: forward only, nothing kept, same bits.
  *   Delayed    what backward_input keeps for backward_weight, in the same manner. backward uses scratch instead.
- *   Gradients  of parameters are f32 and accumulate: weights in token order, then microbatch order. tp_params_zero_grad before a step,
- *              tp_params_finish after its last backward.
+ *   Gradients  of parameters are f32 and accumulate: weights in token order, then microbatch order. tp_params_zero_grad (or
+ *              tp_params_begin) before a step, tp_params_finish after its last backward.
  *   Layers are immutable after creation; only their parameters' values and gradients change. */
 #ifndef TP_IO_H
 #define TP_IO_H

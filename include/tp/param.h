@@ -82,6 +82,12 @@ TP_API tp_status tp_params_init(tp_ctx *ctx, tp_param *const *params, int count)
 /* Sets all gradients to zero: before the first microbatch of a step. */
 TP_API tp_status tp_params_zero_grad(tp_ctx *ctx, tp_param *const *params, int count);
 
+/* The same for a step in which only layers of this library add to the gradients of their parameters, without writing zeros over what the step overwrites
+ * anyway. Until tp_params_finish, grad and grad_tied of a linear layer's weight or a tied table may hold anything, and are neither to be read nor written; a
+ * weight without a gradient has zeros after it. Whatever comes after tp_params_zero_grad has the same values, but -0 stays -0 in rows of a tied table
+ * that no token of the step has. On devices it clears everything. */
+TP_API tp_status tp_params_begin(tp_ctx *ctx, tp_param *const *params, int count);
+
 /* Completes gradients after the last microbatch: the tree over virtual ranks for PARTIAL ones (one all-reduce over the tensor-parallel group
  * for all of them together), then grad += grad_tied. Call once a step, before norms, optimizer or reading grad. */
 TP_API tp_status tp_params_finish(tp_ctx *ctx, tp_param *const *params, int count);

@@ -247,6 +247,8 @@ static tp_status scatter(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *
                                     .first_id = layer->rows.begin,
                                     .table_rows = layer->rows.end - layer->rows.begin,
                                     .grad = target.data};
+    if (layer->desc.tied)
+        tpi_param_touch_rows(layer->table, args.ids, args.rows, args.first_id);
     TPI_TRY(tpi_embedding_grad(ctx->compute, &args));
     if (layer->position == NULL)
         return TP_OK;

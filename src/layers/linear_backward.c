@@ -43,16 +43,18 @@ tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, t
 tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy, tpi_view x)
 {
     const tp_linear *layer = call->layer;
-    return tpi_gemm(stream, &(tpi_gemm_args){.rows = layer->out_local,
-                                            .cols = layer->in_local,
-                                            .inner = tokens,
-                                            .a = {dy.data, dy.dtype, 1, dy.stride},
-                                            .b = {x.data, x.dtype, 1, x.stride},
-                                            .c = layer->weight->grad.data,
-                                            .c_dtype = TP_DTYPE_F32,
-                                            .c_stride = layer->weight->grad.stride[0],
-                                            .accumulate = true,
-                                            .row_sums = layer->bias ? layer->bias->grad.data : NULL});
+    TPI_TRY(tpi_gemm(stream, &(tpi_gemm_args){.rows = layer->out_local,
+                                             .cols = layer->in_local,
+                                             .inner = tokens,
+                                             .a = {dy.data, dy.dtype, 1, dy.stride},
+                                             .b = {x.data, x.dtype, 1, x.stride},
+                                             .c = layer->weight->grad.data,
+                                             .c_dtype = TP_DTYPE_F32,
+                                             .c_stride = layer->weight->grad.stride[0],
+                                             .accumulate = !tpi_param_unset(layer->weight),
+                                             .row_sums = layer->bias ? layer->bias->grad.data : NULL}));
+    tpi_param_was_set(layer->weight);
+    return TP_OK;
 }
 
 /* Tokens in order, whatever was here first. Under a plan of one GEMM both operands are the caller's. */

@@ -7,6 +7,7 @@ typedef struct sliced_call {
     tp_tensor x;
     tpi_view sum;      /* f32, the input gradient so far: all rows; OUTPUT where that is f32 */
     tpi_packed packed; /* x of all tokens for every slice's GEMM; data NULL: packed by each */
+    bool unset;        /* the gradient holds nothing yet: what the first tokens give overwrites it */
 } sliced_call;
 
 static const void *at(tp_tensor matrix, int64_t row, int64_t column)
@@ -106,7 +107,7 @@ static tp_status weight_slices(const sliced_call *call, const tpi_run *run, tpi_
                                             .c = (void *)(uintptr_t)at(layer->weight->grad, columns.begin, 0),
                                             .c_dtype = TP_DTYPE_F32,
                                             .c_stride = layer->weight->grad.stride[0],
-                                            .accumulate = true,
+                                            .accumulate = rows.begin > 0 || !call->unset,
                                             .row_sums = sums != NULL ? sums + columns.begin : NULL});
 }
 
@@ -154,5 +155,9 @@ tp_status tpi_linear_run_slices(const tpi_linear_call *linear, const tp_io *io, 
     job.view[TP_BUFFER_OUTPUT] = tpi_view_of(io->out, 0);
     TPI_TRY(tpi_linear_gathered(linear, plan, TP_BUFFER_INPUT, TP_BUFFER_GATHERED, &job));
     TPI_TRY(prepare_slices(&call, tpi_prepared_plan(plan), io));
-    return tpi_plan_run(plan, &job);
+    call.unset = tpi_param_unset(linear->layer->weight) && linear->pass.tokens > 0;
+    TPI_TRY(tpi_plan_run(plan, &job));
+    if (call.unset)
+        tpi_param_was_set(linear->layer->weight);
+    return TP_OK;
 }

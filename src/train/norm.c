@@ -34,6 +34,7 @@ static tpi_square_sum_args square_sum(const tp_param *param, const tpi_norm_orde
 
 tp_status tpi_norm_squares(tp_ctx *ctx, tp_param *const *params, int count, const tpi_norm_order *orders, float *squares)
 {
+    TPI_TRY(tpi_params_settle(ctx, params, count));
     TPI_TRY(tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
                                                   .cols = count,
                                                   .in_dtype = TP_DTYPE_F32,

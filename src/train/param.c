@@ -47,6 +47,16 @@ static tp_status allocate_packed(tp_ctx *ctx, tp_param *param, tpi_param_interna
     return TP_OK;
 }
 
+/* Nothing is kept on devices, whose ids the host doesn't read. */
+static tp_status allocate_touched(tp_ctx *ctx, tp_param *param)
+{
+    tpi_param_internal *internal = param->internal;
+    if (!ctx->backend->host_memory || param->grad_tied.shape[0] == 0)
+        return TP_OK;
+    internal->touched = tpi_host_allocate(ctx, (size_t)param->grad_tied.shape[0]);
+    return internal->touched != NULL ? TP_OK : tpi_refuse(ctx, TP_ERR_MEMORY, "parameter '%s': out of memory", param->name);
+}
+
 static tp_status allocate_gradients(tp_ctx *ctx, const tpi_param_desc *desc, int64_t local, tp_param *param)
 {
     if (desc->flags & TP_PARAM_FROZEN)
@@ -57,6 +67,7 @@ static tp_status allocate_gradients(tp_ctx *ctx, const tpi_param_desc *desc, int
         param->grad_tied = param->grad;
         param->grad_tied.data = NULL;
         TPI_TRY(allocate_view(ctx, &param->grad_tied));
+        TPI_TRY(allocate_touched(ctx, param));
     }
     if (desc->flags & TP_PARAM_PARTIAL) {
         int64_t count;
@@ -140,6 +151,8 @@ void tpi_param_destroy(tp_ctx *ctx, tp_param *param)
             tp_ctx_release(ctx, TP_MEMORY_PARAM, internal->forward.data, internal->forward.bytes);
         if (internal->backward.data != NULL)
             tp_ctx_release(ctx, TP_MEMORY_PARAM, internal->backward.data, internal->backward.bytes);
+        if (internal->touched != NULL)
+            tpi_host_release(ctx, internal->touched, (size_t)param->grad_tied.shape[0]);
         tpi_host_release(ctx, internal, sizeof *internal);
     }
     tpi_host_release(ctx, param, sizeof *param);
@@ -226,29 +239,4 @@ tp_status tp_param_touch(tp_ctx *ctx, tp_param *param)
     if (internal->listener != NULL)
         internal->listener(internal->listener_user, ctx, param);
     return tpi_ctx_usable(ctx);
-}
-
-static tp_status zero(tp_ctx *ctx, tp_tensor view)
-{
-    if (view.data == NULL)
-        return TP_OK;
-    int64_t elements = tp_tensor_elements(view);
-    return tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
-                                                .cols = elements,
-                                                .out = view.data,
-                                                .in_dtype = TP_DTYPE_F32,
-                                                .out_dtype = TP_DTYPE_F32,
-                                                .in_stride = elements,
-                                                .out_stride = elements});
-}
-
-tp_status tp_params_zero_grad(tp_ctx *ctx, tp_param *const *params, int count)
-{
-    TPI_TRY(tpi_params_check(ctx, "tp_params_zero_grad", params, count));
-    for (int i = 0; i < count; i++) {
-        TPI_TRY(zero(ctx, params[i]->grad));
-        TPI_TRY(zero(ctx, params[i]->grad_tied));
-        TPI_TRY(zero(ctx, params[i]->grad_partial));
-    }
-    return TP_OK;
 }

@@ -32,6 +32,10 @@ typedef struct tpi_param_internal {
     tpi_packed backward; /* value as right operand of dy W: cols = cols of value, inner = rows of value */
     tpi_param_listener listener; /* called after value was written from outside the optimizer */
     void *listener_user;
+    /* Between tp_params_begin and tp_params_finish (gradient.c). */
+    bool unset;             /* grad holds anything and counts as zero: the first product of the step overwrites it */
+    bool rows_known;        /* grad_tied is zero but for the touched rows */
+    unsigned char *touched; /* of each row of grad_tied; NULL: has none */
 } tpi_param_internal;
 
 tp_status tpi_param_create(tp_ctx *ctx, const tpi_param_desc *desc, tp_param **out);
@@ -52,6 +56,19 @@ const tpi_inner *tpi_param_order(const tp_param *param, int dim);
 
 /* Refreshes packed copies only (the optimizer wrote the value itself). */
 tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param);
+
+/* Whether the gradient's first product of this step overwrites it; to be told once that was issued. */
+bool tpi_param_unset(const tp_param *param);
+void tpi_param_was_set(tp_param *param);
+
+/* Rows first + i of grad_tied are about to be added to, for all ids in host memory. */
+void tpi_param_touch_rows(tp_param *param, const int32_t *ids, int64_t count, int64_t first);
+
+/* Clears gradients that nothing was written to since tp_params_begin. */
+tp_status tpi_params_settle(tp_ctx *ctx, tp_param *const *params, int count);
+
+/* grad += grad_tied, where that may differ from zero. */
+tp_status tpi_param_add_tied(tp_ctx *ctx, tp_param *param);
 
 /* The order in which this rank's share of the parameter's elements enters norms (each element of the global tensor once), along *dim. */
 void tpi_param_norm_order(tp_ctx *ctx, const tp_param *param, int *dim, tpi_inner *out);

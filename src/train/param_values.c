@@ -209,6 +209,9 @@ tp_status tp_param_gather(tp_ctx *ctx, const tp_param *param, int which, float *
     if (source->data == NULL || global == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_gather: '%s' has no %s", param->name,
                           global == NULL ? "destination" : "gradient (frozen)");
+    tp_param *settled = (tp_param *)(uintptr_t)param;
+    if (which == 1)
+        TPI_TRY(tpi_params_settle(ctx, &settled, 1));
     TPI_TRY(tp_ctx_synchronize(ctx));
     return gather(ctx, param, source, global);
 }
@@ -271,7 +274,7 @@ static tp_status reduce_virtual(tp_ctx *ctx, const tp_param *param, float *node)
     return tpi_reduce(ctx->compute, &args);
 }
 
-static tp_status copy_floats(tp_ctx *ctx, const float *from, float *to, int64_t elements, bool add)
+static tp_status copy_floats(tp_ctx *ctx, const float *from, float *to, int64_t elements)
 {
     return tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
                                                 .cols = elements,
@@ -280,8 +283,7 @@ static tp_status copy_floats(tp_ctx *ctx, const float *from, float *to, int64_t 
                                                 .in_stride = elements,
                                                 .out = to,
                                                 .out_dtype = TP_DTYPE_F32,
-                                                .out_stride = elements,
-                                                .accumulate = add});
+                                                .out_stride = elements});
 }
 
 static tp_status finish_partial(tp_ctx *ctx, tp_param *const *params, int count, float *buffer, int64_t total)
@@ -299,7 +301,7 @@ static tp_status finish_partial(tp_ctx *ctx, tp_param *const *params, int count,
     for (int i = 0; i < count; i++) {
         if (params[i]->grad_partial.data == NULL)
             continue;
-        TPI_TRY(copy_floats(ctx, buffer + at, params[i]->grad.data, params[i]->grad_partial.shape[1], false));
+        TPI_TRY(copy_floats(ctx, buffer + at, params[i]->grad.data, params[i]->grad_partial.shape[1]));
         at += params[i]->grad_partial.shape[1];
     }
     return TP_OK;
@@ -308,6 +310,7 @@ static tp_status finish_partial(tp_ctx *ctx, tp_param *const *params, int count,
 tp_status tp_params_finish(tp_ctx *ctx, tp_param *const *params, int count)
 {
     TPI_TRY(tpi_params_check(ctx, "tp_params_finish", params, count));
+    TPI_TRY(tpi_params_settle(ctx, params, count));
     int64_t total = 0;
     for (int i = 0; i < count; i++)
         total += params[i]->grad_partial.data != NULL ? params[i]->grad_partial.shape[1] : 0;
@@ -321,7 +324,6 @@ tp_status tp_params_finish(tp_ctx *ctx, tp_param *const *params, int count)
     }
     tpi_arena_release(&ctx->scratch, mark);
     for (int i = 0; i < count && status == TP_OK; i++)
-        if (params[i]->grad_tied.data != NULL)
-            status = copy_floats(ctx, params[i]->grad_tied.data, params[i]->grad.data, tp_tensor_elements(params[i]->grad), true);
+        status = tpi_param_add_tied(ctx, params[i]);
     return status;
 }

@@ -225,6 +225,13 @@ static tp_status read_sequences(const tp_trainer *trainer, int64_t at, int64_t s
     return out == to ? TP_OK : upload(trainer, sequences * length, to);
 }
 
+/* Modules of the caller's own may add to gradients in ways that only zeros are good for. */
+static tp_status begin_gradients(tp_ctx *ctx, tp_trainer *trainer)
+{
+    bool ours = tpi_model_desc_of(trainer->model) != NULL;
+    return (ours ? tp_params_begin : tp_params_zero_grad)(ctx, trainer->params, trainer->param_count);
+}
+
 /* Forward and backward of all microbatches, every gradient scaled by the step's valid tokens. */
 static tp_status accumulate(tp_ctx *ctx, tp_trainer *trainer, const step_data *data, int64_t valid)
 {
@@ -263,7 +270,7 @@ tp_status tp_trainer_step(tp_ctx *ctx, tp_trainer *trainer, tp_train_report *rep
     int64_t tokens = desc->batch * desc->sequence;
     int64_t valid = 0;
     TPI_TRY(read_sequences(trainer, trainer->at, desc->batch, data, &valid));
-    TPI_TRY(tp_params_zero_grad(ctx, trainer->params, trainer->param_count));
+    TPI_TRY(begin_gradients(ctx, trainer));
     TPI_TRY(tpi_model_loss_reset(ctx, trainer->model));
     trainer->at = (trainer->at + tokens % tp_data_tokens(trainer->data)) % tp_data_tokens(trainer->data);
     trainer->step++;

@@ -30,8 +30,8 @@ static tpt_case linear_case(const tp_linear_desc *desc, int64_t tokens)
 static void compare(const tpt_case *c, const tpt_result *one, const tpt_layout *layout)
 {
     char name[128];
-    snprintf(name, sizeof name, "%s with %d chunks on %d ranks, sequence parallelism %s, %lld tokens", tp_overlap_name(layout->overlap), layout->chunks,
-             layout->tp, layout->sequence_parallel ? "on" : "off", (long long)c->pass.tokens);
+    snprintf(name, sizeof name, "%s with %d chunks on %d ranks, sequence parallelism %s, %lld tokens, gradients %s", tp_overlap_name(layout->overlap),
+             layout->chunks, layout->tp, layout->sequence_parallel ? "on" : "off", (long long)c->pass.tokens, layout->begin ? "begun" : "cleared");
     tpt_result other;
     tpt_case_run(c, layout, &other);
     cr_assert(tpt_result_same(c, name, one, &other), "%s: %s differs from one rank", c->name, name);
@@ -58,6 +58,7 @@ static void same_with_every_algorithm(const tpt_case *c)
             tpt_layout layout = layouts[i];
             layout.threads = 1;
             layout.overlap = (tp_overlap)overlap;
+            layout.begin = ((size_t)overlap + i) % 2 == 0;
             compare(c, &one, &layout);
         }
     tpt_result_free(&one);

@@ -216,6 +216,15 @@ static void exchange_gradients(const run_state *s, tp_param **params, int count,
         }
 }
 
+/* What a step before may have left behind. */
+static tp_status begin_step(tp_ctx *ctx, tp_param **params, int count)
+{
+    TPI_TRY(tp_ctx_synchronize(ctx));
+    for (int i = 0; i < count; i++)
+        memset(params[i]->grad.data, 0xff, tp_tensor_bytes(params[i]->grad));
+    return tp_params_begin(ctx, params, count);
+}
+
 static tp_status run_rank(tp_ctx *ctx, void *arg)
 {
     run_state *s = arg;
@@ -230,6 +239,8 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     int count = c->table->params(layer, params, TPT_MAX_PARAMS);
     side in = side_of(ctx, s, c->cut == TPT_CUT_INPUT, c->in), out = side_of(ctx, s, c->cut == TPT_CUT_OUTPUT, c->out);
     status = load_params(ctx, s, params, count);
+    if (status == TP_OK && s->layout->begin)
+        status = begin_step(ctx, params, count);
     void *kept[TPT_MAX_PARAMS] = {NULL};
     exchange_gradients(s, params, count, kept);
     if (status == TP_OK)
@@ -415,11 +426,11 @@ void tpt_same_on_all_layouts(const tpt_case *c)
 {
     static const tpt_layout layouts[] = {
         {.tp = 1, .threads = 2},
-        {.tp = 1, .threads = 3, .split_backward = true},
+        {.tp = 1, .threads = 3, .split_backward = true, .begin = true},
         {.tp = 2, .threads = 1},
-        {.tp = 2, .threads = 2, .sequence_parallel = true},
+        {.tp = 2, .threads = 2, .sequence_parallel = true, .begin = true},
         {.tp = 4, .threads = 1, .sequence_parallel = true},
-        {.tp = 4, .threads = 1, .lane_delay_seed = 7},
+        {.tp = 4, .threads = 1, .lane_delay_seed = 7, .begin = true},
         {.tp = 4, .threads = 1, .lane_delay_seed = 13, .issue_ahead = true},
         {.tp = 8, .threads = 1},
         {.tp = 8, .threads = 1, .sequence_parallel = true, .split_backward = true},

@@ -17,6 +17,7 @@ typedef struct tpt_layout {
     bool split_backward; /* backward_input, then backward_weight, instead of backward */
     unsigned frozen; /* bit k: parameters 2k and 2k + 1 have no gradients */
     bool without_dx;
+    bool begin; /* gradients are poisoned, and tp_params_begin says that they count as zero */
     tp_overlap overlap;
     int chunks;
     const struct tp_machine *machine; /* for TP_OVERLAP_AUTO */

@@ -151,7 +151,7 @@ static tp_status one_step(rank_state *state, int step)
     int64_t valid = count_valid(training);
     pass.loss_scale = valid > 0 ? 1.0f / (float)valid : 1.0f;
     pass.step = (uint64_t)step + 1;
-    TRY(tp_params_zero_grad(state->ctx, state->params, state->count));
+    TRY((training->zero_grad ? tp_params_zero_grad : tp_params_begin)(state->ctx, state->params, state->count));
     for (int64_t at = 0; at < batch_tokens(training); at += pass.tokens) {
         pass.ids = state->batch + at;
         pass.targets = state->batch + batch_tokens(training) + at;

@@ -25,6 +25,7 @@ typedef struct tpt_training {
     const char *plugin;
     int devices; /* ranks are dealt out over so many; 0: 1 */
     tp_sum_order sum_order;
+    bool zero_grad; /* steps begin with tp_params_zero_grad instead of tp_params_begin */
     int hurt_step; /* before this step's optimizer, from 1, a gradient of the last rank becomes infinite; 0: never */
 } tpt_training;
 
