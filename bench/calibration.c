@@ -22,6 +22,7 @@ static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 #define FASTEST_MEMORY 1e12
 
 /* A link whose transfers are waited for asleep: bytes of a chunk, seconds that it takes, and a product that is longer. */
+#define LANE_REPEATS 9
 enum { LINK_CHUNKS = 16, LINK_COLS = 64, LINK_ROWS = 16, LINK_GEMM_ROWS = 32 };
 #define LINK_SECONDS 2e-4
 #define LINK_CHUNK_BYTES ((double)LINK_COLS * LINK_ROWS * sizeof(float))
@@ -292,16 +293,16 @@ static tp_status time_pull(worker *w, int chunks, double *more)
 /* One chunk: a lane's start and end, and one op; many: that and as many. These are differences of times that are much longer, so they are taken a few times. */
 static tp_status time_lanes(worker *w)
 {
-    double ones[REPEATS] = {0}, manies[REPEATS] = {0};
+    double ones[LANE_REPEATS] = {0}, manies[LANE_REPEATS] = {0};
     tp_status status = TP_OK;
-    for (int i = 0; i < REPEATS && status == TP_OK; i++) {
+    for (int i = 0; i < LANE_REPEATS && status == TP_OK; i++) {
         status = time_pull(w, 1, &ones[i]);
         if (status == TP_OK)
             status = time_pull(w, LINK_CHUNKS, &manies[i]);
     }
     if (status != TP_OK || w->rank > 0)
         return status;
-    double one = bench_median(ones, REPEATS), many = bench_median(manies, REPEATS);
+    double one = bench_median(ones, LANE_REPEATS), many = bench_median(manies, LANE_REPEATS);
     tp_machine *machine = &w->all->machine;
     machine->lane_seconds = fmax(many - one, 0) / ((w->ranks - 1) * (LINK_CHUNKS - 1));
     machine->start_seconds = fmax(one - (w->ranks - 1) * machine->lane_seconds, 0);

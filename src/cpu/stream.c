@@ -103,7 +103,7 @@ static void let_go(tpi_event *event)
 /* ctx: who waits. */
 static tp_status wait_for(tp_ctx *ctx, tpi_event *event, uint64_t ticket, const char *name)
 {
-    if (tpi_counter_wait(&event->done, ticket, state_of(ctx)->spin_ns, ctx->desc.timeout_ms))
+    if (tpi_counter_wait(&event->done, ticket, state_of(ctx)->lane_spin_ns, ctx->desc.timeout_ms))
         return TP_OK;
     return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s waited %lld ms for an event: record %llu, reached %llu", name,
                     (long long)ctx->desc.timeout_ms, (unsigned long long)ticket,
@@ -172,7 +172,7 @@ static tp_status enqueue(cpu_stream *stream, const lane_entry *entry, const void
     pthread_mutex_lock(&stream->issuing);
     uint64_t number = tpi_counter_get(&stream->issued);
     bool room = number < RING_ENTRIES ||
-                tpi_counter_wait(&stream->done, number - RING_ENTRIES + 1, state_of(ctx)->spin_ns, timeout_ms);
+                tpi_counter_wait(&stream->done, number - RING_ENTRIES + 1, state_of(ctx)->lane_spin_ns, timeout_ms);
     if (room) {
         lane_place *place = &stream->ring[number % RING_ENTRIES];
         place->entry = *entry;
@@ -226,7 +226,7 @@ tp_status tpi_cpu_stream_synchronize(tpi_stream *base)
     tp_ctx *ctx = base->ctx;
     if (stream->is_lane) {
         uint64_t issued = tpi_counter_get(&stream->issued);
-        if (!tpi_counter_wait(&stream->done, issued, state_of(ctx)->spin_ns, ctx->desc.timeout_ms))
+        if (!tpi_counter_wait(&stream->done, issued, state_of(ctx)->lane_spin_ns, ctx->desc.timeout_ms))
             return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s was not done after %lld ms: %llu of %llu tasks",
                             stream->name, (long long)ctx->desc.timeout_ms,
                             (unsigned long long)tpi_counter_get(&stream->done), (unsigned long long)issued);

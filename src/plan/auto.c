@@ -53,19 +53,37 @@ static bool too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc)
 /* What the lanes of one rank do. */
 typedef struct lane_use {
     double moving; /* seconds on moving and adding memory */
-    int ops, lanes;
+    int ops, lanes; /* ops: that compute waits for, and what comes before them on their lanes; the others run when compute is through */
 } lane_use;
+
+/* Past the last op of a lane that compute of some rank waits for. */
+static int end_of_awaited(const tp_plan *plan, int lane)
+{
+    const tp_plan_rank *list = &plan->rank[0];
+    int end = 0;
+    for (int rank = 0; rank < plan->ranks; rank++)
+        for (int i = 0; i < plan->rank[rank].count; i++) {
+            const tp_plan_op *op = &plan->rank[rank].op[i];
+            for (int w = 0; w < op->waits && op->lane == TP_LANE_COMPUTE && op->kind != TP_OP_LEAVE; w++)
+                if (op->wait[w].rank == 0 && op->wait[w].op >= end && op->wait[w].op < list->count && (int)list->op[op->wait[w].op].lane == lane)
+                    end = op->wait[w].op + 1;
+        }
+    return end;
+}
 
 static lane_use use_of_lanes(const tp_plan *plan, const tp_plan_costs *costs)
 {
     const tp_plan_rank *list = &plan->rank[0];
     bool used[TP_LANES] = {false};
+    int awaited[TP_LANES];
     lane_use use = {0};
+    for (int lane = 0; lane < TP_LANES; lane++)
+        awaited[lane] = end_of_awaited(plan, lane);
     for (int i = 0; i < list->count; i++) {
         const tp_plan_op *op = &list->op[i];
         if (op->lane == TP_LANE_COMPUTE)
             continue;
-        use.ops++;
+        use.ops += i < awaited[op->lane];
         used[op->lane] = true;
         if (op->kind == TP_OP_COLLECTIVE) {
             tpi_collective_price price = tpi_price_collective(plan, costs, op);

@@ -185,7 +185,6 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     out->wait_seconds = machine->wait_seconds;
     out->wake_seconds = machine->lanes_share_cores ? machine->wake_seconds : 0;
     out->link = machine->link;
-    if (machine->link.bytes_per_second > 0) /* who sleeps for an arrival wakes late, which holds up no later transfer: as a longer way does */
-        out->link.latency_seconds += machine->wake_seconds;
+    out->arrival_seconds = machine->wake_seconds;
     return TP_OK;
 }

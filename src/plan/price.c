@@ -32,6 +32,7 @@ tp_status tpi_price_check_costs(const char *function, const tp_plan *plan, const
         {"transfer_overhead", costs->transfer_overhead},
         {"wait_seconds", costs->wait_seconds},
         {"wake_seconds", costs->wake_seconds},
+        {"arrival_seconds", costs->arrival_seconds},
         {"link.latency_seconds", costs->link.latency_seconds},
         {"link.bytes_per_second", costs->link.bytes_per_second},
     };

@@ -119,17 +119,20 @@ int tpi_simulation_collective(const tpi_simulation *s, int rank, int number)
     return -1;
 }
 
-/* All ranks have arrived at the collective; c: the last to arrive. */
+/* All ranks have arrived at the collective; c: the last to arrive, and when the last one posted it. */
 static bool collective_ready(const tpi_simulation *s, int number, tpi_candidate *c)
 {
+    double posted = 0;
     for (int rank = 0; rank < s->plan->ranks; rank++) {
         tpi_candidate arrival;
         int index = tpi_simulation_collective(s, rank, number);
         if (index < 0 || !tpi_simulation_ready(s, rank, index, &arrival))
             return false;
+        posted = fmax(posted, fmax(arrival.posted, s->arrived[rank][tpi_simulation_op(s, rank, index)->lane]));
         if (rank == 0 || arrival.when > c->when)
             *c = arrival;
     }
+    c->posted = posted;
     return true;
 }
 
@@ -171,10 +174,16 @@ static bool modelled(const tpi_simulation *s)
     return s->costs->link.bytes_per_second > 0;
 }
 
+/* From a transfer's leaving the link to its being seen at the other end. */
+static double arriving(const tpi_simulation *s, int steps)
+{
+    return steps * s->costs->link.latency_seconds + s->costs->arrival_seconds;
+}
+
 /* Seconds of a transfer over a link that is free. */
 static double crossing(const tpi_simulation *s, int from, int to, double bytes)
 {
-    return modelled(s) && from != to ? bytes / s->costs->link.bytes_per_second + s->costs->link.latency_seconds : 0;
+    return modelled(s) && from != to ? bytes / s->costs->link.bytes_per_second + arriving(s, 1) : 0;
 }
 
 static void count_alone(tpi_simulation *s, int from, int to, double sending, double receiving)
@@ -196,7 +205,7 @@ static double cross(tpi_simulation *s, tp_wait by, int from, int to, double byte
         }
     double end = fmax(fmax(c->posted, ends[0]->free), ends[1]->free) + bytes / s->costs->link.bytes_per_second;
     *ends[0] = *ends[1] = (tpi_link_end){end, by};
-    return fmax(end + s->costs->link.latency_seconds, c->when);
+    return fmax(end + arriving(s, 1), c->when);
 }
 
 /* PULL, PUSH, SEND with its RECV. */
@@ -223,16 +232,17 @@ static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int r
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
     tpi_collective_price price = tpi_price_collective(s->plan, costs, op);
     double rate = costs->link.bytes_per_second, overhead = s->plan->ranks > 1 ? costs->transfer_overhead : 0;
-    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), alone = copying, end = c->when + copying;
+    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), alone = copying, end = c->when + copying + waking(s, op, op);
     if (modelled(s) && s->plan->ranks > 1) {
-        double latency = price.steps * costs->link.latency_seconds;
-        s->out[rank] = (tpi_link_end){fmax(s->out[rank].free, c->when) + price.sent / rate, {rank, index}};
-        s->in[rank] = (tpi_link_end){fmax(s->in[rank].free, c->when) + price.received / rate, {rank, index}};
-        end = fmax(end, fmax(s->out[rank].free, s->in[rank].free) + latency);
-        alone = fmax(copying, fmax(price.sent, price.received) / rate + latency);
+        s->out[rank] = (tpi_link_end){fmax(s->out[rank].free, c->posted) + price.sent / rate, {rank, index}};
+        s->in[rank] = (tpi_link_end){fmax(s->in[rank].free, c->posted) + price.received / rate, {rank, index}};
+        double last = fmax(s->out[rank].free, s->in[rank].free);
+        s->arrived[rank][op->lane] = last + price.steps * costs->link.latency_seconds;
+        end = fmax(end, last + arriving(s, price.steps));
+        alone = fmax(copying, fmax(price.sent, price.received) / rate + arriving(s, price.steps));
     }
     count_alone(s, rank, rank, alone + overhead, alone + overhead);
-    end += overhead + waking(s, op, op);
+    end += overhead;
     double added = end + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
     complete(s, rank, index, c->cause, (tp_span){c->when, added, end, added, c->when, end});
 }

@@ -24,6 +24,7 @@ typedef struct tpi_simulation {
     tpi_op_state *state[TP_PLAN_MAX_RANKS];
     int next[TP_PLAN_MAX_RANKS][TP_LANES]; /* of each lane; the list's length when it is empty */
     tpi_link_end out[TP_PLAN_MAX_RANKS], in[TP_PLAN_MAX_RANKS];
+    double arrived[TP_PLAN_MAX_RANKS][TP_LANES]; /* when a lane's last collective did, on the link's own clock: before its lane saw that */
     double sent_seconds[TP_PLAN_MAX_RANKS], received_seconds[TP_PLAN_MAX_RANKS]; /* of transfers, each as if alone */
     int left; /* ops that were not run yet */
 } tpi_simulation;
@@ -32,7 +33,7 @@ typedef struct tpi_simulation {
 typedef struct tpi_candidate {
     int rank, op;
     double when;
-    double posted; /* a transfer may cross its link from then on, although its lane sees to it later: arrivals are not waited for in between */
+    double posted; /* a transfer or collective may cross its link from then on, although its lane sees to it later: arrivals are not waited for in between */
     tp_wait cause;
 } tpi_candidate;
 

@@ -75,6 +75,29 @@ Test(auto_costs, lanes_take_from_all_that_computes)
     tp_plan_destroy(plan);
 }
 
+/* An op that no GEMM waits for runs when compute is through, without a switch; those before one that is waited for run with it. */
+Test(auto_costs, only_awaited_ops_switch)
+{
+    static const struct {
+        tp_overlap algorithm;
+        tp_pattern pattern;
+        int ops, lanes;
+    } cases[] = {{TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 0, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_CHAIN_REDUCE, 0, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 4, 1},
+                 {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 4, 1}, {TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 4, 1}, {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 0, 0}};
+    tp_machine machine = ideal(0);
+    machine.lanes_share_cores = true;
+    machine.lane_seconds = 1e-3;
+    machine.start_seconds = 5e-3;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_overlap_shape shape = linear(cases[i].pattern, 2, 1000);
+        tp_plan *plan = tpt_plan(cases[i].algorithm, cases[i].pattern, 2, 4);
+        tp_overlap_candidate at;
+        cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &at), TP_OK, "%s", tp_last_message());
+        tpt_same(at.lane_seconds, cases[i].ops * 1e-3 + cases[i].lanes * 5e-3, tp_overlap_name(cases[i].algorithm));
+        tp_plan_destroy(plan);
+    }
+}
+
 /* What lanes copy: a collective's own rows too, before the GEMM, which is 20 of 24 ms then; a message once, by who receives it. */
 Test(auto_costs, lanes_copy)
 {
