@@ -5,7 +5,7 @@
  * packed beforehand is packed just before it is used first; if B is the smaller operand its panels are kept for further
  * blocks of rows, else there is one large block. A tile runs the whole inner dimension at once; only very long ones are
  * cut into chunks, between which the unfinished chain and tree of a tile wait in memory. No cut changes a bit. */
-#include "cpu/gemm.h"
+#include "cpu/gemm_fetch.h"
 #include "cpu/simd.h"
 
 #include <string.h>
@@ -59,6 +59,21 @@ static int64_t min64(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+/* Where the chunk's steps of one panel of B are, or will be packed to. */
+static float *panel_address(const gemm_block *block, int64_t panel)
+{
+    const gemm_job *job = block->job;
+    if (!job->packing)
+        return (float *)job->args->b_packed->data +
+               (panel * job->packed_steps + job->packed_first + block->chunk.first_step) * TPI_GEMM_COLS;
+    return block->b + (job->keeping ? (panel - block->col_begin) * job->chunk_steps * TPI_GEMM_COLS : 0);
+}
+
+static bool packs_panel(const gemm_block *block)
+{
+    return block->job->packing && (block->first || !block->job->keeping);
+}
+
 /* ---- tiles ---- */
 
 /* The tile of C that the chain starts from, zeros where C ends. */
@@ -70,41 +85,44 @@ static void load_tile(const tpi_gemm_args *args, int64_t row, int64_t col, int r
         memcpy(tile + r * TPI_GEMM_COLS, c + r * args->c_stride, (size_t)cols * sizeof *tile);
 }
 
-#define LINE_BYTES 64
+/* Tiles of a column that ask for the next column's panel of B. */
+#define FETCH_TILES 32
 
-static inline __attribute__((always_inline)) void prefetch_tile(const void *data, tp_dtype dtype, int64_t stride, const int64_t place[2], const int shape[2],
-                                                                const bool writing)
+/* A share of the next column's B: of the packed panel, or of the rows that it will be packed from. */
+static void fetch_next_panel(tpi_gemm_fetch_list *list, const gemm_block *block, int64_t row_panel, int64_t panel)
 {
-    for (int r = 0; r < shape[0]; r++) {
-        const char *line = tpi_element(data, dtype, (place[0] + r) * stride + place[1]);
-        const char *end = tpi_element(line, dtype, shape[1]);
-        for (; line < end; line += LINE_BYTES) {
-            if (writing)
-                __builtin_prefetch(line, 1, 3);
-            else
-                __builtin_prefetch(line, 0, 3);
-        }
+    const gemm_job *job = block->job;
+    const tpi_operand *b = &job->args->b;
+    const int64_t tiles = min64(block->row_end - block->row_begin, FETCH_TILES), share = tiles - (block->row_end - row_panel);
+    if (panel >= block->col_end || share < 0)
+        return;
+    if (!packs_panel(block)) {
+        const int64_t rows = block->chunk.steps * TPI_GEMM_COLS * (int64_t)sizeof(float) / TPI_GEMM_PAIR_BYTES;
+        const int64_t begin = rows * share / tiles, end = rows * (share + 1) / tiles;
+        tpi_gemm_fetch_rows(list, (const char *)panel_address(block, panel) + begin * TPI_GEMM_PAIR_BYTES, TPI_GEMM_PAIR_BYTES,
+                            TPI_GEMM_PAIR_BYTES, end - begin, false);
+    } else if (b->outer_stride == 1) {
+        const int64_t size = (int64_t)tp_dtype_size(b->dtype), first = block->chunk.first_step * job->plan.per_step;
+        const int64_t rows = min64(block->chunk.steps * job->plan.per_step, job->args->inner - first);
+        const int64_t begin = rows * share / tiles, end = rows * (share + 1) / tiles;
+        const char *data = tpi_element(b->data, b->dtype, (first + begin) * b->inner_stride + panel * TPI_GEMM_COLS);
+        tpi_gemm_fetch_rows(list, data, b->inner_stride * size, TPI_GEMM_COLS * size, end - begin, false);
     }
 }
 
-/* C of the next tile is read when its kernel begins, written when it ends: its lines are asked for in time. */
-static void prefetch_next(const tpi_gemm_args *args, int64_t row, int64_t col)
+/* C of the next tile is read when its kernel begins, written when it ends. */
+static void choose_fetches(tpi_gemm_fetch_list *list, const gemm_block *block, int64_t row_panel, int64_t col_panel, bool whole)
 {
-    const int64_t place[2] = {row, col};
-    const int shape[2] = {TPI_GEMM_ROWS, TPI_GEMM_COLS};
-    prefetch_tile(args->c, TP_DTYPE_F32, args->c_stride, place, shape, true);
-}
-
-/* The same for what the epilogue of this tile reads and writes. */
-static void prefetch_epilogue(const tpi_gemm_args *args, const int64_t place[2], const int shape[2])
-{
-    prefetch_tile(args->c, args->c_dtype, args->c_stride, place, shape, true);
-    if (args->pre != NULL)
-        prefetch_tile(args->pre, args->c_dtype, args->pre_stride, place, shape, true);
-    if (args->act_input != NULL)
-        prefetch_tile(args->act_input, args->c_dtype, args->act_input_stride, place, shape, false);
-    if (args->residual != NULL)
-        prefetch_tile(args->residual, args->c_dtype, args->residual_stride, place, shape, false);
+    const tpi_gemm_args *args = block->job->args;
+    const int64_t row = row_panel * TPI_GEMM_ROWS, col = col_panel * TPI_GEMM_COLS;
+    list->count = 0;
+    if (whole && row_panel + 1 < block->row_end)
+        tpi_gemm_fetch_tile(list, args->c, TP_DTYPE_F32, args->c_stride, (const int64_t[2]){row + TPI_GEMM_ROWS, col});
+    if (!whole && block->chunk.last)
+        tpi_gemm_fetch_epilogue(list, args, (const int64_t[2]){row, col});
+    if (TPI_GEMM_FETCH_IN_STEPS)
+        fetch_next_panel(list, block, row_panel, col_panel + 1);
+    tpi_gemm_fetch_end(list);
 }
 
 static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t col_panel, const float *b)
@@ -142,10 +160,9 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
         if (!whole)
             load_tile(args, row, col, rows, cols, root);
     }
-    if (whole && row + 2 * TPI_GEMM_ROWS <= args->rows)
-        prefetch_next(args, row + TPI_GEMM_ROWS, col);
-    if (!whole && block->chunk.last)
-        prefetch_epilogue(args, (const int64_t[2]){row, col}, (const int[2]){rows, cols});
+    tpi_gemm_fetch_list list;
+    choose_fetches(&list, block, row_panel, col_panel, whole);
+    tile.fetch = list.fetch;
 
     if (job->plan.flush)
         CPU(gemm_kernel_flushed)(&tile, rows);
@@ -182,10 +199,9 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
     const gemm_job *job = block->job;
     const tpi_gemm_args *args = job->args;
     const int64_t first = panel * TPI_GEMM_COLS;
-    if (!job->packing)
-        return (const float *)args->b_packed->data +
-               (panel * job->packed_steps + job->packed_first + block->chunk.first_step) * TPI_GEMM_COLS;
-    float *out = block->b + (job->keeping ? (panel - block->col_begin) * job->chunk_steps * TPI_GEMM_COLS : 0);
+    float *out = panel_address(block, panel);
+    if (!packs_panel(block))
+        return out;
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->b,
                                     .first = first,
@@ -194,8 +210,7 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
                                     .first_step = block->chunk.first_step,
                                     .steps = block->chunk.steps,
                                     .out = out};
-    if (block->first || !job->keeping)
-        CPU(gemm_pack_panels)(&pack);
+    CPU(gemm_pack_panels)(&pack);
     return out;
 }
 

@@ -85,6 +85,16 @@ void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job);
 /* sums[r] += A[r, k] for the chunk's k in order, read from packed A panels. */
 void CPU(gemm_row_sums)(const tpi_gemm_pack_job *job, int64_t inner, float *sums);
 
+/* Memory that the kernel asks for while it multiplies: two neighbouring lines a step. Narrow vectors leave no room for that
+ * between the multiplications: their kernel asks for the first lines of all pairs before it begins. */
+#define TPI_GEMM_FETCH_IN_STEPS (TPI_ISA_LEVEL >= 2)
+typedef struct tpi_gemm_fetch {
+    const char *lines;
+    int64_t next[2]; /* bytes to the next two lines, in turns */
+    int64_t pairs;
+    bool writing; /* soon, and into L1 */
+} tpi_gemm_fetch;
+
 /* One tile of C over one chunk. */
 typedef struct tpi_gemm_tile {
     const tpi_gemm_chunk *chunk;
@@ -96,6 +106,7 @@ typedef struct tpi_gemm_tile {
     float *levels; /* [TPI_GEMM_LEVELS][TPI_GEMM_TILE] */
     float *out;    /* the unfinished chain or, after the last chunk, the root */
     int64_t out_stride;
+    const tpi_gemm_fetch *fetch; /* one after the other; the last has INT64_MAX pairs, of one place */
 } tpi_gemm_tile;
 
 /* Computes the first `rows` rows, perhaps more: out has room for TPI_GEMM_ROWS, except that exactly TPI_GEMM_ROWS are

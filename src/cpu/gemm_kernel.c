@@ -21,7 +21,48 @@ TPI_INLINE void prefetch_step(const float *b)
         __builtin_prefetch(b + PREFETCH_STEPS * TPI_GEMM_COLS + i, 0, 3);
 }
 
-TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_t steps, const float *a, const float *b)
+/* ---- fetches ---- */
+
+typedef struct fetch_cursor {
+    const tpi_gemm_fetch *fetch;
+    const char *lines;
+    int64_t next, after, left;
+    bool writing;
+} fetch_cursor;
+
+TPI_INLINE void fetch_begin(fetch_cursor *at, const tpi_gemm_fetch *fetch)
+{
+    *at = (fetch_cursor){fetch, fetch->lines, fetch->next[0], fetch->next[1], fetch->pairs, fetch->writing};
+}
+
+TPI_INLINE void fetch_pair(fetch_cursor *at)
+{
+    const int64_t next = at->next;
+    if (at->writing) {
+        __builtin_prefetch(at->lines, 1, 3);
+        __builtin_prefetch(at->lines + 64, 1, 3);
+    } else {
+        __builtin_prefetch(at->lines, 0, 2);
+        __builtin_prefetch(at->lines + 64, 0, 2);
+    }
+    at->lines += next;
+    at->next = at->after;
+    at->after = next;
+    if (__builtin_expect(--at->left == 0, 0))
+        fetch_begin(at, at->fetch + 1);
+}
+
+/* Narrow tiles are a line wide at most. */
+TPI_INLINE void fetch_all(const tpi_gemm_fetch *fetch)
+{
+    for (; fetch->pairs != INT64_MAX; fetch++)
+        for (int64_t i = 0; i < fetch->pairs; i++)
+            __builtin_prefetch(fetch->lines + i * fetch->next[0], 1, 3);
+}
+
+/* ---- steps ---- */
+
+TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_t steps, const float *a, const float *b, fetch_cursor *fetch)
 {
     for (int64_t k = 0; k < steps; k++) {
         gemm_vector right[VECTORS];
@@ -29,6 +70,8 @@ TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_
         for (int j = 0; j < VECTORS; j++)
             right[j] = gemm_load(b + j * GEMM_LANES);
         prefetch_step(b);
+        if (TPI_GEMM_FETCH_IN_STEPS)
+            fetch_pair(fetch);
 #pragma GCC unroll 8
         for (int i = 0; i < rows; i++) {
             gemm_vector left = gemm_broadcast(a + i);
@@ -87,6 +130,10 @@ TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot
     const tpi_gemm_chunk *chunk = tile->chunk;
     const float *a = tile->a, *b = tile->b;
     accumulators x;
+    fetch_cursor fetch;
+    fetch_begin(&fetch, tile->fetch);
+    if (!TPI_GEMM_FETCH_IN_STEPS)
+        fetch_all(tile->fetch);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 8
@@ -95,7 +142,7 @@ TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot
 
     int64_t steps = chunk->piece_steps[0];
     for (int piece = 0;; piece++) {
-        run_steps(x, rows, dot, steps, a, b);
+        run_steps(x, rows, dot, steps, a, b, &fetch);
         if (piece + 1 == chunk->pieces)
             break;
         a += steps * TPI_GEMM_ROWS;
@@ -165,6 +212,7 @@ void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows)
 {
     const tpi_gemm_chunk *chunk = tile->chunk;
     float sum[TPI_GEMM_TILE] = {0};
+    const tpi_gemm_fetch nothing = {.lines = (const char *)sum, .pairs = INT64_MAX};
     tpi_gemm_chunk piece = {.pieces = 1};
     tpi_gemm_tile part = *tile;
     part.chunk = &piece;
@@ -176,6 +224,7 @@ void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows)
         part.a += piece.piece_steps[0] * TPI_GEMM_ROWS;
         part.b += piece.piece_steps[0] * TPI_GEMM_COLS;
         part.in = NULL;
+        part.fetch = &nothing;
         if (i + 1 == chunk->pieces)
             break;
         int block = chunk->first_block + i, level = 0;

@@ -9,15 +9,16 @@
 
 /* Inner elements packed at a time when the source is contiguous along the other dimension, so that its lines stay in L1
  * for all panels. */
-#define TILE_ELEMENTS 16
-
-/* Elements k, k + 1, ... of outer indices o .. o + outers - 1, the rest of the panel being zeros. */
+#define TILE_STEPS 16
+/* Elements k, k + 1, ... of outer indices o .. o + outers - 1 in one panel, the rest of it being zeros, or in several
+ * panels of TPI_GEMM_ROWS. */
 typedef struct stretch {
     const char *base; /* element (o, k) */
     int64_t outer_bytes, inner_bytes;
     int outers, width;
     int64_t elements;
     uint32_t *out; /* step of element k */
+    int64_t panel_stride;
     bool streaming;
 } stretch;
 
@@ -57,7 +58,7 @@ static inline uint32_t element_bits(const void *element, const tpi_gemm_format f
 /* The second element of pairs whose first is there already: blocks whose segments have odd lengths. */
 static void pack_second_halves(const stretch *s)
 {
-    for (int i = 0; i < s->outers; i++)
+    for (int i = 0; i < s->outers && i < s->width; i++)
         s->out[i] |= element_bits(s->base + i * s->outer_bytes, TPI_GEMM_BF16_PAIRS) >> 16;
 }
 
@@ -90,7 +91,7 @@ static inline __attribute__((always_inline)) void pack_outer_any(const stretch *
         for (int i = 0; i < s->width; i += TPI_LANES) {
             const char *other = second == NULL ? NULL : second + i * s->outer_bytes;
             vi x = load_outers(first + i * s->outer_bytes, other, s->outers - i, format);
-            __builtin_prefetch(first + i * s->outer_bytes + TILE_ELEMENTS * s->inner_bytes);
+            __builtin_prefetch(first + i * s->outer_bytes + TILE_STEPS * s->inner_bytes);
             if (s->width - i >= TPI_LANES)
                 store_values(out + i, x, s->streaming);
             else
@@ -100,27 +101,35 @@ static inline __attribute__((always_inline)) void pack_outer_any(const stretch *
 }
 
 #if TPI_ISA_LEVEL >= 2
-/* A panel of A. Eight lanes are stored: the next step's values take the place of the last two, and after the last step
- * there is room between the panels. */
+/* Panels of A that are packed side by side, and the steps of them: whole lines are read, each once. */
+#define GROUP_PANELS 16
+#define GROUP_OUTERS (GROUP_PANELS * TPI_GEMM_ROWS)
+
+/* A group of panels of A through a buffer in L1. Eight lanes are moved: the next step's values take the place of the
+ * last two, and after the last step there is room between the panels. */
 static inline __attribute__((always_inline)) void pack_outer_rows(const stretch *s, const tpi_gemm_format format)
 {
+    uint32_t buffer[TILE_STEPS][GROUP_OUTERS + 8] __attribute__((aligned(64)));
     const int per_step = format == TPI_GEMM_BF16_PAIRS ? 2 : 1;
-    const __mmask8 mask = (__mmask8)((1u << s->outers) - 1);
-    uint32_t *out = s->out;
-    for (int64_t k = 0; k < s->elements; k += per_step, out += TPI_GEMM_ROWS) {
+    const int panels = (s->outers + TPI_GEMM_ROWS - 1) / TPI_GEMM_ROWS;
+    int steps = 0;
+    for (int64_t k = 0; k < s->elements; k += per_step, steps++) {
         const char *first = s->base + k * s->inner_bytes;
-        __m256i x;
-        __builtin_prefetch(first + TILE_ELEMENTS * s->inner_bytes);
-        if (format == TPI_GEMM_F32) {
-            x = _mm256_maskz_loadu_epi32(mask, first);
-        } else {
-            __m128i half = _mm_maskz_loadu_epi16(mask, first);
-            x = format == TPI_GEMM_F16 ? _mm256_castps_si256(_mm256_cvtph_ps(half))
-                                       : _mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16);
+        const char *second = k + 1 < s->elements ? first + s->inner_bytes : NULL;
+        for (int i = 0; i < panels * TPI_GEMM_ROWS; i += TPI_LANES) {
+            const char *other = second == NULL ? NULL : second + i * s->outer_bytes;
+            __builtin_prefetch(first + (i + GROUP_OUTERS) * s->outer_bytes);
+            if (per_step == 2)
+                __builtin_prefetch(first + s->inner_bytes + (i + GROUP_OUTERS) * s->outer_bytes);
+            vi x = i < s->outers ? load_outers(first + i * s->outer_bytes, other, s->outers - i, format) : vi_set1(0);
+            vi_store(&buffer[steps][i], x);
         }
-        if (per_step == 2 && k + 1 < s->elements)
-            x = _mm256_or_si256(x, _mm256_cvtepu16_epi32(_mm_maskz_loadu_epi16(mask, first + s->inner_bytes)));
-        _mm256_storeu_si256((__m256i *)out, x);
+    }
+    for (int p = 0; p < panels; p++) {
+        const uint32_t *from = buffer[0] + p * TPI_GEMM_ROWS;
+        uint32_t *out = s->out + p * s->panel_stride;
+        for (int k = 0; k < steps; k++, from += GROUP_OUTERS + 8, out += TPI_GEMM_ROWS)
+            _mm256_storeu_si256((__m256i *)out, _mm256_loadu_si256((const __m256i *)from));
     }
 }
 #endif
@@ -251,25 +260,43 @@ static void pack_stretch(const stretch *s, tpi_gemm_format format)
     }
 }
 
-/* Positions [from, to) of one run, in every panel. Where the source is contiguous along the outer dimension, a few
- * steps at a time. */
+/* Elements that are packed at a time. */
+static int64_t stretch_elements(const tpi_gemm_pack_job *job)
+{
+    if (job->operand->inner_stride == 1 || (job->width != TPI_GEMM_ROWS && job->count <= job->width))
+        return INT64_MAX;
+    return TILE_STEPS * job->plan->per_step;
+}
+
+/* Outer indices that are packed at a time. */
+static int stretch_outers(const tpi_gemm_pack_job *job)
+{
+#if TPI_ISA_LEVEL >= 2
+    if (job->operand->inner_stride != 1 && job->width == TPI_GEMM_ROWS)
+        return GROUP_OUTERS;
+#endif
+    return job->width;
+}
+
+/* Positions [from, to) of one run, in every panel. */
 static void pack_run(const tpi_gemm_pack_job *job, const tpi_gemm_run *run, int64_t from, int64_t to)
 {
     const tpi_gemm_plan *plan = job->plan;
     const tpi_operand *operand = job->operand;
     const int64_t element_bytes = plan->format == TPI_GEMM_F32 ? 4 : 2;
-    const int64_t start = job->first_step * plan->per_step;
-    const bool inner_contiguous = operand->inner_stride == 1;
+    const int64_t start = job->first_step * plan->per_step, most = stretch_elements(job);
+    const int group = stretch_outers(job);
     stretch s = {.outer_bytes = operand->outer_stride * element_bytes,
                  .inner_bytes = operand->inner_stride * element_bytes,
                  .width = job->width,
+                 .panel_stride = job->panel_stride,
                  .streaming = job->streaming && (uintptr_t)job->out % 64 == 0};
     for (int64_t at = from; at < to; at += s.elements) {
         bool second = (at - start) % plan->per_step != 0;
-        s.elements = second ? 1 : inner_contiguous || to - at < TILE_ELEMENTS ? to - at : TILE_ELEMENTS;
-        for (int64_t o = 0; o < job->count; o += job->width) {
-            int64_t k = run->begin + at - run->position;
-            s.outers = job->count - o < job->width ? (int)(job->count - o) : job->width;
+        s.elements = second ? 1 : to - at < most ? to - at : most;
+        for (int64_t o = 0; o < job->count; o += second ? job->width : group) {
+            int64_t k = run->begin + at - run->position, left = job->count - o;
+            s.outers = (int)(left < group ? left : group);
             s.base = (const char *)operand->data + (job->first + o) * s.outer_bytes + k * s.inner_bytes;
             s.out =
                 (uint32_t *)job->out + o / job->width * job->panel_stride + (at - start) / plan->per_step * job->width;
