@@ -1,6 +1,9 @@
 /* tp_bench model: one training step of a whole model: phases, share of peak, memory predicted and used. */
+#include "model_peer.h"
 #include "parallel.h"
 #include "stepper.h"
+
+#include "core/context.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -9,7 +12,7 @@
 
 enum {
     DTYPE, RANKS, THREADS, BATCH, ISA, ON, STEP, FORWARD, TOKENS = FORWARD + BENCH_PHASES, RATE, SHARE, COMM, PREDICTED,
-    TOTAL = PREDICTED + TP_MEMORY_KINDS, USED, KEPT, FITS, COLUMNS
+    TOTAL = PREDICTED + TP_MEMORY_KINDS, USED, KEPT, OF, FITS, RATIO, COLUMNS
 };
 
 static const bench_column columns[COLUMNS] = {
@@ -19,7 +22,7 @@ static const bench_column columns[COLUMNS] = {
     {"rate", "GFLOP/s", 4, false}, {"share", "of peak", -3, false}, {"comm", "of time", -3, false}, {"param", "MB", 4, false},
     {"optimizer state", "MB", 4, false}, {"saved", "MB", 4, false}, {"scratch", "MB", 4, false},   {"comm buffers", "MB", 4, false},
     {"other", "MB", 4, false},    {"all", "MB", 5, false},      {"used", "MB", 5, false},          {"kept", "steps", 0, false},
-    {"threads <= cores", "", 0, false},
+    {"of", "steps", 0, false},    {"threads <= cores", "", 0, false}, {"torch / step", "x", 3, false},
 };
 
 static const char *const kind_names[TP_MEMORY_KINDS] = {"param", "optimizer", "saved", "scratch", "comm", "other"};
@@ -30,7 +33,7 @@ typedef struct model_party {
     bench_team team;
     bench_team_figure figure;
     bench_samples phase[BENCH_PHASES];
-    double loss;
+    double loss[BENCH_SAMPLES]; /* of each step */
     double used[BENCH_RANKS][TP_MEMORY_KINDS];
     tp_status status;
     char message[BENCH_MESSAGE];
@@ -43,6 +46,7 @@ typedef struct model_run {
     bench_turns turns;
     int parties;
     model_party *party;
+    bench_model_peer *peer; /* the party after these; NULL: none */
 } model_run;
 
 /* One rank's steps. */
@@ -56,14 +60,17 @@ static tp_status walk(void *arg)
 {
     walker *w = arg;
     model_party *party = w->party;
+    if (party->run->peer != NULL && atomic_load(&party->run->peer->failed))
+        return tpi_fail(w->stepper.ctx, TP_ERR_COMM, "the peer has failed");
     long before = bench_thread_switches();
     tp_status status = bench_stepper_step(&w->stepper);
     bool clean = bench_thread_switches() == before;
     bool root = tp_ctx_rank(w->stepper.ctx) == 0;
+    if (root)
+        party->loss[w->steps] = w->stepper.loss;
     if (status == TP_OK && root && w->steps >= party->run->call->options.warmup) {
         for (int phase = 0; phase < BENCH_PHASES; phase++)
             bench_sample_add(&party->phase[phase], w->stepper.phase[phase], clean);
-        party->loss = w->stepper.loss;
         bench_progress("model: %s, %d ranks, step %lld", tp_dtype_name(party->run->dtype), party->ranks, (long long)w->steps + 1);
     }
     w->steps++;
@@ -101,6 +108,10 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
 static void party_main(void *arg, int index)
 {
     model_run *run = arg;
+    if (index == run->parties) {
+        bench_model_peer_run(run->peer, &run->turns, index);
+        return;
+    }
     model_party *party = &run->party[index];
     tp_run_options options = bench_run_options(run->call, party->ranks, party->threads);
     party->status = tp_run_ranks(&options, rank_main, party);
@@ -150,27 +161,59 @@ static void check_memory_used(bench_call *call, const model_party *party, const 
         bench_check_failed(call, "%d ranks: memory used is %+.1f %% off the prediction, more than 5 %%", party->ranks, 100 * off);
 }
 
-static void add_row(bench_call *call, const model_run *run, const model_party *party, const bench_prediction *predicted, bench_peaks *peaks)
+/* What a step took, from "step" to "share of peak"; `threads` in all. */
+static void add_speed(bench_call *call, const model_run *run, double seconds, const bench_samples phase[BENCH_PHASES], int threads, bench_peaks *peaks)
 {
     bench_table *table = &call->table;
     const bench_training *training = run->training;
-    double seconds = party->figure.figure.seconds;
     double tokens = (double)(training->trainer.batch * training->trainer.sequence);
     double rate = tp_model_flops(&training->model, (int64_t)tokens, training->trainer.sequence) / seconds;
-    begin_row(call, training, run->dtype, party->ranks, party->threads);
     bench_real(table, seconds * 1e3);
-    for (int phase = 0; phase < BENCH_PHASES; phase++)
-        bench_real(table, bench_sample_figure(&party->phase[phase]).seconds * 1e3);
+    for (int i = 0; i < BENCH_PHASES; i++)
+        bench_real(table, bench_sample_figure(&phase[i]).seconds * 1e3);
     bench_real(table, tokens / seconds);
     bench_real(table, rate / 1e9);
-    bench_real(table, rate / bench_peak_for(call, peaks, run->dtype, party->ranks * party->threads));
+    bench_real(table, rate / bench_peak_for(call, peaks, run->dtype, threads));
+}
+
+static void add_row(bench_call *call, const model_run *run, const model_party *party, const bench_prediction *predicted, bench_peaks *peaks)
+{
+    bench_table *table = &call->table;
+    const bench_figure *figure = &party->figure.figure;
+    begin_row(call, run->training, run->dtype, party->ranks, party->threads);
+    add_speed(call, run, figure->seconds, party->phase, party->ranks * party->threads, peaks);
     bench_real(table, bench_team_comm_share(&party->team));
     add_memory(call, predicted);
     check_memory_used(call, party, predicted);
-    bench_integer(table, party->figure.figure.kept);
+    bench_integer(table, figure->kept);
+    bench_integer(table, figure->total);
     bench_truth(table, bench_fits(call, party->ranks, party->threads));
-    if (!isfinite(party->loss))
+    bench_real(table, run->peer != NULL ? bench_sample_figure(&run->peer->step).seconds / figure->seconds : NAN);
+    if (!isfinite(party->loss[call->options.steps - 1]))
         bench_check_failed(call, "the loss of %d ranks is not finite", party->ranks);
+    if (run->peer != NULL && !call->options.no_check)
+        bench_model_peer_compare(run->peer, party->loss, party->ranks);
+}
+
+/* PyTorch's row: the same columns as far as they say something of it. */
+static void add_peer_row(bench_call *call, const model_run *run, bench_peaks *peaks)
+{
+    bench_table *table = &call->table;
+    const bench_model_peer *peer = run->peer;
+    bench_figure figure = bench_sample_figure(&peer->step);
+    bench_row(table);
+    bench_word(table, "%s", tp_dtype_name(run->dtype));
+    bench_empty(table);
+    bench_integer(table, peer->threads);
+    bench_integer(table, run->training->trainer.batch);
+    bench_empty(table);
+    bench_word(table, "PyTorch %.*s", (int)strcspn(peer->torch.name, ";"), peer->torch.name);
+    add_speed(call, run, figure.seconds, peer->phase, peer->threads, peaks);
+    for (int column = COMM; column < KEPT; column++)
+        bench_empty(table);
+    bench_integer(table, figure.kept);
+    bench_integer(table, figure.total);
+    bench_truth(table, bench_fits(call, 1, peer->threads));
 }
 
 static int predict(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads, bench_prediction *out)
@@ -203,13 +246,31 @@ static int dry_row(bench_call *call, const bench_training *training, tp_dtype dt
 
 /* ---- running --------------------------------------------------------------------------------------------------------- */
 
+static int add_rows(bench_call *call, model_run *run, const bench_prediction *predicted, bench_peaks *peaks)
+{
+    for (int i = 0; i < run->parties; i++) {
+        const model_party *party = &run->party[i];
+        if (party->status != TP_OK)
+            return bench_fail(call, "%d ranks: %s: %.300s", party->ranks, tp_status_name(party->status), party->message);
+        add_row(call, run, party, &predicted[i], peaks);
+    }
+    if (run->peer != NULL)
+        add_peer_row(call, run, peaks);
+    return BENCH_OK;
+}
+
 static int run_parties(bench_call *call, model_run *run, const bench_prediction *predicted, bench_peaks *peaks)
 {
     double all = 0;
     for (int i = 0; i < run->parties; i++)
         all += bench_prediction_total(&predicted[i]);
+    /* A peer needs about as much as one of ours, and what it does not free while it goes on. */
+    all += run->peer != NULL ? 2 * bench_prediction_total(&predicted[0]) : 0;
     bool together = all < 0.8 * (double)call->machine.available;
-    bench_turns_init(&run->turns, run->parties);
+    if (!together && run->peer != NULL)
+        return bench_refuse(call, "--peer torch: both sides together need about %.4g GB, %.4g are free (fewer --ranks, --layers or --batch)", all / 1e9,
+                            (double)call->machine.available / 1e9);
+    bench_turns_init(&run->turns, run->parties + (run->peer != NULL));
     for (int i = 0; i < run->parties && together; i++)
         run->party[i].team.turns = &run->turns;
     bool started = true;
@@ -222,14 +283,10 @@ static int run_parties(bench_call *call, model_run *run, const bench_prediction 
     bench_turns_free(&run->turns);
     if (!started)
         return bench_fail(call, "threads could not be started");
+    if (run->peer != NULL && atomic_load(&run->peer->failed))
+        return bench_fail(call, "%.480s", run->peer->message);
     bench_note(&call->table, together ? "degrees took turns, step by step" : "degrees ran one after the other");
-    for (int i = 0; i < run->parties; i++) {
-        const model_party *party = &run->party[i];
-        if (party->status != TP_OK)
-            return bench_fail(call, "%d ranks: %s: %.300s", party->ranks, tp_status_name(party->status), party->message);
-        add_row(call, run, party, &predicted[i], peaks);
-    }
-    return BENCH_OK;
+    return add_rows(call, run, predicted, peaks);
 }
 
 /* ---- against the CPU ------------------------------------------------------------------------------------------------- */
@@ -266,14 +323,34 @@ static int check_losses(bench_call *call, const model_run *run, int64_t steps)
         return bench_fail(call, "on the CPU: %.300s", tp_last_message());
     for (int i = 0; i < run->parties; i++) {
         const model_party *party = &run->party[i];
-        double off = fabs(party->loss - cpu.loss) / fabs(cpu.loss);
-        bench_note(&call->table, "%s, %d ranks: loss %.6f after %lld steps, on the CPU %.6f", tp_dtype_name(run->dtype), party->ranks, party->loss,
+        double loss = party->loss[steps - 1], off = fabs(loss - cpu.loss) / fabs(cpu.loss);
+        bench_note(&call->table, "%s, %d ranks: loss %.6f after %lld steps, on the CPU %.6f", tp_dtype_name(run->dtype), party->ranks, loss,
                    (long long)steps, cpu.loss);
         if (!(off <= most))
             bench_check_failed(call, "%s, %d ranks: the loss is %.3g of it off the CPU's, at most %.3g is right", tp_dtype_name(run->dtype), party->ranks,
                                off, most);
     }
     return BENCH_OK;
+}
+
+/* With the peer as one more party, on as many cores as ours use at most. */
+static int run_beside(bench_call *call, model_run *run, const bench_prediction *predicted, bench_peaks *peaks)
+{
+    int threads = 1;
+    for (int i = 0; i < run->parties; i++)
+        threads = run->party[i].ranks * run->party[i].threads > threads ? run->party[i].ranks * run->party[i].threads : threads;
+    threads = threads < call->machine.cores ? threads : call->machine.cores;
+    run->peer = malloc(sizeof *run->peer);
+    if (run->peer == NULL)
+        return bench_fail(call, "out of memory");
+    int status = bench_model_peer_open(run->peer, call, run->training, run->dtype, threads);
+    if (status == BENCH_OK)
+        status = run_parties(call, run, predicted, peaks);
+    if (status != BENCH_OK && call->table.rows == 0)
+        call->table.columns = NULL; /* the message says all there is: no table without rows */
+    bench_model_peer_close(run->peer);
+    free(run->peer);
+    return status;
 }
 
 static int run_dtype(bench_call *call, const bench_training *training, tp_dtype dtype, bench_peaks *peaks)
@@ -303,11 +380,31 @@ static int run_dtype(bench_call *call, const bench_training *training, tp_dtype 
         bench_team_begin(call, &party->team, party->ranks);
         party->team.party = i;
     }
-    status = run_parties(call, &run, predicted, peaks);
+    status = call->options.peer > 0 ? run_beside(call, &run, predicted, peaks) : run_parties(call, &run, predicted, peaks);
     if (status == BENCH_OK && call->options.check)
         status = check_losses(call, &run, call->options.steps);
     free(run.party);
     return status;
+}
+
+static void note_dropped(bench_call *call)
+{
+    int64_t kept = 0, total = 0;
+    for (int row = 0; row < call->table.rows; row++) {
+        kept += bench_table_cell(&call->table, row, KEPT)->integer;
+        total += bench_table_cell(&call->table, row, OF)->integer;
+    }
+    bench_note(&call->table, "torch / step: medians of the kept steps, PyTorch's by ours; its process slept while ours ran, and ours while it did");
+    bench_note_samples(call, kept, total);
+}
+
+static int check_peer(bench_call *call, const bench_training *training)
+{
+    const bench_options *options = &call->options;
+    if (options->peer > 0)
+        return bench_model_peer_check(call, training);
+    const char *given = options->python != NULL ? "python" : options->peer_settings != NULL ? "peer-settings" : options->patience > 0 ? "patience" : NULL;
+    return given == NULL ? BENCH_OK : bench_refuse(call, "--%s: of what? --peer torch says it", given);
 }
 
 int bench_command_model(bench_call *call)
@@ -319,6 +416,8 @@ int bench_command_model(bench_call *call)
     int status = bench_training_steps(call, 10);
     if (status == BENCH_OK)
         status = bench_training_open(call, &training);
+    if (status == BENCH_OK && (status = check_peer(call, &training)) != BENCH_OK)
+        bench_training_close(&training);
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
@@ -333,6 +432,8 @@ int bench_command_model(bench_call *call)
                options->dry_run ? "" : "; used: peaks of the run");
     if (!options->dry_run)
         bench_note_disturbed(call, KEPT);
+    if (options->peer > 0 && status == BENCH_OK)
+        note_dropped(call);
     bench_training_close(&training);
     return status;
 }

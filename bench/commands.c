@@ -42,8 +42,10 @@ const bench_command bench_command_table[] = {
      "As linear.\n", "  tp_bench block --model gpt2 --sequence 256 --ranks 1,2\n  tp_bench block --overlap direct --sequence-parallel\n"},
     {"model", BENCH_MODEL, bench_command_model, "one training step of a whole model, by phases, and its memory",
      "Times forward, backward, finishing of gradients and optimizer; tokens/s; share of the measured peak. --dry-run prints sizes predicted by pure\n"
-     "functions and measures nothing; without it the prediction stands beside what was used.\n",
-     "  tp_bench model\n  tp_bench model --model gpt2 --layers 2 --batch 1 --sequence 256 --ranks 1,2\n  tp_bench model --model gpt2-xl --ranks 8 --dry-run\n"},
+     "functions and measures nothing; without it the prediction stands beside what was used. --peer torch: PyTorch takes the same steps on the same weights and\n"
+     "tokens in a process of its own, in turns with ours; losses of both are compared, and torch / step is its time by ours.\n",
+     "  tp_bench model\n  tp_bench model --model gpt2 --layers 2 --batch 1 --sequence 256 --ranks 1,2\n  tp_bench model --model gpt2-xl --ranks 8 --dry-run\n"
+     "  tp_bench model --peer torch --model gpt2 --batch 4 --sequence 256 --ranks 2 --threads 1 --dtype f32,bf16\n"},
     {"sweep", BENCH_SWEEP, bench_command_sweep, "train a model on text at several degrees: scaling, and whether the bits are the same",
      "Trains the same decoder for some steps at each tensor-parallel degree. Strong scaling: the same batch on all. Weak scaling: --batch sequences a rank.\n"
      "Speed-up is against the first degree's tokens/s; efficiency is speed-up / min(ranks, cores). Rows with more ranks than cores are labelled: they test,\n"

@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures what bench/results/ records, on an idle machine, in about fifteen minutes. See --help.
+# Measures what bench/results/ records, on an idle machine, in about twenty minutes. See --help.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tools/setup.sh
@@ -8,13 +8,14 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
     cat <<'TEXT'
 usage: bench/measure.sh [--quick] [--only PART,...] [NAME]
 
-Builds the release preset and runs tp_bench: products, collectives, scaling, layers, a model, overlap. Results go to bench/results/NAME/
+Builds the release preset and runs tp_bench: products, collectives, scaling, layers, a model beside PyTorch's, overlap. Results go to bench/results/NAME/
 (NAME: by default the processor and its number of cores), one CSV a command, each beginning with the command, the commit and the machine's load;
 bench/results/summary.md, made from all CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
 
 --only: some parts, the others' files stay:
-  info gemm peers-onednn threads sweep collective peers-mpi attention model roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
-  overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: roofline, overlap, direct, plans; "none" only writes the summary
+  info gemm peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
+  overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: peers-torch, roofline, overlap, direct, plans; "none" only writes the summary
+peers-torch takes the interpreter that the variable TP_BENCH_PYTHON names, else python3, if that has PyTorch
 --quick: a few samples of everything, to see that it runs
 TEXT
     exit 0
@@ -94,6 +95,16 @@ fi
     record model model --model gpt2 --layers 2 --batch 1 --sequence 512 --ranks 1,2 --dtype f32,bf16 --steps $((steps / 6 > 3 ? steps / 6 : 4))
     whole=(--model gpt2 --ranks 2 --threads 1)
     [ -n "$quick" ] && whole+=(--layers 1)
+    if ! wanted peers-torch-4x64 && ! wanted peers-torch-4x256 && ! wanted peers-torch-1x1024; then
+        :
+    elif "${TP_BENCH_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
+        beside=("${whole[@]}" --dtype f32,bf16 --peer torch)
+        record peers-torch-4x64 model "${beside[@]}" --batch 4 --sequence 64 --steps $((steps / 7 > 3 ? steps / 7 : 3)) --warmup 1
+        record peers-torch-4x256 model "${beside[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
+        record peers-torch-1x1024 model "${beside[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1
+    else
+        echo "peers-torch: ${TP_BENCH_PYTHON:-python3} has no PyTorch (TP_BENCH_PYTHON names an interpreter that has)"
+    fi
     record roofline-4x64 roofline "${whole[@]}" --batch 4 --sequence 64 --steps $((steps / 6 > 3 ? steps / 6 : 3))
     record roofline-4x256 roofline "${whole[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
     record roofline-1x1024 roofline "${whole[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1

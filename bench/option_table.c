@@ -9,6 +9,7 @@ const char *const bench_isa_names[] = {"auto", "portable", "avx2", "avx512", "av
 const char *const bench_device_names[] = {"cpu", "cuda", NULL};
 const char *const bench_sums_names[] = {"tree", "fast", NULL};
 const char *const bench_peer_names[] = {"", "onednn", NULL};
+const char *const bench_model_peer_names[] = {"", "torch", NULL};
 /* By tp_transport. */
 const char *const bench_transport_names[] = {"auto", "threads", "nccl", NULL};
 const char *const bench_variant_names[] = {"NT", "NN", "TN", NULL};
@@ -118,6 +119,13 @@ const bench_option bench_option_table[] = {
 
     {"peer", 0, BENCH_OPTION_CHOICE, AT(peer), BENCH_GEMM, 0, 0, bench_peer_names, "onednn",
      "measure this library too, in turns, where the build found it; its column and the ratio"},
+    {"peer", 0, BENCH_OPTION_CHOICE, AT(peer), BENCH_MODEL, 0, 0, bench_model_peer_names, "torch",
+     "the same steps by PyTorch on the CPU, on the same weights and tokens, in turns; losses are compared; GPT-2 in f32, bf16"},
+    {"python", 0, BENCH_OPTION_TEXT, AT(python), BENCH_MODEL, 0, 0, NULL, "FILE",
+     "with --peer: an interpreter that has PyTorch; default $TP_BENCH_PYTHON, else python3"},
+    {"peer-settings", 0, BENCH_OPTION_TEXT, AT(peer_settings), BENCH_MODEL, 0, 0, NULL, "NAME,...",
+     "with --peer: compiled or eager; of bf16 autocast (f32 weights) or master (bf16 weights, f32 masters); default: what was fastest"},
+    {"patience", 0, BENCH_OPTION_REAL, AT(patience), BENCH_MODEL, 0.1, 3600, NULL, "X", "with --peer: seconds that its answer may take; default 300"},
 
     {"begin", 'b', BENCH_OPTION_BYTES, AT(begin_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "smallest size; default 1K"},
     {"end", 'e', BENCH_OPTION_BYTES, AT(end_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "largest size; default 4M"},

@@ -81,12 +81,14 @@ typedef struct bench_options {
     double learning_rate;
     int64_t scaling; /* bench_scaling */
     bool dry_run, one_by_one;
+    const char *python, *peer_settings; /* of --peer torch */
+    double patience;
     /* gemm */
     const char *shapes;
     bench_list variants, callers;
     int64_t order; /* bench_order + 1 */
     bool pack_in_call;
-    int64_t peer; /* 0: none; 1: onednn */
+    int64_t peer; /* gemm, model; 0: none; 1: onednn, torch */
     /* collective */
     int64_t begin_bytes, end_bytes, increment_bytes;
     double factor;
@@ -175,6 +177,7 @@ extern const char *const bench_sums_names[];
 extern const char *const bench_transport_names[];
 extern const char *const bench_variant_names[];
 extern const char *const bench_peer_names[];
+extern const char *const bench_model_peer_names[];
 extern const char *const bench_operation_names[];
 extern const char *const bench_algorithm_names[];
 extern const char *const bench_reduce_names[];

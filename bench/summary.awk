@@ -36,6 +36,12 @@ function limit(what, most, reached) {
         reached == "" ? "-" : reached + 0 <= most ? "met" : "missed")
 }
 
+# A ratio that must not be below `least`.
+function ratio_goal(what, least, reached) {
+    lines[++line_count] = sprintf("| %s | at least %.2f | %s | %s |", what, least, reached == "" ? "not measured" : sprintf("%.2f", reached),
+        reached == "" ? "-" : reached + 0 >= least ? "met" : "missed")
+}
+
 # Sorts list[1..count].
 function sort(list, count,    i, j, one) {
     for (i = 2; i <= count; i++) {
@@ -84,6 +90,15 @@ file == "peers-onednn" && value("layer") == "geometric mean" {
 }
 file ~ /^roofline-/ && value("op") == "peak and optimizer\047s bytes" {
     roofline[substr(file, 10) "," value("dtype")] = value("share") # a step is too long to be without any switch
+}
+file ~ /^peers-torch-/ {
+    key = substr(file, 13) "," value("dtype")
+    if (value("torch / step") != "")
+        torch[key] = value("torch / step") + 0 # as long a step
+    else if (value("on") ~ /^PyTorch /) {
+        torch_how[key] = value("on")
+        torch_step[key] = sprintf("%.0f ms; %s", value("step"), percent(value("share")))
+    }
 }
 file == "gemm" && value("layer") != "geometric mean" && value("share") != "" {
     key = value("dtype") "," value("callers")
@@ -151,6 +166,10 @@ END {
         for (b = 1; b <= batches; b++)
             goal("GPT-2 step, " dtype[d] ", " batch[b] " tokens, TP 2: share of FLOPs over peak and the optimizer\047s bytes", dtype[d] == "f32" ? 0.80 : 0.78,
                 roofline[batch[b] "," dtype[d]], 1.02, "")
+    split("1.6 1.2 1.7", torch_least, " ")
+    for (d = 1; d <= dtypes; d++)
+        for (b = 1; b <= batches; b++)
+            ratio_goal("GPT-2 step, " dtype[d] ", " batch[b] " tokens, TP 2: PyTorch\047s time / ours", dtype[d] == "f32" ? torch_least[b] : 1.5, torch[batch[b] "," dtype[d]])
     for (d = 1; d <= dtypes; d++) {
         two = tokens[dtype[d] ",2,1"]
         one = tokens[dtype[d] ",1,2"]
@@ -208,6 +227,10 @@ END {
         printf "| `none`, no link, MLP, %s: GEMM time in layer time | %s |\n", dtype[d], percent(share["direct-mlp," dtype[d] ",none"])
         printf "| `none`, no link, attention, %s: GEMM and core time in layer time | %s |\n", dtype[d], percent(share["direct-attention," dtype[d] ",none"])
     }
+    for (d = 1; d <= dtypes; d++)
+        for (b = 1; b <= batches; b++)
+            if ((batch[b] "," dtype[d]) in torch_step)
+                printf "| GPT-2 step of %s, %s, %s tokens: time; share of peak | %s |\n", torch_how[batch[b] "," dtype[d]], dtype[d], batch[b], torch_step[batch[b] "," dtype[d]]
     for (p = 1; p <= passes; p++) {
         key = "overlap-attention," pass[p]
         if (key in best)
@@ -226,7 +249,7 @@ END {
                 printf "| hidden in the simulator, %d ranks, %s (%s) | %s |\n", ranks, pattern[p], simulated_how[key], percent(simulated[key])
         }
     print "\n| file | command | commit, day, load of the minute before |\n|---|---|---|"
-    names = split("info gemm peers-onednn threads sweep collective peers-mpi attention model roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
+    names = split("info gemm peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
     for (i = 1; i <= names; i++)
         if (name_of[i] in command)
             printf "| `%s.csv` | `%s` | %s |\n", name_of[i], command[name_of[i]], state[name_of[i]]

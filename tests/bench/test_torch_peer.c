@@ -1,0 +1,149 @@
+/* tp_bench model --peer torch: what is refused, interpreters that fail in every way, and, where PyTorch is there, that both sides do the same work. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "measure.h"
+#include "program.h"
+
+#define SMALL "model --layers 1 --hidden 32 --heads 2 --sequence 16 --batch 2 --steps 4 --warmup 1 "
+#define FAKE "./bench_fake_torch.tmp"
+/* Reads all that it is sent, as the script would. */
+#define READS "exec 3<&0; cat <&3 >/dev/null & "
+#define STEP "step 0.25 0.05 0.15 0.05 0 9\\n"
+
+/* An interpreter that does this instead of running Python. */
+static void fake(const char *commands)
+{
+    FILE *file = fopen(FAKE, "w");
+    cr_assert_not_null(file);
+    fprintf(file, "#!/bin/sh\n%s\n", commands);
+    fclose(file);
+    cr_assert_eq(chmod(FAKE, 0755), 0);
+}
+
+static void expect_failure(const char *commands, const char *arguments, const char *message)
+{
+    char line[512];
+    fake(commands);
+    snprintf(line, sizeof line, SMALL "--peer torch --ranks 2 --threads 1 --python " FAKE " %s", arguments);
+    double start = bench_now();
+    expect(line, 3, "--peer torch: ", message);
+    cr_expect_lt(bench_now() - start, 20, "waits have bounds");
+    cr_expect_null(strstr(tpt_printed, "tokens/s"), "no table without rows: %s", tpt_printed);
+    remove(FAKE);
+}
+
+Test(torch_peer, refusals)
+{
+    expect("model --peer torsh", 2, "--peer: unknown 'torsh'", "did you mean 'torch'");
+    expect("model --peer torch --dry-run", 2, "--peer torch", "--dry-run");
+    expect("model --peer torch --link 5us,2GB/s", 2, "--peer torch", "--link");
+    expect("model --peer torch --family llama", 2, "--peer torch", "gpt2");
+    expect("model --peer torch --activation relu", 2, "--peer torch", "gelu-tanh");
+    expect("model --peer torch --dropout 0.1", 2, "--dropout 0.1", "--peer torch");
+    expect("model --peer torch --dtype bf16,f16", 2, "--dtype f16", "f32 and bf16");
+    expect("model --peer torch --patience 0", 2, "--patience: 0", "[0.1, 3600]");
+    expect("model --python python3", 2, "--python", "--peer torch");
+    expect("model --patience 3", 2, "--patience", "--peer torch");
+    expect("sweep --peer torch", 2, "--peer", "does not belong");
+}
+
+Test(torch_peer, an_interpreter_that_is_none)
+{
+    expect(SMALL "--peer torch --python ./bench_missing.tmp", 3, "'./bench_missing.tmp' can't be run", strerror(ENOENT));
+    expect(SMALL "--peer torch --python /", 3, "'/' can't be run", strerror(EACCES));
+    expect_failure("printf 'fail no PyTorch: none is here\\n'", "", "no PyTorch: none is here");
+    expect_failure("exit 7", "", "the interpreter ended with status 7 before it said anything");
+    expect_failure("kill -9 $$", "", "the interpreter was ended by signal 9 before it said anything");
+    expect_failure("echo hullo", "", "expected 'hello', it said 'hullo'");
+    expect_failure("yes | tr -d '\\n' | head -c 4096; sleep 60", "", "a line without an end");
+}
+
+/* It, and what it has started, is ended too. */
+Test(torch_peer, one_that_hangs)
+{
+    expect_failure("echo $$ >bench_pid.tmp; exec sleep 60", "--patience 0.3", "no answer for 0.3 s after 0 steps (--patience)");
+    FILE *file = fopen("bench_pid.tmp", "r");
+    int pid = 0;
+    cr_assert_not_null(file);
+    cr_assert_eq(fscanf(file, "%d", &pid), 1);
+    fclose(file);
+    remove("bench_pid.tmp");
+    cr_expect(kill(pid, 0) != 0 && errno == ESRCH, "process %d is still there", pid);
+    expect_failure("printf 'hello fake\\n'; exec sleep 60", "--patience 0.5", "no answer for 0.5 s after 0 steps"); /* reads nothing: sending has a bound too */
+    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exec sleep 60", "--patience 0.5", "no answer for 0.5 s after 1 steps");
+}
+
+Test(torch_peer, one_that_dies_or_talks_nonsense_on_the_way)
+{
+    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP STEP "'; kill -9 $$", "", "the process was ended by signal 9 after 2 steps");
+    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exit 3", "--ranks 1,2", "the process ended with status 3 after 1 steps");
+    expect_failure(READS "printf 'hello fake\\nready fake\\nfail out of memory\\n'", "", "--peer torch: out of memory");
+    expect_failure(READS "printf 'hello fake\\nready fake\\nstep fast\\n'; sleep 1", "", "of a step it said 'fast'");
+    expect_failure("printf 'hello fake\\nfail unknown setting\\n'", "--peer-settings x", "--peer torch: unknown setting");
+}
+
+/* The field of a row of CSV; none of those before it is quoted. */
+static double field(const char *row, int index)
+{
+    for (; index > 0; index--)
+        row = strchr(row, ',') + 1;
+    return atof(row);
+}
+
+/* Steps of 250 ms, and losses that can't be right. */
+Test(torch_peer, other_work_is_no_comparison)
+{
+    fake(READS "printf 'hello fake\\nready 1.2.3 eager\\n" STEP STEP STEP STEP "'; wait");
+    expect(SMALL "--peer torch --ranks 2 --threads 1 --python " FAKE, 1, "CHECK FAILED: f32, 2 ranks: losses are", "PyTorch 1.2.3");
+    cr_expect_not_null(strstr(tpt_printed, "f32: PyTorch 1.2.3 eager"), "%s", tpt_printed);
+    cr_expect_not_null(strstr(tpt_printed, "were dropped because"), "%s", tpt_printed);
+    fake(READS "printf 'hello fake\\nready 1.2.3 eager\\n" STEP STEP STEP STEP "'; wait");
+    expect(SMALL "--peer torch --ranks 2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0, "PyTorch 1.2.3", "torch / step");
+    tpt_printed_file("bench_torch.tmp");
+    const char *ours = strstr(tpt_printed, "\nf32,2,");
+    cr_assert(ours != NULL && strstr(tpt_printed, "PyTorch 1.2.3 eager,250") != NULL, "%s", tpt_printed);
+    cr_expect_float_eq(field(ours + 1, 26), 250 / field(ours + 1, 6), 1e-3 * field(ours + 1, 26), "%s", ours);
+    remove(FAKE);
+}
+
+/* The first interpreter that has it, or NULL. */
+static const char *find_torch(void)
+{
+    const char *const tried[] = {getenv("TP_BENCH_PYTHON"), "python3", "/usr/bin/python3"};
+    for (size_t i = 0; i < sizeof tried / sizeof *tried; i++) {
+        char command[512];
+        if (tried[i] == NULL)
+            continue;
+        snprintf(command, sizeof command, "timeout 60 '%s' -c 'import torch' >/dev/null 2>&1", tried[i]);
+        if (system(command) == 0)
+            return tried[i];
+    }
+    return NULL;
+}
+
+/* The exit status says that losses of all steps agree: of the same weights and tokens, after the same updates. */
+Test(torch_peer, both_sides_do_the_same_work)
+{
+    const char *python = find_torch();
+    if (python == NULL)
+        cr_skip_test("no interpreter here has PyTorch");
+    static const char *const settings[] = {"eager,autocast", "eager,master"};
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof arguments, SMALL "--peer torch --ranks 1 --threads 1 --dtype %s --peer-settings %s --python '%s'", i == 0 ? "f32,bf16" : "bf16", settings[i],
+                 python);
+        expect(arguments, 0, "PyTorch", "in all 4");
+        cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
+    }
+    char arguments[512];
+    snprintf(arguments, sizeof arguments, SMALL "--peer torch --peer-settings eagr --python '%s'", python);
+    expect(arguments, 3, "unknown setting 'eagr'", "compiled eager autocast master");
+}
