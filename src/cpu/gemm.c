@@ -1,7 +1,8 @@
 /* GEMM on the CPU: blocking, threads and the walk over tiles.
  *
- * A part is a range of rows and columns that one worker does alone. It packs a block of its rows of A and walks the
- * tiles, columns outermost, so that one panel of B stays in L2 while the panels of A pass by. A panel of B that was not
+ * A part is a range of rows and columns that one worker does alone. It takes a block of its rows of A and walks the
+ * tiles, columns outermost, so that one panel of B stays in L2 while the panels of A pass by. Along the first column A is
+ * packed, a group of panels just before they are used, while the kernel asks for the rows of the next group. A panel of B that was not
  * packed beforehand is packed just before it is used first; if B is the smaller operand its panels are kept for further
  * blocks of rows, else there is one large block. A tile runs the whole inner dimension at once; only very long ones are
  * cut into chunks, between which the unfinished chain and tree of a tile wait in memory. No cut changes a bit. */
@@ -110,6 +111,28 @@ static void fetch_next_panel(tpi_gemm_fetch_list *list, const gemm_block *block,
     }
 }
 
+/* A share of the rows that are packed a group later. */
+static void fetch_next_rows(tpi_gemm_fetch_list *list, const gemm_block *block, int64_t row_panel)
+{
+    const gemm_job *job = block->job;
+    const tpi_operand *a = &job->args->a;
+    const int64_t size = (int64_t)tp_dtype_size(a->dtype), first = block->chunk.first_step * job->plan.per_step;
+    const int64_t inner = min64(block->chunk.steps * job->plan.per_step, job->args->inner - first);
+    const int64_t share = (row_panel - block->row_begin) % TPI_GEMM_GROUP;
+    if (a->inner_stride == 1) {
+        const int64_t row = (row_panel + TPI_GEMM_GROUP) * TPI_GEMM_ROWS, end = min64(block->row_end * TPI_GEMM_ROWS, job->args->rows);
+        for (int64_t r = row; r < row + TPI_GEMM_ROWS && r < end; r++)
+            tpi_gemm_fetch_rows(list, tpi_element(a->data, a->dtype, r * a->outer_stride + first), TPI_GEMM_PAIR_BYTES, TPI_GEMM_PAIR_BYTES,
+                                (inner * size + TPI_GEMM_PAIR_BYTES - 1) / TPI_GEMM_PAIR_BYTES, false);
+    } else if (row_panel - share + TPI_GEMM_GROUP < block->row_end) {
+        const int64_t row = (row_panel - share + TPI_GEMM_GROUP) * TPI_GEMM_ROWS, bytes = TPI_GEMM_GROUP * TPI_GEMM_ROWS * size;
+        const int64_t begin = inner * share / TPI_GEMM_GROUP, end = inner * (share + 1) / TPI_GEMM_GROUP;
+        const char *data = tpi_element(a->data, a->dtype, row + (first + begin) * a->inner_stride);
+        for (int64_t at = 0; at < bytes; at += 2 * TPI_GEMM_PAIR_BYTES)
+            tpi_gemm_fetch_rows(list, data + at, a->inner_stride * size, bytes - at, end - begin, false);
+    }
+}
+
 /* C of the next tile is read when its kernel begins, written when it ends. */
 static void choose_fetches(tpi_gemm_fetch_list *list, const gemm_block *block, int64_t row_panel, int64_t col_panel, bool whole)
 {
@@ -120,6 +143,8 @@ static void choose_fetches(tpi_gemm_fetch_list *list, const gemm_block *block, i
         tpi_gemm_fetch_tile(list, args->c, TP_DTYPE_F32, args->c_stride, (const int64_t[2]){row + TPI_GEMM_ROWS, col});
     if (!whole && block->chunk.last)
         tpi_gemm_fetch_epilogue(list, args, (const int64_t[2]){row, col});
+    if (TPI_GEMM_FETCH_IN_STEPS && col_panel == block->col_begin)
+        fetch_next_rows(list, block, row_panel);
     if (TPI_GEMM_FETCH_IN_STEPS)
         fetch_next_panel(list, block, row_panel, col_panel + 1);
     tpi_gemm_fetch_end(list);
@@ -174,19 +199,20 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
 
 /* ---- parts ---- */
 
-static void pack_rows(const gemm_block *block)
+/* Packs a group of panels of A. */
+static void pack_rows(const gemm_block *block, int64_t row_panel)
 {
     const gemm_job *job = block->job;
     const tpi_gemm_args *args = job->args;
-    const int64_t first = block->row_begin * TPI_GEMM_ROWS;
+    const int64_t first = row_panel * TPI_GEMM_ROWS, end = min64(row_panel + TPI_GEMM_GROUP, block->row_end) * TPI_GEMM_ROWS;
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->a,
                                     .first = first,
-                                    .count = min64(block->row_end * TPI_GEMM_ROWS, args->rows) - first,
+                                    .count = min64(end, args->rows) - first,
                                     .width = TPI_GEMM_ROWS,
                                     .first_step = block->chunk.first_step,
                                     .steps = block->chunk.steps,
-                                    .out = block->a,
+                                    .out = block->a + (row_panel - block->row_begin) * job->panel_stride,
                                     .panel_stride = job->panel_stride};
     CPU(gemm_pack_panels)(&pack);
     if (args->row_sums != NULL && block->col_begin == 0)
@@ -216,11 +242,13 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
 
 static void multiply_block(const gemm_block *block)
 {
-    pack_rows(block);
     for (int64_t c = block->col_begin; c < block->col_end; c++) {
         const float *b = b_panel(block, c);
-        for (int64_t r = block->row_begin; r < block->row_end; r++)
+        for (int64_t r = block->row_begin; r < block->row_end; r++) {
+            if (c == block->col_begin && (r - block->row_begin) % TPI_GEMM_GROUP == 0)
+                pack_rows(block, r);
             multiply_tile(block, r, c, b);
+        }
     }
 }
 

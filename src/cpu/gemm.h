@@ -25,6 +25,8 @@
 #define TPI_GEMM_COLS 16
 #endif
 #define TPI_GEMM_TILE (TPI_GEMM_ROWS * TPI_GEMM_COLS)
+/* Panels of A that are packed at a time: where rows lie side by side, whole lines are read then. */
+#define TPI_GEMM_GROUP 16
 
 /* Nodes of the tree that wait for their right neighbour while blocks are summed in order. */
 #define TPI_GEMM_LEVELS 3

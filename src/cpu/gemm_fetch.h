@@ -4,7 +4,7 @@
 
 #include "cpu/gemm.h"
 
-#define TPI_GEMM_FETCHES 6
+#define TPI_GEMM_FETCHES (6 + TPI_GEMM_ROWS)
 #define TPI_GEMM_PAIR_BYTES 128
 
 typedef struct tpi_gemm_fetch_list {

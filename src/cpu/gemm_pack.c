@@ -101,9 +101,7 @@ static inline __attribute__((always_inline)) void pack_outer_any(const stretch *
 }
 
 #if TPI_ISA_LEVEL >= 2
-/* Panels of A that are packed side by side, and the steps of them: whole lines are read, each once. */
-#define GROUP_PANELS 16
-#define GROUP_OUTERS (GROUP_PANELS * TPI_GEMM_ROWS)
+#define GROUP_OUTERS (TPI_GEMM_GROUP * TPI_GEMM_ROWS)
 
 /* A group of panels of A through a buffer in L1. Eight lanes are moved: the next step's values take the place of the
  * last two, and after the last step there is room between the panels. */
