@@ -244,8 +244,11 @@ static double physical_limit(const roofline_run *run)
     double flops = tp_model_flops(&training->model, (int64_t)tokens, training->trainer.sequence) / run->ranks, bytes = 0;
     for (int i = 0; i < run->probe->count; i++) {
         const bench_probed *op = &run->probe->op[i];
+        double calls = (double)op->samples->count / (double)run->steps, elements = (double)op->size[0] * (double)op->size[1];
         if (strcmp(op->op, "optimizer") == 0)
-            bytes += op->bytes * (double)op->samples->count / (double)run->steps;
+            bytes += op->bytes * calls;
+        if (strcmp(op->op, BENCH_OPTIMIZER_PACKING) == 0) /* it could do without copies */
+            bytes += (op->bytes - BENCH_WEIGHT_COPIES * elements * (double)tp_dtype_size(op->dtype)) * calls;
     }
     return flops / run->limits.peak[run->dtype] + bytes / run->limits.bandwidth[IN_MEMORY];
 }

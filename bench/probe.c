@@ -146,7 +146,11 @@ static op_kind kind_optimizer(const tpi_optimizer_args *args)
 {
     double elements = (double)args->elements, moments = (args->m != NULL ? 8 : 0) + (args->v != NULL ? 8 : 0);
     double weights = args->master != NULL ? 8 + (double)tp_dtype_size(args->value_dtype) : 8;
-    return (op_kind){"optimizer", args->value_dtype, {args->elements, 0, 0}, false, 15 * elements, elements * (4 + moments + weights)};
+    if (args->copies == NULL)
+        return (op_kind){"optimizer", args->value_dtype, {args->elements, 0, 0}, false, 15 * elements, elements * (4 + moments + weights)};
+    double copies = BENCH_WEIGHT_COPIES * (double)tp_dtype_size(args->value_dtype);
+    return (op_kind){BENCH_OPTIMIZER_PACKING, args->value_dtype, {args->copies->rows, args->copies->cols, 0}, false, 15 * elements,
+                     elements * (4 + moments + weights + copies)};
 }
 
 static op_kind kind_random_fill(const tpi_random_fill_args *args)

@@ -8,6 +8,10 @@
 
 #define BENCH_PROBED 96
 
+/* An optimizer that writes the packed copies of a weight too. */
+#define BENCH_OPTIMIZER_PACKING "optimizer, packing"
+#define BENCH_WEIGHT_COPIES 2
+
 /* One op with one shape in one phase. */
 typedef struct bench_probed {
     int phase;

@@ -18,8 +18,8 @@ set(TPI_ISA_FLAGS_avx512_bf16 ${TPI_ISA_FLAGS_avx512} -mavx512bf16)
 if(TP_SANITIZE MATCHES undefined)
     set(TPI_ISA_FLAGS_portable -O1)
 endif()
-# AVX512-BF16 adds a dot product that only these use; its table takes the other ops from avx512.
-set(TPI_ISA_PREFIXES_avx512_bf16 gemm attention table)
+# AVX512-BF16 adds a dot product, for which operands are packed in pairs. Its table takes the ops that know of neither from avx512.
+set(TPI_ISA_PREFIXES_avx512_bf16 gemm attention optimizer table)
 
 # Sets `out` to the files of `sources` whose names begin with one of the prefixes.
 function(tp_files_with_prefix sources prefixes out)

@@ -25,6 +25,20 @@ static tp_status check_adamw(tpi_check check, const tpi_optimizer_args *args)
     return tpi_check_number(check, "epsilon", (double)args->epsilon, 0, INFINITY);
 }
 
+static tp_status check_copies(tpi_check check, const tpi_optimizer_args *args)
+{
+    const tpi_weight_copies *copies = args->copies;
+    TPI_TRY(tpi_check_size(check, "copies->rows", copies->rows));
+    TPI_TRY(tpi_check_size(check, "copies->cols", copies->cols));
+    if (copies->rows > 0 && (copies->cols != args->elements / copies->rows || args->elements % copies->rows != 0))
+        return tpi_refuse(check.ctx, TP_ERR_SHAPE, "%s: copies of %lld rows of %lld, elements are %lld", check.op, (long long)copies->rows,
+                          (long long)copies->cols, (long long)args->elements);
+    TPI_TRY(tpi_check_order(check, copies->forward_order, copies->cols));
+    TPI_TRY(tpi_check_order(check, copies->backward_order, copies->rows));
+    TPI_TRY(tpi_check_pointer(check, "copies->forward", copies->forward.data, args->elements > 0));
+    return tpi_check_pointer(check, "copies->backward", copies->backward.data, args->elements > 0);
+}
+
 tp_status tpi_check_optimizer(tp_ctx *ctx, const tpi_optimizer_args *args)
 {
     tpi_check check = {ctx, "optimizer"};
@@ -39,6 +53,8 @@ tp_status tpi_check_optimizer(tp_ctx *ctx, const tpi_optimizer_args *args)
     TPI_TRY(tpi_check_pointer(check, "grad_scale", args->grad_scale, some));
     TPI_TRY(tpi_check_number(check, "lr", (double)args->lr, -INFINITY, INFINITY));
     TPI_TRY(tpi_check_number(check, "decay", (double)args->decay, 0, INFINITY));
+    if (args->copies)
+        TPI_TRY(check_copies(check, args));
     if (args->kind == TPI_OPTIMIZER_ADAMW)
         return check_adamw(check, args);
     TPI_TRY(tpi_check_number(check, "momentum", (double)args->momentum, 0, 1));

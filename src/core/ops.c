@@ -207,7 +207,8 @@ static double optimizer_bytes(const tpi_optimizer_args *args)
 {
     double moments = (args->m ? 8.0 : 0.0) + (args->v ? 8.0 : 0.0); /* read and written */
     double weights = args->master ? 8.0 + (double)tp_dtype_size(args->value_dtype) : 8.0;
-    return (double)args->elements * (4.0 + moments + weights);
+    double copies = args->copies ? (double)args->copies->forward.bytes + (double)args->copies->backward.bytes : 0.0;
+    return (double)args->elements * (4.0 + moments + weights) + copies;
 }
 
 tp_status tpi_optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args, int number)

@@ -349,6 +349,14 @@ typedef struct tpi_square_sum_args {
 
 typedef enum tpi_optimizer_kind { TPI_OPTIMIZER_SGD = 0, TPI_OPTIMIZER_ADAMW } tpi_optimizer_kind;
 
+/* The packed copies of a weight [rows, cols], for the two GEMMs that read it: x W^T, whose inner indices are the columns, and dy W, whose inner indices are
+ * the rows. As gemm_pack makes them in these orders. */
+typedef struct tpi_weight_copies {
+    int64_t rows, cols;
+    tpi_packed forward, backward;
+    const tpi_inner *forward_order, *backward_order; /* NULL: one chain */
+} tpi_weight_copies;
+
 /* One parameter's update. g = grad * *grad_scale (a scalar in memory; 0 or non-finite: nothing changes).
  * AdamW (Loshchilov & Hutter 2019): m, v moments with bias correction for `step`; w -= lr * (mhat / (sqrt(vhat) + eps) + decay * w).
  * SGD: m = momentum * m + g (if m); w -= lr * (m or g, + decay * w). master NULL: value is f32 and is the master. */
@@ -363,6 +371,8 @@ typedef struct tpi_optimizer_args {
     const float *grad_scale;
     float lr, beta1, beta2, epsilon, decay, momentum;
     int64_t step; /* 1 for the first */
+    /* Written along with the value, where it changes; they were packed before. NULL: none. Only for backends that pack. Stay until the op ran. */
+    const tpi_weight_copies *copies;
 } tpi_optimizer_args;
 
 /* Element (r, c) of a [rows, cols] value = std * normal(key, (first_row + r) * total_cols + first_col + c), or uniform... rounded. */

@@ -1,14 +1,19 @@
-/* AdamW and SGD on one parameter. */
+/* AdamW and SGD on one parameter. The packed copies of a weight are made from its new rows while these are in the cache. */
 #include "cpu/cpu.h"
+#include "cpu/gemm.h"
 #include "cpu/simd.h"
 
 #define PART_ELEMENTS 16384
+/* Rows of a weight that are updated and packed together: whole panels of the forward copy. */
+#define PART_ROWS 64
+_Static_assert(PART_ROWS % TPI_GEMM_COLS == 0, "a part has whole panels");
 
 typedef struct optimizer_work {
     const tpi_optimizer_args *args;
     float *master;
     float scale;
     float first_correction, second_correction; /* 1 / (1 - beta^step) */
+    tpi_gemm_plan forward, backward;           /* of the copies */
 } optimizer_work;
 
 /* Whole vectors without a mask, which is what the loop's body almost always has. */
@@ -40,15 +45,16 @@ static inline vf adamw_direction(const optimizer_work *work, const tpi_optimizer
     return vf_select(vf_eq(x->m, vf_zero()), vf_zero(), direction);
 }
 
-static void optimizer_part(void *arg, int64_t part, int worker)
+static void update(const optimizer_work *given, int64_t at, int64_t end)
 {
     /* Copies, which the stores below can't change: the compiler keeps them in registers. */
-    const optimizer_work work = *(const optimizer_work *)arg;
-    const tpi_optimizer_args args = *work.args;
-    int64_t at = part * PART_ELEMENTS, end = at + PART_ELEMENTS < args.elements ? at + PART_ELEMENTS : args.elements;
+    const tpi_optimizer_args args = *given->args;
+    const optimizer_work work = {.master = given->master,
+                                 .scale = given->scale,
+                                 .first_correction = given->first_correction,
+                                 .second_correction = given->second_correction};
     bool adamw = args.kind == TPI_OPTIMIZER_ADAMW, moment = adamw || args.m;
 
-    (void)worker;
     for (int n; at < end; at += n) {
         optimizer_lanes x;
         vf direction;
@@ -74,6 +80,110 @@ static void optimizer_part(void *arg, int64_t part, int worker)
     }
 }
 
+static void optimizer_part(void *arg, int64_t part, int worker)
+{
+    const optimizer_work *work = arg;
+    int64_t at = part * PART_ELEMENTS, elements = work->args->elements;
+
+    (void)worker;
+    update(work, at, at + PART_ELEMENTS < elements ? at + PART_ELEMENTS : elements);
+}
+
+/* ---- packed copies ---- */
+
+/* Panels of the forward copy of rows [row, end). */
+static void pack_forward(const optimizer_work *work, int64_t row, int64_t end)
+{
+    const tpi_optimizer_args *args = work->args;
+    const tpi_operand operand = {args->value, args->value_dtype, args->copies->cols, 1};
+    const tpi_gemm_pack_job job = {.plan = &work->forward,
+                                   .operand = &operand,
+                                   .first = row,
+                                   .count = end - row,
+                                   .width = TPI_GEMM_COLS,
+                                   .steps = work->forward.steps,
+                                   .out = (float *)args->copies->forward.data + row * work->forward.steps,
+                                   .panel_stride = work->forward.steps * TPI_GEMM_COLS,
+                                   .streaming = true};
+
+    CPU(gemm_pack_panels)(&job);
+}
+
+/* Steps of the backward copy, in all panels. */
+static void pack_steps(const optimizer_work *work, int64_t step, int64_t end)
+{
+    const tpi_optimizer_args *args = work->args;
+    const tpi_operand operand = {args->value, args->value_dtype, 1, args->copies->cols};
+    const tpi_gemm_pack_job job = {.plan = &work->backward,
+                                   .operand = &operand,
+                                   .count = args->copies->cols,
+                                   .width = TPI_GEMM_COLS,
+                                   .first_step = step,
+                                   .steps = end - step,
+                                   .out = (float *)args->copies->backward.data + step * TPI_GEMM_COLS,
+                                   .panel_stride = work->backward.steps * TPI_GEMM_COLS,
+                                   .streaming = true};
+
+    if (end > step)
+        CPU(gemm_pack_panels)(&job);
+}
+
+/* Those of rows [row, end), wherever the order has them. */
+static void pack_backward(const optimizer_work *work, int64_t row, int64_t end)
+{
+    const int per_step = work->backward.per_step;
+
+    for (int i = 0; i < work->backward.runs; i++) {
+        const tpi_gemm_run *run = &work->backward.run[i];
+        int64_t from = row > run->begin ? row : run->begin;
+        int64_t to = end < run->begin + run->length ? end : run->begin + run->length;
+
+        if (run->begin >= 0 && from < to)
+            pack_steps(work, (from - run->begin + run->position) / per_step,
+                       (to - run->begin + run->position + per_step - 1) / per_step);
+    }
+}
+
+static void weight_part(void *arg, int64_t part, int worker)
+{
+    const optimizer_work *work = arg;
+    const int64_t rows = work->args->copies->rows, cols = work->args->copies->cols;
+    int64_t row = part * PART_ROWS, end = row + PART_ROWS < rows ? row + PART_ROWS : rows;
+
+    (void)worker;
+    update(work, row * cols, end * cols);
+    pack_backward(work, row, end);
+    pack_forward(work, row, end);
+}
+
+/* Whether no step of the backward copy has rows of two parts: pairs begin at even rows. */
+static bool parts_are_apart(const tpi_gemm_plan *plan)
+{
+    for (int i = 0; i < plan->runs; i++)
+        if (plan->run[i].begin >= 0 && (plan->run[i].begin % plan->per_step != 0 || plan->run[i].position % plan->per_step != 0))
+            return false;
+    return true;
+}
+
+static void update_weight(tp_ctx *ctx, optimizer_work *work)
+{
+    const tpi_weight_copies *copies = work->args->copies;
+    const tp_dtype dtype = work->args->value_dtype;
+    const void *value = work->args->value;
+
+    CPU(gemm_plan_make)(&work->forward, dtype, copies->cols, copies->forward_order);
+    CPU(gemm_plan_make)(&work->backward, dtype, copies->rows, copies->backward_order);
+    if (parts_are_apart(&work->backward)) {
+        tpi_cpu_parallel(ctx, (copies->rows + PART_ROWS - 1) / PART_ROWS, weight_part, work);
+        return;
+    }
+    tpi_cpu_parallel(ctx, (work->args->elements + PART_ELEMENTS - 1) / PART_ELEMENTS, optimizer_part, work);
+    CPU(gemm_pack)(ctx, &(tpi_cpu_gemm_pack_args){{value, dtype, copies->cols, 1}, copies->rows, copies->cols, copies->forward_order, copies->forward});
+    CPU(gemm_pack)(ctx, &(tpi_cpu_gemm_pack_args){{value, dtype, 1, copies->cols}, copies->cols, copies->rows, copies->backward_order, copies->backward});
+}
+
+/* ---- the op ---- */
+
 tp_status CPU(optimizer)(tp_ctx *ctx, const void *args)
 {
     optimizer_work work = {.args = args};
@@ -88,6 +198,9 @@ tp_status CPU(optimizer)(tp_ctx *ctx, const void *args)
         return TP_OK;
     work.first_correction = (float)(1 / (1 - pow((double)optimizer->beta1, (double)optimizer->step)));
     work.second_correction = (float)(1 / (1 - pow((double)optimizer->beta2, (double)optimizer->step)));
-    tpi_cpu_parallel(ctx, (optimizer->elements + PART_ELEMENTS - 1) / PART_ELEMENTS, optimizer_part, &work);
+    if (optimizer->copies)
+        update_weight(ctx, &work);
+    else
+        tpi_cpu_parallel(ctx, (optimizer->elements + PART_ELEMENTS - 1) / PART_ELEMENTS, optimizer_part, &work);
     return TP_OK;
 }

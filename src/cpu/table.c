@@ -1,4 +1,4 @@
-/* The table of one instruction set. AVX512-BF16 adds a dot product that only GEMM and attention use; the rest is AVX-512's. */
+/* The table of one instruction set. AVX512-BF16 adds a dot product, for which operands are packed in pairs; ops that know of neither are those of AVX-512. */
 #include "cpu/cpu.h"
 
 #if TPI_ISA_LEVEL == 3
@@ -13,7 +13,6 @@ tp_status SHARED(embedding)(tp_ctx *ctx, const void *args);
 tp_status SHARED(embedding_grad)(tp_ctx *ctx, const void *args);
 tp_status SHARED(xent)(tp_ctx *ctx, const void *args);
 tp_status SHARED(square_sum)(tp_ctx *ctx, const void *args);
-tp_status SHARED(optimizer)(tp_ctx *ctx, const void *args);
 tp_status SHARED(random_fill)(tp_ctx *ctx, const void *args);
 #else
 #define SHARED(name) CPU(name)
@@ -33,7 +32,7 @@ const tpi_cpu_table CPU(table) = {
     .embedding_grad = SHARED(embedding_grad),
     .xent = SHARED(xent),
     .square_sum = SHARED(square_sum),
-    .optimizer = SHARED(optimizer),
+    .optimizer = CPU(optimizer),
     .random_fill = SHARED(random_fill),
     .gemm_pack = CPU(gemm_pack),
     .gemm_packed_bytes = CPU(gemm_packed_bytes),

@@ -14,7 +14,7 @@ static tp_status input_rows(const tpi_linear_call *call, tpi_stream *stream, int
                           .inner = weight->value.shape[0],
                           .a = {from.data, from.dtype, from.stride, 1},
                           .b = {weight->value.data, weight->value.dtype, 1, weight->value.stride[0]},
-                          .b_packed = &tpi_param_internal_of(weight)->backward,
+                          .b_packed = &tpi_param_internal_of(weight)->copies.backward,
                           .order = tpi_param_order(weight, 0),
                           .c = to.data,
                           .c_dtype = to.dtype,

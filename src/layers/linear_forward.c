@@ -76,7 +76,7 @@ static tp_status forward_rows(const tpi_linear_call *call, tpi_stream *stream, i
                           .inner = weight->value.shape[1],
                           .a = {from.data, from.dtype, from.stride, 1},
                           .b = {weight->value.data, weight->value.dtype, weight->value.stride[0], 1},
-                          .b_packed = &tpi_param_internal_of(weight)->forward,
+                          .b_packed = &tpi_param_internal_of(weight)->copies.forward,
                           .order = tpi_param_order(weight, 1),
                           .c = to.data,
                           .c_dtype = to.dtype,

@@ -46,7 +46,7 @@ static tp_status finish_rows(const sliced_call *call, tpi_stream *stream, int64_
 /* The slice of the weight's packed copy; data NULL where there is none, or a pair of bf16 would be torn. */
 static tpi_packed packed_slice(const tp_param *weight, tp_range columns)
 {
-    tpi_packed packed = tpi_param_internal_of(weight)->backward;
+    tpi_packed packed = tpi_param_internal_of(weight)->copies.backward;
     packed.first = columns.begin;
     packed.inner = weight->value.shape[0];
     bool torn = columns.begin % 2 != 0 || (columns.end % 2 != 0 && columns.end != packed.inner);

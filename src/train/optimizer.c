@@ -316,29 +316,25 @@ static tpi_optimizer_args update_of(const tp_optimizer *optimizer, const optimiz
                                 .epsilon = desc->epsilon,
                                 .decay = param->flags & TP_PARAM_DECAY ? desc->decay : 0.0f,
                                 .momentum = desc->momentum,
-                                .step = optimizer->steps + 1};
+                                .step = optimizer->steps + 1,
+                                .copies = tpi_param_copies(param)};
 }
 
-/* Updates that are issued together, where the backend gains by it; else a parameter is repacked while it is in the cache. */
+/* Updates that are issued together, where the backend gains by it. */
 #define UPDATES 128
 
 static tp_status update_all(tp_optimizer *optimizer, float lr)
 {
     tp_ctx *ctx = optimizer->ctx;
     tpi_optimizer_args updates[UPDATES];
-    tp_param *params[UPDATES];
-    int waiting = 0, most = ctx->backend->optimizer_list != NULL ? UPDATES : 1;
+    int waiting = 0;
     for (int i = 0; i < optimizer->count; i++) {
         const optimizer_state *state = &optimizer->state[i];
-        if (!(state->param->flags & TP_PARAM_FROZEN)) {
-            params[waiting] = state->param;
+        if (!(state->param->flags & TP_PARAM_FROZEN))
             updates[waiting++] = update_of(optimizer, state, lr);
-        }
-        if (waiting < most && i < optimizer->count - 1)
+        if (waiting < UPDATES && i < optimizer->count - 1)
             continue;
         TPI_TRY(tpi_optimizer_list(ctx->compute, updates, waiting));
-        for (int j = 0; j < waiting; j++)
-            TPI_TRY(tpi_param_repack(ctx, params[j]));
         waiting = 0;
     }
     return TP_OK;

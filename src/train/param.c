@@ -34,17 +34,23 @@ static void release_view(tp_ctx *ctx, tp_tensor *view)
         tp_ctx_release(ctx, TP_MEMORY_PARAM, view->data, tp_tensor_bytes(*view));
 }
 
+static tp_status allocate_copy(tp_ctx *ctx, tpi_packed *copy)
+{
+    if (copy->bytes == 0 && !ctx->backend->host_memory)
+        return TP_OK;
+    return tp_ctx_allocate(ctx, TP_MEMORY_PARAM, copy->bytes, &copy->data);
+}
+
 static tp_status allocate_packed(tp_ctx *ctx, tp_param *param, tpi_param_internal *internal)
 {
     const tpi_backend *backend = ctx->backend;
+    tpi_weight_copies *copies = &internal->copies;
     int64_t rows = param->value.shape[0], cols = param->value.shape[1];
-    internal->forward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, rows, cols, tpi_param_order(param, 1));
-    internal->backward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, cols, rows, tpi_param_order(param, 0));
-    if (internal->forward.bytes > 0 || backend->host_memory)
-        TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->forward.bytes, &internal->forward.data));
-    if (internal->backward.bytes > 0 || backend->host_memory)
-        TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, internal->backward.bytes, &internal->backward.data));
-    return TP_OK;
+    *copies = (tpi_weight_copies){.rows = rows, .cols = cols, .forward_order = tpi_param_order(param, 1), .backward_order = tpi_param_order(param, 0)};
+    copies->forward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, rows, cols, copies->forward_order);
+    copies->backward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, cols, rows, copies->backward_order);
+    TPI_TRY(allocate_copy(ctx, &copies->forward));
+    return allocate_copy(ctx, &copies->backward);
 }
 
 /* Nothing is kept on devices, whose ids the host doesn't read. */
@@ -147,10 +153,10 @@ void tpi_param_destroy(tp_ctx *ctx, tp_param *param)
     release_view(ctx, &param->grad_partial);
     tpi_param_internal *internal = param->internal;
     if (internal != NULL) {
-        if (internal->forward.data != NULL)
-            tp_ctx_release(ctx, TP_MEMORY_PARAM, internal->forward.data, internal->forward.bytes);
-        if (internal->backward.data != NULL)
-            tp_ctx_release(ctx, TP_MEMORY_PARAM, internal->backward.data, internal->backward.bytes);
+        tpi_packed *const copies[] = {&internal->copies.forward, &internal->copies.backward};
+        for (int i = 0; i < 2; i++)
+            if (copies[i]->data != NULL)
+                tp_ctx_release(ctx, TP_MEMORY_PARAM, copies[i]->data, copies[i]->bytes);
         if (internal->touched != NULL)
             tpi_host_release(ctx, internal->touched, (size_t)param->grad_tied.shape[0]);
         tpi_host_release(ctx, internal, sizeof *internal);
@@ -219,16 +225,23 @@ int64_t tp_param_elements(const tp_param *param)
     return param->dims == 2 ? param->shape[0] * param->shape[1] : param->shape[0];
 }
 
+const tpi_weight_copies *tpi_param_copies(const tp_param *param)
+{
+    const tpi_param_internal *internal = param->internal;
+    return internal->copies.forward.bytes > 0 && internal->copies.backward.bytes > 0 ? &internal->copies : NULL;
+}
+
 tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param)
 {
     const tpi_param_internal *internal = param->internal;
+    const tpi_weight_copies *copies = &internal->copies;
     if (!internal->packed)
         return TP_OK;
-    int64_t rows = param->value.shape[0], cols = param->value.shape[1];
+    int64_t rows = copies->rows, cols = copies->cols;
     tpi_operand forward = {param->value.data, param->value.dtype, cols, 1};
     tpi_operand backward = {param->value.data, param->value.dtype, 1, cols};
-    TPI_TRY(tpi_gemm_pack(ctx->compute, &forward, rows, cols, tpi_param_order(param, 1), &internal->forward));
-    return tpi_gemm_pack(ctx->compute, &backward, cols, rows, tpi_param_order(param, 0), &internal->backward);
+    TPI_TRY(tpi_gemm_pack(ctx->compute, &forward, rows, cols, copies->forward_order, &copies->forward));
+    return tpi_gemm_pack(ctx->compute, &backward, cols, rows, copies->backward_order, &copies->backward);
 }
 
 tp_status tp_param_touch(tp_ctx *ctx, tp_param *param)

@@ -28,8 +28,7 @@ typedef struct tpi_param_internal {
     bool packed;
     bool ordered; /* the cut dimension is summed by virtual ranks, or without what a neighbour owns */
     tpi_inner order; /* of the cut dimension, over this rank's shard */
-    tpi_packed forward;  /* value as right operand of x W^T: cols = rows of value, inner = cols of value */
-    tpi_packed backward; /* value as right operand of dy W: cols = cols of value, inner = rows of value */
+    tpi_weight_copies copies; /* of value; without memory where the backend packs nothing */
     tpi_param_listener listener; /* called after value was written from outside the optimizer */
     void *listener_user;
     /* Between tp_params_begin and tp_params_finish (gradient.c). */
@@ -54,7 +53,10 @@ tp_status tpi_params_check(tp_ctx *ctx, const char *call, tp_param *const *param
 /* Order of the inner sum when the value's rows (dim 0) or columns (dim 1) are summed over; NULL: one chain. */
 const tpi_inner *tpi_param_order(const tp_param *param, int dim);
 
-/* Refreshes packed copies only (the optimizer wrote the value itself). */
+/* Packed copies that the optimizer writes along with the value; NULL: it has none. */
+const tpi_weight_copies *tpi_param_copies(const tp_param *param);
+
+/* Refreshes packed copies only. */
 tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param);
 
 /* Whether the gradient's first product of this step overwrites it; to be told once that was issued. */

@@ -358,6 +358,12 @@ Test(ops, parameter_checks)
     optimizer.step = 0;
     check_refused(&self, tpi_optimizer(stream, &optimizer), TP_ERR_ARGUMENT, "step is 0", "1");
     optimizer.step = 1;
+    const tpi_weight_copies copies = {.rows = 2, .cols = 3, .forward = {.data = data}};
+    optimizer.copies = &copies;
+    check_refused(&self, tpi_optimizer(stream, &optimizer), TP_ERR_SHAPE, "copies of 2 rows of 3", "elements are 5");
+    optimizer.elements = 6;
+    check_refused(&self, tpi_optimizer(stream, &optimizer), TP_ERR_ARGUMENT, "copies->backward", "NULL");
+    optimizer.copies = NULL;
     optimizer.beta2 = 1;
     check_refused(&self, tpi_optimizer(stream, &optimizer), TP_ERR_ARGUMENT, "beta2 is 1", "[0, 1)");
     tpi_xent_args xent = {.phase = TPI_XENT_GRAD,
