@@ -14,6 +14,8 @@ static int refuse_without_gpu(bench_call *call)
         return bench_refuse(call, "--devices %lld: of what? --device cuda says it", (long long)options->devices);
     if (options->transport == TP_TRANSPORT_NCCL)
         return bench_refuse(call, "--transport nccl: between GPUs. --device cuda says which");
+    if (options->peer_kernels != TP_PEER_KERNELS_AUTO)
+        return bench_refuse(call, "--peer-kernels %s: between GPUs. --device cuda says which", bench_peer_kernels_names[options->peer_kernels]);
     if (options->check)
         return bench_refuse(call, "--check compares with the CPU: --device cuda says what");
     return BENCH_OK;
@@ -65,9 +67,10 @@ void bench_on_cell(bench_call *call, const char *transport)
 {
     const bench_options *options = &call->options;
     bool modelled = options->link_bandwidth > 0 || options->link_gemm;
-    char gpus[32] = "";
+    char gpus[64] = "";
+    static const char *const kernels[] = {"", ", peer kernels", ", no peer kernels"}; /* by tp_peer_kernels */
     if (bench_on_gpu(call))
-        snprintf(gpus, sizeof gpus, ", %s%s", call->gpu.simulated ? "simulated " : "", options->devices > 1 ? "GPUs" : "GPU");
+        snprintf(gpus, sizeof gpus, ", %s%s%s", call->gpu.simulated ? "simulated " : "", options->devices > 1 ? "GPUs" : "GPU", kernels[options->peer_kernels]);
     bench_word(&call->table, "%s%s%s%s", transport, modelled ? ", modelled link" : "", gpus, options->sums == TP_SUM_FAST ? ", fast sums" : "");
 }
 

@@ -12,6 +12,8 @@ const char *const bench_peer_names[] = {"", "onednn", NULL};
 const char *const bench_model_peer_names[] = {"", "torch", NULL};
 /* By tp_transport. */
 const char *const bench_transport_names[] = {"auto", "threads", "nccl", NULL};
+/* By tp_peer_kernels. */
+const char *const bench_peer_kernels_names[] = {"auto", "always", "never", NULL};
 const char *const bench_variant_names[] = {"NT", "NN", "TN", NULL};
 const char *const bench_operation_names[] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
                                              "all_to_all", "sendrecv",       NULL};
@@ -66,6 +68,8 @@ const bench_option bench_option_table[] = {
      "tree (the same bits on every layout) or fast (on a GPU: cuBLASLt); default tree"},
     {"transport", 0, BENCH_OPTION_CHOICE, AT(transport), RANKED & ~BENCH_ROOFLINE, 0, 0, bench_transport_names, "NAME",
      "between GPUs: threads (ranks read each other's memory), nccl, or auto (nccl with --sums fast and a GPU a rank); default auto"},
+    {"peer-kernels", 0, BENCH_OPTION_CHOICE, AT(peer_kernels), RANKED & ~BENCH_ROOFLINE, 0, 0, bench_peer_kernels_names, "NAME",
+     "small all-reduces between GPUs in one kernel a rank: auto (where each rank has a GPU), always, or never (for profilers that run one kernel at a time)"},
     {"check", 0, BENCH_OPTION_FLAG, AT(check), BENCH_LAYERS | BENCH_MODEL, 0, 0, NULL, NULL, "with --device cuda: compare with what the CPU makes of it, within tolerances"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
 

@@ -62,6 +62,7 @@ typedef struct bench_options {
     const char *plugin;
     int64_t sums; /* tp_sum_order */
     int64_t transport; /* tp_transport */
+    int64_t peer_kernels; /* tp_peer_kernels */
     bool check;
     int64_t seed;
     /* what it runs on */
@@ -175,6 +176,7 @@ extern const char *const bench_isa_names[];
 extern const char *const bench_device_names[];
 extern const char *const bench_sums_names[];
 extern const char *const bench_transport_names[];
+extern const char *const bench_peer_kernels_names[];
 extern const char *const bench_variant_names[];
 extern const char *const bench_peer_names[];
 extern const char *const bench_model_peer_names[];

@@ -126,6 +126,20 @@ Test(device, transport)
     expect("collective --ranks 2 --transport nccl", 2, "--transport nccl", "--device cuda");
 }
 
+/* The sums are right either way. */
+Test(device, peer_kernels)
+{
+    static const char *const words[] = {"auto", "always", "never"}, *const shown[] = {"GPU", "GPU, peer kernels", "GPU, no peer kernels"};
+    for (int i = 0; i < 3; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "collective --ranks 2 --operation all_reduce --begin 256 --end 256 --csv --peer-kernels %s" SIMULATED, words[i]);
+        cr_expect_eq(run(line), 0, "%s", text);
+        expect_cell("#wrong", "0");
+        cr_expect_not_null(strstr(text, shown[i]), "%s:\n%s", words[i], text);
+    }
+    expect("collective --ranks 2 --peer-kernels never", 2, "--peer-kernels never", "--device cuda");
+}
+
 /* Layers agree with the CPU, and show no time. */
 Test(device, layers_agree_with_the_cpu)
 {
