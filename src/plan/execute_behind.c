@@ -182,7 +182,7 @@ static tp_status wait_for_all(tpi_run *run, int index)
         if (other != op->lane)
             TPI_TRY(backend_of(run)->event_wait(p->note[wait->op].event, stream_of(run, op->lane)));
     }
-    return op->kind == TP_OP_RECV ? wait_for_sender(run, index) : TP_OK;
+    return op->kind == TP_OP_RECV && p->messages.message == NULL ? wait_for_sender(run, index) : TP_OK;
 }
 
 static tp_status post_send(tpi_run *run, int index)
@@ -219,6 +219,8 @@ static tp_status issue_op(tpi_run *run, int index)
     if (timed)
         tpi_add_seconds(p->ctx, 0, tpi_seconds() - begin);
     TPI_TRY(status);
+    if (p->messages.message != NULL && (op->kind == TP_OP_SEND || op->kind == TP_OP_RECV))
+        return tpi_messages_issue(run, index);
     if (op->kind == TP_OP_SEND)
         return post_send(run, index);
     if (p->note[index].touches && p->board != NULL)
@@ -232,6 +234,7 @@ tp_status tpi_behind_issue(tpi_run *run)
     const tpi_prepared *p = run->prepared;
     for (int lane = 0; lane < TP_LANES; lane++)
         run->sending[lane] = 0;
+    run->next_message = 0;
     for (int i = 0; i < p->list->count; i++)
         TPI_TRY(issue_op(run, i));
     for (int lane = 0; lane < TP_LANES; lane++)

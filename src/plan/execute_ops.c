@@ -143,8 +143,7 @@ tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan
                                                  .first_row = job->reduce.first_row + segment.rows.begin});
 }
 
-/* Rows of a region as a tensor: they lie together. Slices of columns are all there. */
-static tp_tensor tensor_of(const tpi_run *run, const tp_region *region)
+tp_tensor tpi_run_tensor(const tpi_run *run, const tp_region *region)
 {
     const tp_plan *plan = run->prepared->plan;
     bool sliced = tpi_pattern_is_sliced((tp_pattern)plan->pattern);
@@ -189,7 +188,7 @@ tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_
 {
     const tpi_job *job = &run->job;
     tp_comm *comm = op->lane == TP_LANE_COMPUTE ? run->prepared->comm : run->prepared->lane_comm;
-    tp_tensor in = tensor_of(run, op->read), out = tensor_of(run, op->write);
+    tp_tensor in = tpi_run_tensor(run, op->read), out = tpi_run_tensor(run, op->write);
     if (op->collective == TP_COLLECTIVE_ALL_GATHER)
         return tpi_comm_all_gather(stream, comm, in, out, count_rows(run, op));
     tp_reduce_desc reduce = job->reduce;

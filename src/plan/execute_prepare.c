@@ -2,6 +2,7 @@
 #include <stdio.h>
 
 #include "plan/execute_state.h"
+#include "plan/patterns.h"
 
 int tpi_flag_done(int op)
 {
@@ -43,7 +44,7 @@ static int place_of_message(const tp_plan_rank *list, int index)
     return place;
 }
 
-static int partner_of(const tp_plan *plan, int rank, int index)
+int tpi_partner_of(const tp_plan *plan, int rank, int index)
 {
     const tp_plan_op *op = &plan->rank[rank].op[index];
     if (op->kind != TP_OP_SEND && op->kind != TP_OP_RECV)
@@ -69,7 +70,7 @@ static bool follows_send(const tp_plan *plan, int rank, int index)
     if (before < 0 || list->op[before].kind != TP_OP_SEND || list->op[before].peer != list->op[index].peer)
         return false;
     const tp_plan_rank *receiver = &plan->rank[list->op[index].peer];
-    int first = partner_of(plan, rank, before), second = partner_of(plan, rank, index);
+    int first = tpi_partner_of(plan, rank, before), second = tpi_partner_of(plan, rank, index);
     return receiver->op[first].lane == receiver->op[second].lane && first < second;
 }
 
@@ -149,7 +150,7 @@ static void see_op(tpi_prepared *p, int index, sizes *total)
     tpi_op_note *note = &p->note[index];
     note->touches = remote_region(op->read, op->reads, p->rank) || remote_region(op->write, op->writes, p->rank) || op->kind == TP_OP_RECV;
     note->looks = looks(op, p->rank);
-    note->partner = partner_of(p->plan, p->rank, index);
+    note->partner = tpi_partner_of(p->plan, p->rank, index);
     note->first_pointer = (int)total->pointers;
     note->first_count = -1;
     if (op->kind == TP_OP_REDUCE)
@@ -248,6 +249,7 @@ static void prepared_free(tpi_prepared *p)
         p->board->table->destroy(ctx, p->board);
     if (p->memory != NULL)
         tpi_host_release(ctx, p->memory, p->bytes);
+    tpi_messages_free(ctx, &p->messages);
     tp_plan_destroy(p->own);
     tpi_host_release(ctx, p, sizeof *p);
 }
@@ -315,12 +317,13 @@ static tp_status make_lanes(tpi_prepared *p, struct tpi_executor *executor)
     return TP_OK;
 }
 
-/* Collectives beside the compute stream go over a communicator of their own, one a group. */
+/* Collectives and messages beside the compute stream go over a communicator of their own, one a group. */
 static tp_status make_lane_comm(tpi_prepared *p, struct tpi_executor *executor)
 {
     bool needed = false;
     for (int i = 0; i < p->list->count; i++)
         needed = needed || (p->list->op[i].kind == TP_OP_COLLECTIVE && p->list->op[i].lane != TP_LANE_COMPUTE);
+    needed = needed || p->messages.message != NULL;
     if (!needed)
         return TP_OK;
     tpi_lane_comm *found = executor->comms;
@@ -340,7 +343,7 @@ static tp_status make_lane_comm(tpi_prepared *p, struct tpi_executor *executor)
 
 static tp_status make_board(tpi_prepared *p)
 {
-    if (!any_looks(p))
+    if (!any_looks(p) || p->messages.message != NULL)
         return TP_OK;
     p->flags = 2 * most_ops(p->plan) + 1;
     tpi_board_desc desc = {.flags = p->flags, .page_bytes = TPI_RUN_SLOTS * sizeof(tpi_page), .lanes = TP_LANES + 1};
@@ -358,16 +361,17 @@ static tp_status fill(tpi_prepared *p, struct tpi_executor *executor)
     return p->behind && p->board != NULL ? tpi_behind_prepare(p) : TP_OK;
 }
 
-tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_prepared **out)
+/* Takes the messages over, also when it fails. */
+static tp_status prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_messages *messages, tpi_prepared **out)
 {
     *out = NULL;
-    if (plan->ranks != 1 && plan->ranks != comm->size)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "plan of %d ranks on a group of %d", plan->ranks, comm->size);
     struct tpi_executor *executor = NULL;
-    TPI_TRY(tpi_executor_get(ctx, &executor));
-    tpi_prepared *p = tpi_host_allocate(ctx, sizeof *p);
-    if (p == NULL)
-        return tpi_refuse(ctx, TP_ERR_MEMORY, "plan executor: out of memory");
+    tp_status status = tpi_executor_get(ctx, &executor);
+    tpi_prepared *p = status == TP_OK ? tpi_host_allocate(ctx, sizeof *p) : NULL;
+    if (p == NULL) {
+        tpi_messages_free(ctx, messages);
+        return status != TP_OK ? status : tpi_refuse(ctx, TP_ERR_MEMORY, "plan executor: out of memory");
+    }
     p->ctx = ctx;
     p->comm = comm;
     p->plan = plan;
@@ -375,7 +379,8 @@ tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_
     p->list = &plan->rank[p->rank];
     p->ahead = ctx->desc.lane_delay_seed != 0;
     p->behind = ctx->behind;
-    tp_status status = fill(p, executor);
+    p->messages = *messages;
+    status = fill(p, executor);
     if (status != TP_OK) {
         prepared_free(p);
         return status;
@@ -384,6 +389,33 @@ tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_
     executor->prepared = p;
     *out = p;
     return TP_OK;
+}
+
+tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_prepared **out)
+{
+    tpi_messages none = {.count = 0};
+    *out = NULL;
+    if (plan->ranks != 1 && plan->ranks != comm->size)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "plan of %d ranks on a group of %d", plan->ranks, comm->size);
+    return prepare(ctx, comm, plan, &none, out);
+}
+
+/* Ranks that don't reach each other's memory send messages over their communicator. Those must be dense, which slices of columns are not: there is one. */
+static tp_status make_own_plan(tp_ctx *ctx, tp_comm *comm, tp_plan_desc desc, tp_plan **plan, tpi_messages *messages)
+{
+    bool apart = comm->apart && ctx->behind;
+    *messages = (tpi_messages){.count = 0};
+    if (apart && desc.algorithm == TP_OVERLAP_RING && tpi_pattern_is_sliced(desc.pattern))
+        desc.chunks = 1;
+    TPI_TRY(tp_plan_create(&desc, plan));
+    if (!apart || !tpi_messages_suffice(*plan))
+        return TP_OK;
+    tp_status status = tpi_messages_find(ctx, *plan, comm->rank, messages);
+    if (status != TP_OK)
+        tp_plan_destroy(*plan);
+    else
+        tpi_messages_share_lane(*plan);
+    return status;
 }
 
 static bool same_desc(const tp_plan_desc *a, const tp_plan_desc *b)
@@ -400,8 +432,9 @@ tp_status tpi_plan_get(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, tpi
         }
     *out = NULL;
     tp_plan *plan;
-    TPI_TRY(tp_plan_create(desc, &plan));
-    tp_status status = tpi_plan_prepare(ctx, comm, plan, out);
+    tpi_messages messages;
+    TPI_TRY(make_own_plan(ctx, comm, *desc, &plan, &messages));
+    tp_status status = prepare(ctx, comm, plan, &messages, out);
     if (status != TP_OK) {
         tp_plan_destroy(plan);
         return status;

@@ -35,9 +35,25 @@ struct tpi_run {
     int64_t *stamp;                /* [ops]: when each was done, for the modelled link */
     int64_t lane_ready[TP_LANES];  /* when everything that the lane has waited for was there */
     bool lane_touching[TP_LANES];
+    int next_message;              /* in order of the groups */
     int sending[TP_LANES];         /* where streams run behind: 1 + the lane's send whose end is not awaited yet; 0: none */
     double lane_begin[TP_LANES];   /* of the op under way, for the trace */
 };
+
+/* A send or receive that is issued in a group. */
+typedef struct tpi_grouped {
+    int op, level; /* one level is one group */
+    int issued;    /* with this op of the list */
+} tpi_grouped;
+
+/* By level. */
+typedef struct tpi_messages {
+    int count;
+    tpi_grouped *message; /* NULL: messages are flags and copies on a board */
+} tpi_messages;
+
+/* Most messages of one group. */
+#define TPI_GROUP_MESSAGES (2 * TP_PLAN_MAX_RANKS)
 
 struct tpi_prepared {
     tpi_prepared *next; /* of the context's */
@@ -57,6 +73,7 @@ struct tpi_prepared {
     tpi_event **event;  /* then: [ranks][flags], and one row more */
     size_t event_bytes;
     bool striped[TP_BUFFERS]; /* pieces lie in order of chunks, then owners, so that a chunk's collective is dense */
+    tpi_messages messages; /* of ranks that don't reach each other's memory */
     int flags;  /* a rank */
     tpi_board *board; /* NULL: no op looks at another rank */
     tpi_op_note *note;
@@ -114,6 +131,8 @@ typedef struct tpi_page {
 } tpi_page;
 tpi_page *tpi_run_page(const tpi_run *run, int rank);
 
+/* execute_prepare.c: the op that a message meets on the other side. */
+int tpi_partner_of(const tp_plan *plan, int rank, int index);
 tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
 
 /* execute.c: issues an op by its kind; waits until the addresses that it needs are shown; checks that those ranks run it for the same
@@ -129,10 +148,20 @@ void tpi_behind_free(tpi_prepared *p);
 tp_status tpi_behind_issue(tpi_run *run);
 void tpi_behind_settle(const tpi_run *run);
 
+/* execute_messages.c: whether a plan's ranks have nothing in common but messages; this rank's in groups; all on one lane; what is to be issued once op `index`
+ * was come to. */
+bool tpi_messages_suffice(const tp_plan *plan);
+tp_status tpi_messages_find(tp_ctx *ctx, const tp_plan *plan, int rank, tpi_messages *out);
+void tpi_messages_free(tp_ctx *ctx, tpi_messages *messages);
+void tpi_messages_share_lane(tp_plan *plan);
+tp_status tpi_messages_issue(tpi_run *run, int index);
+
 /* execute_ops.c: kinds that need no callback. */
 tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+/* Rows of a region, which lie together, as a tensor. Slices of columns are all there. */
+tp_tensor tpi_run_tensor(const tpi_run *run, const tp_region *region);
 /* Bytes of a region in this run. */
 size_t tpi_run_bytes(const tpi_run *run, const tp_region *region);
 

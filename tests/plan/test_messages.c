@@ -1,0 +1,141 @@
+/* Messages of plans in groups, for ranks that don't reach each other's memory: every plan of messages alone can be issued so, no rank waits in a circle, and
+ * what waits for a message is issued behind it. */
+#include <criterion/criterion.h>
+#include <string.h>
+#include <tp/overlap.h>
+
+#include "plan/execute_state.h"
+
+enum { MOST_RANKS = 8, LONG_RANKS = 16 };
+
+/* Ranks with groups still to come. */
+typedef struct scene {
+    const tp_plan *plan;
+    tpi_messages of[LONG_RANKS];
+    int next[LONG_RANKS]; /* first message of the group under way */
+} scene;
+
+static const tpi_grouped *message_of(const scene *s, int rank, int op)
+{
+    for (int m = 0; m < s->of[rank].count; m++)
+        if (s->of[rank].message[m].op == op)
+            return &s->of[rank].message[m];
+    cr_assert(false, "op %d of rank %d is no message", op, rank);
+    return NULL;
+}
+
+/* A group is over when the partners of all its messages have begun: they are in groups that are under way, or over. */
+static bool end_group(scene *s, int rank)
+{
+    const tpi_messages *all = &s->of[rank];
+    int first = s->next[rank], last = first;
+    for (; last < all->count && all->message[last].level == all->message[first].level; last++) {
+        const tp_plan_op *op = &s->plan->rank[rank].op[all->message[last].op];
+        const tpi_grouped *other = message_of(s, op->peer, tpi_partner_of(s->plan, rank, all->message[last].op));
+        int under_way = s->next[op->peer] < s->of[op->peer].count ? s->of[op->peer].message[s->next[op->peer]].level : 1 << 30;
+        if (other->level > under_way)
+            return false;
+    }
+    s->next[rank] = last;
+    return last > first;
+}
+
+static void check_order(const scene *s, int rank)
+{
+    const tp_plan_rank *list = &s->plan->rank[rank];
+    for (int m = 0; m < s->of[rank].count; m++) {
+        const tpi_grouped *message = &s->of[rank].message[m];
+        cr_assert_geq(message->issued, message->op);
+        cr_assert(m == 0 || (message->level >= message[-1].level && message->issued >= message[-1].issued));
+        const tpi_grouped *other = message_of(s, list->op[message->op].peer, tpi_partner_of(s->plan, rank, message->op));
+        cr_assert_eq(other->level, message->level, "both sides are in groups of one level");
+        for (int i = 0; i < list->count; i++)
+            for (int w = 0; w < list->op[i].waits; w++)
+                cr_assert(list->op[i].wait[w].op != message->op || i > message->issued || list->op[i].kind == TP_OP_SEND || list->op[i].kind == TP_OP_RECV);
+    }
+}
+
+/* Number of messages. */
+static int check(tp_ctx *ctx, tp_plan_desc desc)
+{
+    tp_plan *plan;
+    int messages = 0, left;
+    cr_assert_eq(tp_plan_create(&desc, &plan), TP_OK, "%s", tp_last_message());
+    scene s = {.plan = plan};
+    if (desc.ranks == 1) {
+        cr_assert(!tpi_messages_suffice(plan));
+        tp_plan_destroy(plan);
+        return 0;
+    }
+    cr_assert(tpi_messages_suffice(plan), "%s on %d ranks", tp_pattern_name(desc.pattern), desc.ranks);
+    for (int rank = 0; rank < desc.ranks; rank++) {
+        cr_assert_eq(tpi_messages_find(ctx, plan, rank, &s.of[rank]), TP_OK, "%s", tp_ctx_message(ctx));
+        messages += s.of[rank].count;
+    }
+    for (int rank = 0; rank < desc.ranks; rank++)
+        check_order(&s, rank);
+    do { /* in any order of ranks: a group that is over stays so */
+        bool moved = false;
+        left = 0;
+        for (int rank = 0; rank < desc.ranks; rank++) {
+            moved = (s.next[rank] < s.of[rank].count && end_group(&s, rank)) || moved;
+            left += s.next[rank] < s.of[rank].count;
+        }
+        cr_assert(moved || left == 0, "%s on %d ranks in %d chunks: %d ranks wait for each other", tp_pattern_name(desc.pattern), desc.ranks, desc.chunks, left);
+    } while (left > 0);
+    for (int rank = 0; rank < desc.ranks; rank++)
+        tpi_messages_free(ctx, &s.of[rank]);
+    tp_plan_destroy(plan);
+    return messages;
+}
+
+static bool has_ring(int pattern)
+{
+    return pattern != TP_PATTERN_GEMM;
+}
+
+Test(messages, every_ring)
+{
+    tp_ctx *ctx;
+    int messages = 0;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
+        for (int ranks = 1; ranks <= MOST_RANKS && has_ring(pattern); ranks++)
+            for (int chunks = 1; chunks <= 4; chunks++)
+                messages += check(ctx, (tp_plan_desc){.algorithm = TP_OVERLAP_RING, .pattern = (tp_pattern)pattern, .ranks = ranks, .chunks = chunks});
+    cr_assert_gt(messages, 1000);
+    check(ctx, (tp_plan_desc){.algorithm = TP_OVERLAP_RING, .pattern = TP_PATTERN_CHAIN_BACKWARD_REDUCE, .ranks = LONG_RANKS, .chunks = 2});
+    tp_ctx_destroy(ctx);
+}
+
+/* What touches peers' memory, or goes by collectives, is none. */
+Test(messages, other_algorithms)
+{
+    for (int algorithm = TP_OVERLAP_NONE; algorithm < TP_OVERLAP_AUTO; algorithm++) {
+        tp_plan *plan;
+        const tp_plan_desc desc = {.algorithm = (tp_overlap)algorithm, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 3, .chunks = 1};
+        cr_assert_eq(tp_plan_create(&desc, &plan), TP_OK, "%s", tp_last_message());
+        cr_assert_eq(tpi_messages_suffice(plan), algorithm == TP_OVERLAP_RING, "%s", tp_overlap_name((tp_overlap)algorithm));
+        tp_plan_destroy(plan);
+    }
+}
+
+/* A hop of a ring is one group of a send and a receive. */
+Test(messages, a_hop_is_a_group)
+{
+    tp_ctx *ctx;
+    tp_plan *plan;
+    tpi_messages messages;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    const tp_plan_desc desc = {.algorithm = TP_OVERLAP_RING, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 4, .chunks = 3};
+    cr_assert_eq(tp_plan_create(&desc, &plan), TP_OK);
+    for (int rank = 0; rank < 4; rank++) {
+        cr_assert_eq(tpi_messages_find(ctx, plan, rank, &messages), TP_OK);
+        cr_assert_eq(messages.count, 2 * 3 * 3);
+        for (int m = 0; m < messages.count; m++)
+            cr_assert_eq(messages.message[m].level, 1 + m / 2);
+        tpi_messages_free(ctx, &messages);
+    }
+    tp_plan_destroy(plan);
+    tp_ctx_destroy(ctx);
+}
