@@ -63,6 +63,21 @@ void BlockOrder::fence(const Place &place)
     }
 }
 
+void BlockOrder::hold(const Place &place)
+{
+    const Block &block = block_[place.block];
+    held_ = block.fenced;
+    held_before_ = block.fenced_before;
+}
+
+void BlockOrder::drop(const Place &place)
+{
+    Block &block = block_[place.block];
+    block.fenced = held_;
+    block.fenced_before = held_before_;
+    block.version++;
+}
+
 // What a warp's atomic write publishes of its block: its own accesses before its fence, and everything before a fence that a
 // block barrier lies between.
 BlockOrder::Mark BlockOrder::fenced_for(const Block &block, const Place &place)

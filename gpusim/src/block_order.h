@@ -12,6 +12,9 @@ namespace gpusim {
 class BlockOrder {
 public:
     void fence(const Place &place);
+    // What is fenced in between counts for the accesses in between only: a release is no fence for what comes after it.
+    void hold(const Place &place);
+    void drop(const Place &place);
     void atomic(const Place &place, uintptr_t address, unsigned flags);
     bool before(uint32_t epoch, unsigned thread, const Place &now);
 
@@ -43,6 +46,7 @@ private:
     static bool join(Knowledge &into, uint32_t block, const Mark &mark);
     static bool join(Knowledge &into, const Knowledge &from);
 
+    Mark held_, held_before_;
     uint32_t first_epoch_ = 0;
     uint32_t noted_ = 0;
     std::vector<uint32_t> blocks_; // 1 + block, by epoch - first_epoch_

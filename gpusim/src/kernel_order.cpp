@@ -70,6 +70,20 @@ void KernelOrder::fence(const Operation &operation, const Place &place, bool sys
     }
 }
 
+void KernelOrder::hold(const Operation &operation, const Place &place)
+{
+    const Warp &warp = block_at(kernel(operation.id), place).warps[place.thread / 32];
+    held_ = warp.fenced;
+    held_for_all_ = warp.fenced_for_all;
+}
+
+void KernelOrder::drop(const Operation &operation, const Place &place)
+{
+    Warp &warp = block_at(kernel(operation.id), place).warps[place.thread / 32];
+    warp.fenced = held_;
+    warp.fenced_for_all = held_for_all_;
+}
+
 // What a strong write publishes: fences of this warp in this interval, and of all warps in earlier ones, as long as a barrier lies between.
 void KernelOrder::publish(Kernel &kernel, Block &block, const Place &place, bool system, VectorClock &into)
 {

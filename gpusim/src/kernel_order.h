@@ -15,6 +15,8 @@ class KernelOrder {
 public:
     BlockOrder &blocks(uint32_t operation); // of one kernel among themselves
     void fence(const Operation &operation, const Place &place, bool system);
+    void hold(const Operation &operation, const Place &place); // as in BlockOrder
+    void drop(const Operation &operation, const Place &place);
     void strong(const Operation &operation, const Place &place, uintptr_t address, unsigned flags);
     // Whether an access of another operation is known, through releases, to come before this one. place NULL: not of a kernel.
     bool before(const Access &old, const Operation &now, const Place *place);
@@ -55,6 +57,7 @@ private:
     void publish(Kernel &kernel, Block &block, const Place &place, bool system, VectorClock &into);
     bool knows(const VectorClock &clock, const Access &old);
 
+    Part held_, held_for_all_;
     std::unordered_map<uint32_t, Kernel> kernels_;
     uint32_t recent_ = 0;
     Kernel *recent_kernel_ = nullptr;

@@ -110,6 +110,21 @@ void monitor_fence(const Place &place, bool system)
     kernel_order().fence(operation, place, system);
 }
 
+void monitor_release(const Place &place, bool system)
+{
+    const Operation &operation = *current_operation();
+    kernel_order().blocks(operation.id).hold(place);
+    kernel_order().hold(operation, place);
+    monitor_fence(place, system);
+}
+
+void monitor_release_end(const Place &place)
+{
+    const Operation &operation = *current_operation();
+    kernel_order().blocks(operation.id).drop(place);
+    kernel_order().drop(operation, place);
+}
+
 void monitor_atomic(const Place &place, uintptr_t address, unsigned flags)
 {
     const Operation &operation = *current_operation();

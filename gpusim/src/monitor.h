@@ -45,6 +45,9 @@ bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigne
 // just before their access. Between kernels the reader needs a fence after its access too, or kAcquire (kernel_order.h). The lane's clock must
 // advance after each call.
 void monitor_fence(const Place &place, bool system);
+// A release: the accesses of this thread until the end are behind a fence, later ones are not.
+void monitor_release(const Place &place, bool system);
+void monitor_release_end(const Place &place);
 
 // An atomic access of memory that is the machine's own: it only orders blocks, as one of global memory does.
 void monitor_atomic(const Place &place, uintptr_t address, unsigned flags);

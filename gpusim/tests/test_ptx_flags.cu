@@ -13,6 +13,7 @@ constexpr int most_ranks = 3;
 enum Fault {
     none,
     relaxed_store,       // the flag is written without a release
+    release_elsewhere,   // or behind the release of another word, which is no fence
     relaxed_load,        // or read without an acquire
     device_scope,        // a release for readers on the same device, and the reader is on another
     no_barrier_after,    // one thread waits, and others don't wait for it
@@ -55,7 +56,10 @@ __global__ void produce(int *data, unsigned *flag, int value, Fault fault)
         __syncthreads();
     }
     if (threadIdx.x == 0) {
-        if (fault == relaxed_store) {
+        if (fault == release_elsewhere) {
+            store_release(flag + 1, 1);
+        }
+        if (fault == relaxed_store || fault == release_elsewhere) {
             *reinterpret_cast<volatile unsigned *>(flag) = 1;
         } else if (fault == device_scope) {
             store_release_device(flag, 1);
@@ -202,7 +206,7 @@ bool pass_on(int device, bool reader_first, Fault fault)
     cudaStream_t writer = new_stream(0), reader = new_stream(device);
     cudaSetDevice(0);
     int *data = device_array<int>(count, 0);
-    unsigned *flag = cleared<unsigned>(1, 0, writer);
+    unsigned *flag = cleared<unsigned>(2, 0, writer);
     int *out = device_array<int>(count, device);
     for (int i = 0; i < 2; i++) {
         if ((i == 0) == reader_first) {
@@ -295,6 +299,16 @@ GPUSIM_TEST(a_missing_release_is_found)
         pass_on(1, false, relaxed_store);
         CHECK(check::only_reports(GPUSIM_RACE_STREAM));
     });
+}
+
+GPUSIM_TEST(a_release_is_no_fence_for_what_comes_after_it)
+{
+    for (int device = 0; device < 2; device++) {
+        check::in_every_schedule([device] {
+            pass_on(device, device == 0, release_elsewhere);
+            CHECK(check::only_reports(GPUSIM_RACE_STREAM));
+        });
+    }
 }
 
 GPUSIM_TEST(a_missing_acquire_is_found)

@@ -213,10 +213,9 @@ template <bool Aligned, typename T> __device__ __forceinline__ void norm_rows(co
 
 /* ---- the kernel ---- */
 
-/* The last block of a call counts it, when all have read the counts. */
+/* The last block of a call counts it. All threads read the counts before the block's first meeting. */
 static __device__ __forceinline__ void end_call(tpi_peer_memory *mine, unsigned meetings, unsigned calls)
 {
-    __syncthreads();
     if (threadIdx.x != 0)
         return;
     __threadfence();

@@ -29,12 +29,28 @@ bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, s
 }
 
 // What the lane does from now on is told apart from what its fence has published.
-void tell_fence(Warp &warp, int lane, bool system)
+static void tick(Warp &warp, int lane)
 {
-    monitor_fence(place_of(warp, lane), system);
     if (warp.clock[lane] < UINT16_MAX) {
         warp.clock[lane]++;
     }
+}
+
+void tell_fence(Warp &warp, int lane, bool system)
+{
+    monitor_fence(place_of(warp, lane), system);
+    tick(warp, lane);
+}
+
+void tell_release(Warp &warp, int lane, bool system)
+{
+    monitor_release(place_of(warp, lane), system);
+    tick(warp, lane);
+}
+
+void tell_release_end(Warp &warp, int lane)
+{
+    monitor_release_end(place_of(warp, lane));
 }
 
 // Local memory, parameters and the machine's own workspace are not the monitor's.

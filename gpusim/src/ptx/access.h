@@ -20,6 +20,8 @@ bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, s
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags);
 
 void tell_fence(Warp &warp, int lane, bool system);
+void tell_release(Warp &warp, int lane, bool system);
+void tell_release_end(Warp &warp, int lane);
 
 inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes,
                                     unsigned flags)
@@ -55,7 +57,7 @@ inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, ui
     return reinterpret_cast<unsigned char *>(address);
 }
 
-// Release semantics beyond the block: a fence before the access.
+// Release semantics beyond the block: a fence before the access, and for it alone.
 inline bool releases(const Statement &statement)
 {
     return (statement.has("release") || statement.has("acq_rel")) && !statement.has("cta");
@@ -69,12 +71,29 @@ inline uint8_t order_flags(const Statement &statement)
     return static_cast<uint8_t>((acquires ? kAcquire : 0u) | (system ? kSystem : 0u));
 }
 
-inline void release(Warp &warp, const Instruction &in, int lane)
-{
-    if (in.releases && warp.block->grid->check) {
-        tell_fence(warp, lane, in.flags & kSystem);
+class Release {
+public:
+    Release(Warp &warp, const Instruction &in, int lane)
+        : warp_(warp), lane_(lane), told_(in.releases && warp.block->grid->check)
+    {
+        if (told_) {
+            tell_release(warp, lane, in.flags & kSystem);
+        }
     }
-}
+    ~Release()
+    {
+        if (told_) {
+            tell_release_end(warp_, lane_);
+        }
+    }
+    Release(const Release &) = delete;
+    Release &operator=(const Release &) = delete;
+
+private:
+    Warp &warp_;
+    int lane_;
+    bool told_;
+};
 
 // Where an access of a lane goes, or NULL after a fault.
 inline unsigned char *locate(Warp &warp, const Instruction &in, int lane, size_t bytes, unsigned flags)

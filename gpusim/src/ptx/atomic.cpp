@@ -81,7 +81,7 @@ template <class T> void do_atomic(Warp &warp, const Instruction &in, uint32_t la
     const uint32_t count = in.count;
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
-        release(warp, in, lane);
+        Release around(warp, in, lane);
         unsigned char *at = locate(warp, in, lane, count * sizeof(T), kRead | kWrite | kAtomic | in.flags);
         if (!at) {
             return;
@@ -110,7 +110,7 @@ void do_quad(Warp &warp, const Instruction &in, uint32_t lanes)
     };
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
-        release(warp, in, lane);
+        Release around(warp, in, lane);
         unsigned char *at = locate(warp, in, lane, 16, kRead | kWrite | kAtomic | in.flags);
         if (!at) {
             return;

@@ -37,7 +37,7 @@ template <class T, int N> void do_store(Warp &warp, const Instruction &in, uint3
     }
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
-        release(warp, in, lane);
+        Release around(warp, in, lane);
         unsigned char *to = locate(warp, in, lane, N * sizeof(T), kWrite | in.flags);
         if (!to) {
             return;
