@@ -1,7 +1,30 @@
-/* The transport of a dry run: a group of any size in which nothing travels. This rank's part of every operation is sized and counted, none is done. */
+/* The transport of a dry run: a group of any size in which nothing travels. This rank's part of every operation is sized and counted, none is done. On a GPU,
+ * all-reduces take the memory that thread ranks with a device each have for them. */
 #include <string.h>
 
-#include "comm/collective.h"
+#include "comm/threads.h"
+
+typedef struct dry_comm {
+    tp_comm comm;
+    void *peer_memory, *staging; /* as in tpi_device_comm */
+} dry_comm;
+
+static tp_status take(tp_ctx *ctx, size_t bytes, void **memory)
+{
+    return *memory ? TP_OK : tp_ctx_allocate(ctx, TP_MEMORY_COMM, bytes, memory);
+}
+
+static tp_status all_reduce(tpi_stream *stream, const tpi_collective_args *args)
+{
+    dry_comm *own = args->comm->state;
+    tp_ctx *ctx = own->comm.ctx;
+    (void)stream;
+    if (!ctx->behind || own->comm.size < 2)
+        return TP_OK;
+    if (tpi_peers_suit(own->comm.size, args))
+        return take(ctx, sizeof(tpi_peer_memory), &own->peer_memory);
+    return tpi_device_stages(args) ? take(ctx, 2 * TPI_DEVICE_STAGING_BYTES, &own->staging) : TP_OK;
+}
 
 static tp_status skip(tpi_stream *stream, const tpi_collective_args *args)
 {
@@ -43,7 +66,12 @@ static tp_status dry_exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void
 
 static void dry_destroy(tp_ctx *ctx, tp_comm *comm)
 {
-    tpi_host_release(ctx, comm, sizeof *comm);
+    dry_comm *own = comm->state;
+    if (own->peer_memory)
+        tp_ctx_release(ctx, TP_MEMORY_COMM, own->peer_memory, sizeof(tpi_peer_memory));
+    if (own->staging)
+        tp_ctx_release(ctx, TP_MEMORY_COMM, own->staging, 2 * TPI_DEVICE_STAGING_BYTES);
+    tpi_host_release(ctx, own, sizeof *own);
 }
 
 static void dry_abort(tp_comm *comm, int rank, tp_status status, const char *message)
@@ -67,17 +95,18 @@ static void dry_leave(tp_comm *comm)
 
 tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out)
 {
-    tp_comm *comm = tpi_host_allocate(ctx, sizeof *comm);
-    *out = comm;
-    if (!comm)
+    dry_comm *own = tpi_host_allocate(ctx, sizeof *own);
+    *out = NULL;
+    if (!own)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a communicator");
-    *comm = (tp_comm){.table = &tpi_comm_dry, .ctx = ctx, .rank = rank, .size = size, .state = NULL};
+    *own = (dry_comm){.comm = {.table = &tpi_comm_dry, .ctx = ctx, .rank = rank, .size = size, .state = own}};
+    *out = &own->comm;
     return TP_OK;
 }
 
 const tpi_comm_table tpi_comm_dry = {
     .name = "dry",
-    .all_reduce = skip,
+    .all_reduce = all_reduce,
     .norms = tpi_norms_never,
     .reduce_scatter = skip,
     .all_gather = skip,

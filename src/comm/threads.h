@@ -282,6 +282,9 @@ typedef enum tpi_device_body {
 tp_status tpi_device_collective(tpi_stream *stream, const char *name, tpi_device_body body, const tpi_collective_args *args);
 tp_status tpi_device_p2p(tpi_stream *stream, const tpi_p2p_args *args);
 
+/* Whether an all-reduce that is not one kernel goes by way of staging: one-shot. */
+bool tpi_device_stages(const tpi_collective_args *args);
+
 /* threads_device_state.c: what device order needs besides. */
 #define TPI_DEVICE_STAGING_BYTES ((size_t)262144)
 struct tpi_device_comm {
@@ -299,6 +302,8 @@ tp_status tpi_device_comm_get(const tpi_call *call, tpi_device_comm **out);
 void tpi_device_comm_free(tp_ctx *ctx, tpi_thread_comm *own);
 
 /* threads_peer.c: an all-reduce in one kernel a rank. */
+/* Whether one of so many ranks that reach each other and have a device each is done so. */
+bool tpi_peers_suit(int size, const tpi_collective_args *args);
 /* Whether this one is done so: the same answer on all ranks. */
 bool tpi_peers_reduce(const tpi_call *call, const tpi_collective_args *args);
 /* Makes what that needs, posts it, and issues the kernel. */

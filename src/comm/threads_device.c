@@ -169,16 +169,19 @@ static tp_status two_shot(device_op *op)
     return part(op);
 }
 
+bool tpi_device_stages(const tpi_collective_args *args)
+{
+    tp_all_reduce_algorithm algorithm = args->reduce.algorithm;
+    bool small = tpi_comm_bytes(args->rows * args->cols, args->in_dtype) <= TPI_DEVICE_STAGING_BYTES;
+    return algorithm == TP_ALL_REDUCE_ONE_SHOT || (algorithm == TP_ALL_REDUCE_AUTO && small);
+}
+
 /* A ring is for links; here it is two-shot, whose sums it may have. */
 static tp_status all_reduce(device_op *op)
 {
     if (tpi_peers_reduce(&op->call, op->args))
         return tpi_peers_all_reduce(&op->call, op->device, op->args);
-    tp_all_reduce_algorithm algorithm = op->args->reduce.algorithm;
-    size_t bytes = tpi_comm_bytes(op->args->rows * op->args->cols, op->args->in_dtype);
-    if (algorithm == TP_ALL_REDUCE_AUTO && bytes <= TPI_DEVICE_STAGING_BYTES)
-        algorithm = TP_ALL_REDUCE_ONE_SHOT;
-    return algorithm == TP_ALL_REDUCE_ONE_SHOT ? one_shot(op) : two_shot(op);
+    return tpi_device_stages(op->args) ? one_shot(op) : two_shot(op);
 }
 
 /* In place: the rows of any input are read by their owner only, who writes the result over them. */

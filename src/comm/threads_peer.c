@@ -29,17 +29,22 @@ static bool kernel_adds(const tpi_collective_args *args)
     return floats && (args->reduce.op == TP_REDUCE_SUM || args->in_dtype == args->out_dtype) && args->reduce.algorithm != TP_ALL_REDUCE_RING;
 }
 
+bool tpi_peers_suit(int size, const tpi_collective_args *args)
+{
+    size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
+    return size >= 2 && size <= TPI_PEER_RANKS && bytes > 0 && bytes <= TPI_PEER_STAGING_BYTES && kernel_adds(args);
+}
+
 bool tpi_peers_reduce(const tpi_call *call, const tpi_collective_args *args)
 {
     const tpi_group *group = call->group;
     tp_peer_kernels when = group->world->desc.peer_kernels;
-    size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
     bool made = call->own->device && call->own->device->memory;
     if (call->ctx->capturing && !made) /* the host can't wait until it is made; later calls find it */
         return false;
     if (!call->ctx->backend->peer_reduce || when == TP_PEER_KERNELS_NEVER || call->ctx->desc.dry_run)
         return false;
-    if (call->size < 2 || call->size > TPI_PEER_RANKS || bytes == 0 || bytes > TPI_PEER_STAGING_BYTES || !kernel_adds(args))
+    if (!tpi_peers_suit(call->size, args))
         return false;
     return when == TP_PEER_KERNELS_ALWAYS || most_on_a_device(group) == 1;
 }
