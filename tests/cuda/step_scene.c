@@ -82,6 +82,7 @@ tp_status tpt_scene_run(tpt_scene *scene)
 {
     tp_run_options options = {.ranks = scene->ranks,
                               .devices = scene->devices,
+                              .transport = scene->transport,
                               .ctx = {.threads = 1, .seed = 9, .sum_order = scene->sum_order, .timeout_ms = scene->timeout_ms}};
     if (scene->devices > 0) {
         options.ctx.device = TP_DEVICE_CUDA;

@@ -25,6 +25,7 @@ typedef struct tpt_scene {
     tp_dtype dtype;
     tp_sum_order sum_order;
     tp_overlap overlap;
+    tp_transport transport;
     int32_t wrong_id; /* of the fourth token; 0: none */
     int64_t timeout_ms;
     /* What a rank does with its objects; before: what it does before it has them, or NULL; after: when they are gone. */

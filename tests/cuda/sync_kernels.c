@@ -167,10 +167,10 @@ static void rope(tpt_memory *memory, int number)
         issue(memory, tpi_rope(memory->ctx->compute, &args));
 }
 
-/* All phases; the last one has more rows than one turn of the loss adds. */
+/* All phases, without and with smoothed labels; the last one has more rows than one turn of the loss adds. */
 static void cross_entropy(tpt_memory *memory, int number)
 {
-    const int64_t rows = number == 3 ? 1030 : 40, cols = number == 3 ? 3 : 70;
+    const int64_t rows = number == 6 ? 1030 : 40, cols = number == 6 ? 3 : 70;
     const tp_dtype dtype = floats[number % 3];
     int32_t *targets = calloc((size_t)rows, sizeof *targets);
     for (int64_t i = 0; i < rows; i++)
@@ -187,6 +187,7 @@ static void cross_entropy(tpt_memory *memory, int number)
                           .loss = zeros(memory, (size_t)rows * sizeof(float)),
                           .lse = zeros(memory, (size_t)rows * sizeof(float)),
                           .total = zeros(memory, 2 * sizeof(float)),
+                          .label_smoothing = number >= 3 && number < 6 ? 0.1f : 0.0f,
                           .loss_scale = 1};
     free(targets);
     for (int phase = TPI_XENT_MAX; phase <= TPI_XENT_GRAD && memory->status == TP_OK; phase++) {
@@ -232,8 +233,14 @@ static void norm(tpt_memory *memory, int number)
                                          .virtual_count = 2};
     if (memory->status == TP_OK)
         issue(memory, tpi_norm(memory->ctx->compute, &forward));
+    tpi_norm_grad_args plain = backward; /* two readers of rows instead of three */
+    plain.residual = NULL;
+    plain.gain_grad = plain.bias_grad = NULL;
+    plain.dx = tpt_memory_of(memory, NULL, (size_t)(ROWS * cols * bytes));
     if (memory->status == TP_OK)
         issue(memory, tpi_norm_grad(memory->ctx->compute, &backward));
+    if (memory->status == TP_OK)
+        issue(memory, tpi_norm_grad(memory->ctx->compute, &plain));
 }
 
 static void square_sum(tpt_memory *memory, int number)
@@ -272,13 +279,34 @@ static void sorted_tokens(tpt_memory *memory, int number)
         issue(memory, tpi_embedding_grad(memory->ctx->compute, &args));
 }
 
+/* Gradients of ids with many tokens and of ids with few, each with more columns than a block has threads. number: columns that are not aligned, then dtype. */
+static void embedding(tpt_memory *memory, int number)
+{
+    enum { ROWS = 600, TABLE = 40 };
+    const tp_dtype dtype = floats[number / 2];
+    const int64_t cols = number % 2 ? 261 : 264;
+    int32_t ids[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        ids[i] = i % 3 == 0 ? i % TABLE : 7;
+    const tpi_embedding_grad_args args = {.rows = ROWS,
+                                          .cols = cols,
+                                          .ids = tpt_memory_of(memory, ids, sizeof ids),
+                                          .dy = tpt_memory_normal(memory, dtype, ROWS * cols, 1),
+                                          .dy_dtype = dtype,
+                                          .table_rows = TABLE,
+                                          .grad = zeros(memory, sizeof(float) * (size_t)(TABLE * cols))};
+    if (memory->status == TP_OK)
+        issue(memory, tpi_embedding_grad(memory->ctx->compute, &args));
+}
+
 static const struct {
     const char *name;
     int count, multiprocessors;
     void (*run)(tpt_memory *memory, int number);
 } families[] = {
     {"gemm", 36, 1, gemm},           {"row sums", 3, 1, row_sums},           {"attention", 9, 4, attention},   {"rope", 12, 1, rope},
-    {"norm", 12, 1, norm}, {"cross-entropy", 4, 1, cross_entropy}, {"square sum", 1, 1, square_sum}, {"sorted tokens", 4, 1, sorted_tokens},
+    {"norm", 12, 1, norm}, {"cross-entropy", 7, 1, cross_entropy}, {"square sum", 1, 1, square_sum}, {"sorted tokens", 4, 1, sorted_tokens},
+    {"embedding", 6, 1, embedding},
 };
 
 static void run_kernels(const tpt_work *work, tpt_outcome *outcome)
@@ -304,5 +332,5 @@ bool tpt_kernel_work(int number, tpt_work *out)
             snprintf(out->name, sizeof out->name, "%s %d", families[i].name, number);
             return true;
         }
-    return false;
+    return tpt_peer_work(number, out);
 }

@@ -56,6 +56,15 @@ void tpt_work_end_if_reported(tpt_outcome *outcome)
     _exit(0);
 }
 
+void tpt_part(tpt_parts *parts, const char *name)
+{
+    tpt_work_end_if_reported(parts->outcome);
+    if (!parts->counts || parts->count >= TPT_MOST_PARTS)
+        return;
+    parts->outcome->part[parts->count] = name;
+    parts->outcome->first[parts->count++][parts->rank] = tpt_gpus_thread_waits(parts->rank + 1);
+}
+
 const tpt_outcome *tpt_work_run(const tpt_work *work, gpusim_options options)
 {
     static tpt_outcome *shared;

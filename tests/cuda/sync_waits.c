@@ -6,6 +6,7 @@
 #include <string.h>
 #include <tp/tp.h>
 
+#include "comm/table.h"
 #include "cuda/gpus.h"
 #include "cuda/sync_mutants.h"
 #include "support/data.h"
@@ -29,20 +30,22 @@ typedef struct wait_program {
     int in, out;
     tp_overlap overlap;
     bool sequence_parallel;
+    tp_transport transport;
+    bool processes;
 } wait_program;
 
 struct rank_work {
     tp_ctx *ctx;
     tp_comm *group;
     const wait_program *program;
-    tpt_outcome *outcome;
     tpt_memory memory;
-    bool counts; /* the second of three turns: memory has grown by then, and something comes after it */
-    int parts;
+    tpt_parts parts;
     uint64_t hash;
     tp_tensor in, in_kept, in_junk, out, out_junk, out_seen; /* of a collective */
     tp_tensor x, x_kept, y, dy, dy_kept, dx, junk, seen;     /* of a layer */
     tp_symmetric shared;
+    tpi_stream *second;                                      /* another lane of this rank, */
+    tpi_event *begun, *ended;                                /* between which and the compute lane these are */
     void *layer, *saved;
     tp_param *params[TPT_MAX_PARAMS];
     int param_count;
@@ -57,15 +60,9 @@ typedef struct run_state {
 
 /* ---- a rank ---------------------------------------------------------------------------------------------------------------------------------------- */
 
-/* From here on, waits are this part's. NULL: nobody's. */
 static void part(rank_work *r, const char *name)
 {
-    int rank = tp_ctx_rank(r->ctx);
-    tpt_work_end_if_reported(r->outcome);
-    if (!r->counts || r->parts >= TPT_MOST_PARTS)
-        return;
-    r->outcome->part[r->parts] = name;
-    r->outcome->first[r->parts++][rank] = tpt_gpus_thread_waits(rank + 1);
+    tpt_part(&r->parts, name);
 }
 
 static tp_tensor tensor(rank_work *r, int64_t rows, int64_t cols, uint64_t seed)
@@ -84,8 +81,9 @@ static tp_status overwrite(rank_work *r, tp_tensor to, tp_tensor from)
 static tp_status run_rank(tp_ctx *ctx, void *arg)
 {
     run_state *state = arg;
-    rank_work r = {.ctx = ctx, .program = state->program, .outcome = state->outcome, .memory = {.ctx = ctx}, .hash = 0xCBF29CE484222325u};
+    rank_work r = {.ctx = ctx, .program = state->program, .memory = {.ctx = ctx}, .hash = 0xCBF29CE484222325u};
     int rank = tp_ctx_rank(ctx);
+    r.parts = (tpt_parts){.outcome = state->outcome, .rank = rank};
     tpt_gpus_thread(rank + 1);
     r.group = tp_ctx_group(ctx, TP_AXIS_TP);
     tp_status status = r.program->begin(&r);
@@ -94,11 +92,11 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
     for (int turn = 0; turn < 3 && status == TP_OK; turn++) {
-        r.counts = turn == 1;
+        r.parts.counts = turn == 1;
         status = r.program->go(&r);
         part(&r, NULL);
         if (rank == 0)
-            state->outcome->parts = r.parts;
+            state->outcome->parts = r.parts.count;
     }
     tp_status ended = r.program->end(&r);
     r.memory.status = status != TP_OK ? status : ended;
@@ -112,8 +110,9 @@ static void run_ranks(const tpt_work *work, tpt_outcome *outcome)
     run_state state = {.program = program, .outcome = outcome};
     const tp_run_options options = {.ranks = program->ranks,
                                     .devices = program->devices,
+                                    .transport = program->transport,
                                     .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .timeout_ms = 20000}};
-    outcome->status = tp_run_ranks(&options, run_rank, &state);
+    outcome->status = program->processes ? tpt_run_processes(program->ranks, run_rank, &state) : tp_run_ranks(&options, run_rank, &state);
     for (int rank = 0; rank < program->ranks; rank++)
         outcome->hash = (outcome->hash ^ state.hash[rank]) * 0x100000001B3u;
 }
@@ -226,7 +225,51 @@ static tp_status barriers(rank_work *r)
     return TP_OK;
 }
 
-#define COLLECTIVE(name, function, ranks, devices) {name, ranks, devices, begin_collective, go_collective, end_collective, function, NULL, NULL, 0, 0, TP_OVERLAP_NONE, false}
+/* Over NCCL, whose staging two lanes use in turn. */
+static tp_status begin_lanes(rank_work *r)
+{
+    const tpi_backend *backend = r->ctx->backend;
+    TPI_TRY(begin_collective(r));
+    TPI_TRY(backend->stream_create(r->ctx, "second", false, &r->second));
+    TPI_TRY(backend->event_create(r->ctx, &r->begun));
+    return backend->event_create(r->ctx, &r->ended);
+}
+
+static tp_status go_lanes(rank_work *r)
+{
+    const tpi_backend *backend = r->ctx->backend;
+    const tp_reduce_desc sum = {.algorithm = TP_ALL_REDUCE_ONE_SHOT};
+    TPI_TRY(overwrite(r, r->in, r->in_kept));
+    TPI_TRY(backend->event_record(r->begun, r->ctx->compute));
+    TPI_TRY(backend->event_wait(r->begun, r->second));
+    TPI_TRY(tpi_comm_all_reduce(r->second, r->group, r->in, r->out, &sum));
+    part(r, "from the second lane to compute");
+    TPI_TRY(tpi_comm_all_reduce(r->ctx->compute, r->group, r->in, r->out_seen, &sum));
+    part(r, "from compute to the second lane");
+    TPI_TRY(tpi_comm_all_reduce(r->second, r->group, r->in, r->out, &sum));
+    part(r, NULL);
+    TPI_TRY(backend->event_record(r->ended, r->second));
+    TPI_TRY(backend->event_wait(r->ended, r->ctx->compute));
+    return overwrite(r, r->in, r->in_junk);
+}
+
+static tp_status end_lanes(rank_work *r)
+{
+    const tpi_backend *backend = r->ctx->backend;
+    tp_status status = end_collective(r);
+    if (r->second != NULL)
+        backend->stream_destroy(r->second);
+    if (r->begun != NULL)
+        backend->event_destroy(r->begun);
+    if (r->ended != NULL)
+        backend->event_destroy(r->ended);
+    return status;
+}
+
+#define COLLECTIVE(name, function, ranks, devices) \
+    {name, ranks, devices, begin_collective, go_collective, end_collective, function, NULL, NULL, 0, 0, TP_OVERLAP_NONE, false, TP_TRANSPORT_AUTO, false}
+#define LANES(ranks) \
+    {"staging", ranks, ranks, begin_lanes, go_lanes, end_lanes, NULL, NULL, NULL, 0, 0, TP_OVERLAP_NONE, false, TP_TRANSPORT_NCCL, false}
 #define COLLECTIVES(ranks, devices) \
     COLLECTIVE("all_gather", all_gather, ranks, devices), COLLECTIVE("reduce_scatter", reduce_scatter, ranks, devices), \
     COLLECTIVE("all_reduce, one-shot", one_shot, ranks, devices), COLLECTIVE("all_reduce, two-shot", two_shot, ranks, devices), \
@@ -357,7 +400,12 @@ static const tp_attention_desc attention = {
     .name = "attention", .hidden = HIDDEN, .heads = 4, .kv_heads = 2, .head_dim = 4, .dtype = TP_DTYPE_F32, .bias = true, .init_std = 0.3f};
 
 #define LAYER(name, table, desc, in, out, ranks, devices, overlap, sequence_parallel) \
-    {name, ranks, devices, begin_layer, go_layer, end_layer, NULL, table, desc, in, out, overlap, sequence_parallel}
+    {name, ranks, devices, begin_layer, go_layer, end_layer, NULL, table, desc, in, out, overlap, sequence_parallel, TP_TRANSPORT_AUTO, false}
+#define NCCL_LAYER(name, table, desc, in, out, ranks, overlap, sequence_parallel, processes) \
+    {name, ranks, ranks, begin_layer, go_layer, end_layer, NULL, table, desc, in, out, overlap, sequence_parallel, TP_TRANSPORT_NCCL, processes}
+#define NCCL_LINEAR(ranks, overlap, sequence_parallel, processes) \
+    NCCL_LAYER("column", &tpt_linear_table, &column, HIDDEN, FFN, ranks, overlap, sequence_parallel, processes), \
+    NCCL_LAYER("row", &tpt_linear_table, &row, FFN, HIDDEN, ranks, overlap, sequence_parallel, processes)
 #define LINEAR(ranks, devices, overlap, sequence_parallel) \
     LAYER("column", &tpt_linear_table, &column, HIDDEN, FFN, ranks, devices, overlap, sequence_parallel), \
     LAYER("row", &tpt_linear_table, &row, FFN, HIDDEN, ranks, devices, overlap, sequence_parallel)
@@ -383,18 +431,29 @@ static const wait_program programs[] = {
     CHAINS(2, 2, TP_OVERLAP_PIPELINE, true),
     CHAINS(2, 2, TP_OVERLAP_PULL, true),
     CHAINS(2, 2, TP_OVERLAP_DIRECT, true),
+    LANES(2),
+    NCCL_LINEAR(2, TP_OVERLAP_BULK, true, false),
+    NCCL_LINEAR(2, TP_OVERLAP_RING, true, false),
+    NCCL_LINEAR(2, TP_OVERLAP_PIPELINE, true, false),
+    NCCL_LINEAR(4, TP_OVERLAP_PIPELINE, false, false),
+    NCCL_LINEAR(2, TP_OVERLAP_PULL, true, false),
+    NCCL_LINEAR(2, TP_OVERLAP_DIRECT, true, false),
+    NCCL_LINEAR(2, TP_OVERLAP_RING, true, true),
+    NCCL_LINEAR(4, TP_OVERLAP_RING, false, true),
 };
 
 bool tpt_wait_work(int number, tpt_work *out)
 {
-    if (number < 0 || (size_t)number >= sizeof programs / sizeof programs[0])
-        return false;
+    const int count = sizeof programs / sizeof programs[0];
+    if (number < 0 || number >= count)
+        return tpt_step_work(number - count, out);
     const wait_program *program = &programs[number];
-    *out = (tpt_work){.run = run_ranks, .number = number, .threads = program->ranks, .arg = program};
+    const char *nccl = program->processes ? " that are processes" : program->transport == TP_TRANSPORT_NCCL ? " over NCCL" : "";
+    *out = (tpt_work){.run = run_ranks, .number = number, .threads = program->ranks, .in_samples = true, .arg = program};
     if (program->table == NULL)
-        snprintf(out->name, sizeof out->name, "%s on %d ranks", program->name, program->ranks);
+        snprintf(out->name, sizeof out->name, "%s on %d ranks%s", program->name, program->ranks, nccl);
     else
-        snprintf(out->name, sizeof out->name, "%s with %s%s on %d ranks", program->name, tp_overlap_name(program->overlap),
-                 program->sequence_parallel ? " and sequences cut" : "", program->ranks);
+        snprintf(out->name, sizeof out->name, "%s with %s%s on %d ranks%s", program->name, tp_overlap_name(program->overlap),
+                 program->sequence_parallel ? " and sequences cut" : "", program->ranks, nccl);
     return true;
 }

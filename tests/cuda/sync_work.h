@@ -48,13 +48,29 @@ typedef struct tpt_work {
     void (*run)(const struct tpt_work *work, tpt_outcome *outcome);
     int number;  /* the family's */
     int threads; /* ranks: each issues from a thread of its own */
+    bool in_samples; /* waits: else only where all are tried */
     const void *arg;
 } tpt_work;
 
-/* Kernels: number 0, 1, ...; false beyond the last. */
-bool tpt_kernel_work(int number, tpt_work *out);
-/* Waits: number 0, 1, ...; false beyond the last. */
-bool tpt_wait_work(int number, tpt_work *out);
+/* Where a rank is in its program. */
+typedef struct tpt_parts {
+    tpt_outcome *outcome;
+    int rank;
+    bool counts; /* this turn does: memory has grown by then, and something comes after it */
+    int count;
+} tpt_parts;
 
+/* From here on, waits are this part's. NULL: nobody's. */
+void tpt_part(tpt_parts *parts, const char *name);
+
+/* Runs ranks that are processes over NCCL, with a device each; the first failure. */
+tp_status tpt_run_processes(int ranks, tp_status (*fn)(tp_ctx *ctx, void *arg), void *arg);
+
+/* Kernels: number 0, 1, ...; false beyond the last. Those of one rank (sync_kernels.c), then those that wait for peers (sync_peers.c). */
+bool tpt_kernel_work(int number, tpt_work *out);
+bool tpt_peer_work(int number, tpt_work *out);
+/* Waits: number 0, 1, ...; false beyond the last. Collectives and layers (sync_waits.c), then steps of a model (sync_steps.c). */
+bool tpt_wait_work(int number, tpt_work *out);
+bool tpt_step_work(int number, tpt_work *out);
 
 #endif
