@@ -84,9 +84,12 @@ TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_
     }
 }
 
+/* Steps that begin a block while the one before is stored: a store takes as long as two multiplications. */
+#define CROSS_STEPS (TPI_ISA_LEVEL >= 1 ? 2 : 1)
+
 /* Between two blocks: row by row, the finished sums take `adds` waiting left neighbours and wait themselves, and the
- * next block's first step is issued at once, so that the multipliers don't idle. */
-TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, const int adds, const tpi_gemm_tile *tile,
+ * next block's first `steps` steps are issued at once, so that the multipliers don't idle. */
+TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, const int adds, const int steps, const tpi_gemm_tile *tile,
                              const float *a, const float *b)
 {
     float *wait = tile->levels + adds * TPI_GEMM_TILE;
@@ -96,7 +99,7 @@ TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, con
         right[j] = gemm_load(b + j * GEMM_LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
-        gemm_vector left = gemm_broadcast(a + i);
+        gemm_vector left = gemm_broadcast(a + i), left_after = steps > 1 ? gemm_broadcast(a + TPI_GEMM_ROWS + i) : gemm_zero();
 #pragma GCC unroll 8
         for (int j = 0; j < VECTORS; j++) {
             int at = i * TPI_GEMM_COLS + j * GEMM_LANES;
@@ -106,8 +109,22 @@ TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, con
                 sum = gemm_add(gemm_load(tile->levels + level * TPI_GEMM_TILE + at), sum);
             gemm_store(wait + at, sum);
             x[i][j] = gemm_step(left, right[j], gemm_zero(), dot);
+            if (steps > 1)
+                x[i][j] = gemm_step(left_after, gemm_load(b + TPI_GEMM_COLS + j * GEMM_LANES), x[i][j], dot);
         }
     }
+}
+
+/* What the block's place in the tree makes constant. */
+TPI_INLINE void cross_after(accumulators x, const int rows, const bool dot, const int steps, int block, const tpi_gemm_tile *tile, const float *a,
+                            const float *b)
+{
+    if (!(block & 1))
+        cross_blocks(x, rows, dot, 0, steps, tile, a, b);
+    else if (!(block & 2))
+        cross_blocks(x, rows, dot, 1, steps, tile, a, b);
+    else
+        cross_blocks(x, rows, dot, 2, steps, tile, a, b);
 }
 
 /* After the last block its sums meet all that wait. */
@@ -147,16 +164,15 @@ TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot
             break;
         a += steps * TPI_GEMM_ROWS;
         b += steps * TPI_GEMM_COLS;
-        int block = chunk->first_block + piece;
-        if (!(block & 1))
-            cross_blocks(x, rows, dot, 0, tile, a, b);
-        else if (!(block & 2))
-            cross_blocks(x, rows, dot, 1, tile, a, b);
+        steps = chunk->piece_steps[piece + 1];
+        const int crossed = steps < CROSS_STEPS ? 1 : CROSS_STEPS;
+        if (crossed == CROSS_STEPS)
+            cross_after(x, rows, dot, CROSS_STEPS, chunk->first_block + piece, tile, a, b);
         else
-            cross_blocks(x, rows, dot, 2, tile, a, b);
-        a += TPI_GEMM_ROWS;
-        b += TPI_GEMM_COLS;
-        steps = chunk->piece_steps[piece + 1] - 1;
+            cross_after(x, rows, dot, 1, chunk->first_block + piece, tile, a, b);
+        a += crossed * TPI_GEMM_ROWS;
+        b += crossed * TPI_GEMM_COLS;
+        steps -= crossed;
     }
 
     if (chunk->last)
