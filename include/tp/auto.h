@@ -90,7 +90,7 @@ TP_API tp_status tp_machine_parse(const char *text, tp_machine *out);
 TP_API tp_status tp_machine_load(const char *path, tp_machine *out);
 
 /* Costs of running a plan on a shape of its pattern and ranks. Smaller GEMMs are slower: what the plan's units lose is in gemm_overhead.
- * Errors: TP_ERR_ARGUMENT. */
+ * Errors: TP_ERR_ARGUMENT, TP_ERR_STATE (an op of the plan is none: names rank and op). */
 TP_API tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out);
 
 /* What a plan of the shape's pattern and ranks takes on the machine: those costs, and what lanes without a core of their own take from compute, simulated.

@@ -53,8 +53,13 @@ static bool too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc)
 /* What the lanes of one rank do. */
 typedef struct lane_use {
     double moving; /* seconds on moving and adding memory */
-    int ops, lanes; /* ops: that compute waits for, and what comes before them on their lanes; the others run when compute is through */
+    double ops;    /* for which compute is interrupted, on average */
+    int lanes;
 } lane_use;
+
+/* An op that no GEMM waits for, nor anything after it on its lane, runs when compute is through, if compute can't be interrupted for so long: that is up to
+ * the kernel, and changes from run to run. */
+#define UNAWAITED 0.5
 
 /* Past the last op of a lane that compute of some rank waits for. */
 static int end_of_awaited(const tp_plan *plan, int lane)
@@ -83,7 +88,7 @@ static lane_use use_of_lanes(const tp_plan *plan, const tp_plan_costs *costs)
         const tp_plan_op *op = &list->op[i];
         if (op->lane == TP_LANE_COMPUTE)
             continue;
-        use.ops += i < awaited[op->lane];
+        use.ops += i < awaited[op->lane] ? 1 : UNAWAITED;
         used[op->lane] = true;
         if (op->kind == TP_OP_COLLECTIVE) {
             tpi_collective_price price = tpi_price_collective(plan, costs, op);

@@ -5,6 +5,7 @@
 
 #include "core/context.h"
 #include "plan/auto.h"
+#include "plan/price.h"
 
 /* rows / rate, in rows of a point: linear between points, proportional outside. */
 static double row_time(const tp_machine *machine, tp_dtype dtype, double rows)
@@ -174,6 +175,7 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     if (plan->ranks != shape->ranks || plan->pattern != (int)shape->pattern)
         return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: the plan is of %s on %d ranks, the shape of %s on %d",
                            tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, tp_pattern_name(shape->pattern), shape->ranks);
+    TPI_TRY(tpi_price_check_plan(plan));
     gemm_costs(machine, shape, plan, out);
     byte_costs(shape, out);
     double best = row_time(machine, shape->dtype, 1e6) / 1e6; /* seconds an operation, at many rows */

@@ -71,6 +71,8 @@ static tp_status check_op(const tp_plan *plan, int rank, int index)
         what = "it reads or writes where there is no rank or buffer";
     else if ((op->kind == TP_OP_PULL || op->kind == TP_OP_PUSH || op->kind == TP_OP_SEND || op->kind == TP_OP_COLLECTIVE) && op->reads < 1)
         what = "it moves nothing";
+    else if ((op->kind == TP_OP_GEMM || op->kind == TP_OP_RECV) && op->writes < 1)
+        what = "it writes nothing";
     return what == NULL ? TP_OK : tpi_message(TP_ERR_STATE, "plan: rank %d op %d (%s): %s", rank, index, tp_op_name(op->kind), what);
 }
 

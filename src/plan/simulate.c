@@ -180,16 +180,24 @@ static double arriving(const tpi_simulation *s, int steps)
     return steps * s->costs->link.latency_seconds + s->costs->arrival_seconds;
 }
 
-/* Seconds of a transfer over a link that is free. */
-static double crossing(const tpi_simulation *s, int from, int to, double bytes)
+static void count_crossing(tpi_simulation *s, int from, int to, double bytes, double overhead)
 {
-    return modelled(s) && from != to ? bytes / s->costs->link.bytes_per_second + arriving(s, 1) : 0;
+    if (!modelled(s) || from == to)
+        return;
+    tpi_alone *sender = &s->alone[from], *receiver = &s->alone[to];
+    double seconds = bytes / s->costs->link.bytes_per_second;
+    sender->out += seconds;
+    receiver->in += seconds;
+    sender->last = fmax(sender->last, arriving(s, 1));
+    receiver->last = fmax(receiver->last, arriving(s, 1) + overhead);
 }
 
-static void count_alone(tpi_simulation *s, int from, int to, double sending, double receiving)
+static double seconds_alone(const tpi_alone *alone)
 {
-    s->sent_seconds[from] += sending;
-    s->received_seconds[to] += receiving;
+    double most = fmax(alone->out, alone->in) + alone->last;
+    for (int lane = 0; lane < TP_LANES; lane++)
+        most = fmax(most, fmax(alone->chain[lane], alone->copies[lane]));
+    return most;
 }
 
 /* A transfer over the link: begins when posted and both ends are free. Returns when it has arrived; the op's beginning and its cause move if an end was busy. */
@@ -215,10 +223,11 @@ static void run_transfer(tpi_simulation *s, tpi_candidate c)
     int from = op->kind == TP_OP_PULL ? op->peer : c.rank, to = op->kind == TP_OP_PULL ? c.rank : op->peer;
     double bytes = tpi_price_bytes(s->plan, s->costs, &op->read[0]);
     double copying = tpi_price_seconds(bytes, s->costs->copy_bytes_per_second), copied = c.when + copying;
-    double end = fmax(cross(s, (tp_wait){c.rank, c.op}, from, to, bytes, &c), copied) + s->costs->transfer_overhead;
-    double crossed = crossing(s, from, to, bytes), alone = fmax(copying, crossed) + s->costs->transfer_overhead;
-    /* The passive end of a one-sided copy does nothing. */
-    count_alone(s, from, to, op->kind == TP_OP_PULL ? crossed : alone, op->kind == TP_OP_PUSH ? crossed : alone);
+    double overhead = s->costs->transfer_overhead, end = fmax(cross(s, (tp_wait){c.rank, c.op}, from, to, bytes, &c), copied) + overhead;
+    count_crossing(s, from, to, bytes, op->kind == TP_OP_PUSH ? 0 : overhead);
+    s->alone[c.rank].copies[op->lane] += copying + overhead; /* the passive end of a one-sided copy does nothing */
+    if (op->kind == TP_OP_SEND)
+        s->alone[op->peer].copies[tpi_simulation_op(s, op->peer, s->state[c.rank][c.op].match)->lane] += copying + overhead;
     tp_span span = {.begin = c.when, .end = end, .comm_begin = c.when, .comm_end = end};
     complete(s, c.rank, c.op, c.cause, span);
     if (op->kind == TP_OP_SEND)
@@ -232,16 +241,21 @@ static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int r
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
     tpi_collective_price price = tpi_price_collective(s->plan, costs, op);
     double rate = costs->link.bytes_per_second, overhead = s->plan->ranks > 1 ? costs->transfer_overhead : 0;
-    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), alone = copying, end = c->when + copying + waking(s, op, op);
+    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), end = c->when + copying + waking(s, op, op);
+    tpi_alone *alone = &s->alone[rank];
     if (modelled(s) && s->plan->ranks > 1) {
         s->out[rank] = (tpi_link_end){fmax(s->out[rank].free, c->posted) + price.sent / rate, {rank, index}};
         s->in[rank] = (tpi_link_end){fmax(s->in[rank].free, c->posted) + price.received / rate, {rank, index}};
         double last = fmax(s->out[rank].free, s->in[rank].free);
         s->arrived[rank][op->lane] = last + price.steps * costs->link.latency_seconds;
         end = fmax(end, last + arriving(s, price.steps));
-        alone = fmax(copying, fmax(price.sent, price.received) / rate + arriving(s, price.steps));
+        alone->out += price.sent / rate;
+        alone->in += price.received / rate;
+        alone->last = fmax(alone->last, arriving(s, price.steps) + overhead);
+        double seen = op->lane == TP_LANE_COMPUTE || alone->chain[op->lane] == 0 ? costs->arrival_seconds + overhead : 0;
+        alone->chain[op->lane] += fmax(price.sent, price.received) / rate + price.steps * costs->link.latency_seconds + seen;
     }
-    count_alone(s, rank, rank, alone + overhead, alone + overhead);
+    alone->copies[op->lane] += copying + overhead;
     end += overhead;
     double added = end + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
     complete(s, rank, index, c->cause, (tp_span){c->when, added, end, added, c->when, end});
@@ -264,8 +278,7 @@ static double run_remote(tpi_simulation *s, const tpi_candidate *c, const tp_pla
         int from = i < op->reads ? region->rank : c->rank, to = i < op->reads ? c->rank : region->rank;
         double bytes = tpi_price_bytes(s->plan, s->costs, region);
         end = fmax(end, cross(s, (tp_wait){c->rank, c->op}, from, to, bytes, &transfer));
-        double crossed = crossing(s, from, to, bytes);
-        count_alone(s, from, to, crossed, crossed);
+        count_crossing(s, from, to, bytes, 0);
     }
     return end;
 }
@@ -376,7 +389,7 @@ static tp_status fill(tpi_simulation *s)
     TPI_TRY(simulate(s));
     TPI_TRY(tpi_timeline_sum(s->timeline));
     int rank = s->timeline->rank;
-    tpi_timeline_set_alone(s->timeline, tpi_price_uncut(s->plan, s->costs, rank), fmax(s->sent_seconds[rank], s->received_seconds[rank]));
+    tpi_timeline_set_alone(s->timeline, tpi_price_uncut(s->plan, s->costs, rank), seconds_alone(&s->alone[rank]));
     mark_critical(s);
     return TP_OK;
 }

@@ -17,6 +17,14 @@ typedef struct tpi_link_end {
     tp_wait last; /* who used it last */
 } tpi_link_end;
 
+/* What one rank's transfers and collectives take without anything beside them: the least that a run of all of them could. */
+typedef struct tpi_alone {
+    double out, in;          /* of its ends of the link, busy */
+    double last;             /* from the link to being seen, of the transfer that takes longest there: latencies of others overlap with what crosses */
+    double chain[TP_LANES];  /* of a lane's collectives on the link: each waits for the one before, with its latency */
+    double copies[TP_LANES]; /* of a lane: copying and fixed costs */
+} tpi_alone;
+
 typedef struct tpi_simulation {
     const tp_plan *plan;
     const tp_plan_costs *costs;
@@ -25,7 +33,7 @@ typedef struct tpi_simulation {
     int next[TP_PLAN_MAX_RANKS][TP_LANES]; /* of each lane; the list's length when it is empty */
     tpi_link_end out[TP_PLAN_MAX_RANKS], in[TP_PLAN_MAX_RANKS];
     double arrived[TP_PLAN_MAX_RANKS][TP_LANES]; /* when a lane's last collective did, on the link's own clock: before its lane saw that */
-    double sent_seconds[TP_PLAN_MAX_RANKS], received_seconds[TP_PLAN_MAX_RANKS]; /* of transfers, each as if alone */
+    tpi_alone alone[TP_PLAN_MAX_RANKS];
     int left; /* ops that were not run yet */
 } tpi_simulation;
 

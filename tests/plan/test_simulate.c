@@ -240,6 +240,48 @@ static void check_order(const tp_plan *plan)
     tp_timeline_destroy(t);
 }
 
+/* Nothing takes less than its GEMMs or its transfers alone, whatever takes longest of them: latency, copying, fixed costs, seeing arrivals late. */
+static void check_parts(const tp_plan *plan)
+{
+    tp_plan_costs costs[5];
+    for (int i = 0; i < 5; i++)
+        costs[i] = uneven(i == 1 ? 0 : 0.9);
+    costs[2].link.latency_seconds = 0.37;
+    costs[3].transfer_overhead = 0.19;
+    costs[3].arrival_seconds = 0.23;
+    costs[4].copy_bytes_per_second = 0.7 * TPT_BYTES;
+    for (int i = 0; i < 5; i++) {
+        tp_timeline *t = tpt_simulate(plan, &costs[i]);
+        cr_assert(t->comm_seconds <= t->seconds * (1 + 1e-12) && t->gemm_seconds <= t->seconds * (1 + 1e-12) && t->hidden <= 1 + 1e-12,
+                  "%s %s, %d ranks, %d chunks, costs %d: %g of %g s, hidden %g", tp_overlap_name((tp_overlap)plan->algorithm),
+                  tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->chunks, i, t->comm_seconds, t->seconds, t->hidden);
+        tp_timeline_destroy(t);
+    }
+}
+
+Test(simulate, nothing_is_faster_than_its_parts)
+{
+    for_each_plan(9, check_parts);
+}
+
+/* Latencies of copies overlap: a second of the link, and the last chunk's latency. Collectives wait for each other. */
+Test(simulate, latencies_alone)
+{
+    for (int chunks = 1; chunks <= 16; chunks++) {
+        tp_plan_costs costs = tpt_costs(1, 2);
+        costs.link.latency_seconds = 0.125;
+        tp_plan *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, chunks), *pipeline = tpt_plan(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, chunks);
+        tp_timeline *t = tpt_simulate(pull, &costs);
+        tpt_same(t->comm_seconds, 1.125, "pull");
+        tp_timeline_destroy(t);
+        t = tpt_simulate(pipeline, &costs);
+        tpt_same(t->comm_seconds, 1 + chunks * 0.125, "pipeline");
+        tp_timeline_destroy(t);
+        tp_plan_destroy(pull);
+        tp_plan_destroy(pipeline);
+    }
+}
+
 Test(simulate, order_is_kept)
 {
     for_each_plan(6, check_order);
@@ -339,73 +381,6 @@ Test(simulate, repeats)
         cr_assert_eq(memcmp(a->span[rank], b->span[rank], (size_t)plan->rank[rank].count * sizeof(tp_span)), 0);
     tp_timeline_destroy(a);
     tp_timeline_destroy(b);
-    tp_plan_destroy(plan);
-}
-
-static int find(const tp_plan *plan, int rank, tp_op_kind kind)
-{
-    for (int i = 0; i < plan->rank[rank].count; i++)
-        if (plan->rank[rank].op[i].kind == kind)
-            return i;
-    cr_assert(false, "no such op");
-    return -1;
-}
-
-static void refused(const tp_plan *plan, const tp_plan_costs *costs, tp_status expected, const char *words)
-{
-    tp_timeline *timeline = (tp_timeline *)&timeline;
-    cr_assert_eq(tp_plan_simulate(plan, costs, &timeline), expected, "%s", tp_last_message());
-    cr_assert_null(timeline);
-    cr_assert(strstr(tp_last_message(), words) != NULL, "'%s' has no '%s'", tp_last_message(), words);
-}
-
-Test(simulate, plans_that_cannot_run)
-{
-    tp_plan_costs costs = tpt_costs(1, 1);
-    char words[64];
-    tp_plan *plan = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 1);
-    int send = find(plan, 0, TP_OP_SEND), recv = find(plan, 1, TP_OP_RECV);
-    plan->rank[1].op[recv].kind = TP_OP_COPY; /* nobody receives */
-    snprintf(words, sizeof words, "rank 0 op %d (send) meets no recv of rank 1", send);
-    refused(plan, &costs, TP_ERR_STATE, words);
-    plan->rank[1].op[recv].peer = 7;
-    plan->rank[1].op[recv].kind = TP_OP_RECV;
-    snprintf(words, sizeof words, "rank 1 op %d (recv): its peer", recv);
-    refused(plan, &costs, TP_ERR_STATE, words);
-    tp_plan_destroy(plan);
-
-    plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 1);
-    int pull = find(plan, 1, TP_OP_PULL);
-    cr_assert_gt(plan->rank[1].op[pull].waits, 0);
-    plan->rank[1].op[pull].wait[0] = (tp_wait){1, pull};
-    snprintf(words, sizeof words, "rank 1 op %d (pull) waits for rank 1 op %d", pull, pull);
-    refused(plan, &costs, TP_ERR_STATE, words);
-    plan->rank[1].op[pull].wait[0] = (tp_wait){0, 1000};
-    refused(plan, &costs, TP_ERR_STATE, "rank 0 op 1000, which never ends");
-    tp_plan_destroy(plan);
-
-    plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 3, 1);
-    plan->rank[2].op[find(plan, 2, TP_OP_COLLECTIVE)].kind = TP_OP_COPY;
-    refused(plan, &costs, TP_ERR_STATE, "not every rank comes");
-    plan->rank[0].op[0].kind = TP_OP_FORWARD;
-    refused(plan, &costs, TP_ERR_UNSUPPORTED, "rank 0 op 0 (forward)");
-    tp_plan_destroy(plan);
-}
-
-Test(simulate, costs_that_are_none)
-{
-    tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GEMM, 1, 1);
-    tp_plan_costs costs = tpt_costs(1, 1);
-    costs.gemm_seconds[1] = -1;
-    refused(plan, &costs, TP_ERR_ARGUMENT, "gemm_seconds[1] is -1");
-    costs = tpt_costs(1, 1);
-    costs.bytes[TP_BUFFER_INBOX] = NAN;
-    refused(plan, &costs, TP_ERR_ARGUMENT, "bytes[inbox]");
-    costs = tpt_costs(INFINITY, 1);
-    refused(plan, &costs, TP_ERR_ARGUMENT, "gemm_seconds[0]");
-    refused(NULL, &costs, TP_ERR_ARGUMENT, "plan is NULL");
-    refused(plan, NULL, TP_ERR_ARGUMENT, "costs is NULL");
-    cr_assert_eq(tp_plan_simulate(plan, &costs, NULL), TP_ERR_ARGUMENT);
     tp_plan_destroy(plan);
 }
 
