@@ -116,9 +116,9 @@ static inline __attribute__((always_inline)) void pack_outer_rows(const stretch 
         const char *second = k + 1 < s->elements ? first + s->inner_bytes : NULL;
         for (int i = 0; i < panels * TPI_GEMM_ROWS; i += TPI_LANES) {
             const char *other = second == NULL ? NULL : second + i * s->outer_bytes;
-            __builtin_prefetch(first + (i + GROUP_OUTERS) * s->outer_bytes);
+            __builtin_prefetch(first + TILE_STEPS * per_step * s->inner_bytes + i * s->outer_bytes);
             if (per_step == 2)
-                __builtin_prefetch(first + s->inner_bytes + (i + GROUP_OUTERS) * s->outer_bytes);
+                __builtin_prefetch(first + (TILE_STEPS * per_step + 1) * s->inner_bytes + i * s->outer_bytes);
             vi x = i < s->outers ? load_outers(first + i * s->outer_bytes, other, s->outers - i, format) : vi_set1(0);
             vi_store(&buffer[steps][i], x);
         }
