@@ -7,6 +7,8 @@
 #include "cpu/tree.h"
 #include "cpu/vector_math.h"
 
+#include <string.h>
+
 typedef struct xent_work {
     const tpi_xent_args *args;
     const tpi_inner *order;
@@ -26,49 +28,103 @@ static vf shifts_of(vf max)
 
 /* ---- phase 1 ---- */
 
+/* Four vectors of a row from `c` on; full: the row has them all, else up to its end. `dtype` and `full` are constants in each copy. */
+TPI_ROW_INLINE void max_step(vf max[TPI_ROW_WAYS], const void *logits, const tp_dtype dtype, int64_t c, int64_t cols, const bool full)
+{
+#pragma GCC unroll 4
+    for (int way = 0; way < TPI_ROW_WAYS; way++) {
+        int64_t at = c + way * TPI_LANES;
+        int n = full ? TPI_LANES : tpi_lanes_of(cols - at);
+        vf x;
+
+        if (n <= 0)
+            continue;
+        x = vf_load_any(tpi_element(logits, dtype, at), dtype, n);
+        if (n < TPI_LANES)
+            x = vf_keep_first(x, n, max[way]);
+        max[way] = vf_max_nan(x, max[way]);
+    }
+}
+
+TPI_ROW_INLINE float max_of(const void *logits, const tp_dtype dtype, int64_t cols)
+{
+    const vf least = vf_set1(-INFINITY);
+    vf max[TPI_ROW_WAYS] = {least, least, least, least};
+    int64_t c = 0;
+
+    for (; c + TPI_ROW_WAYS * TPI_LANES <= cols; c += TPI_ROW_WAYS * TPI_LANES)
+        max_step(max, logits, dtype, c, cols, true);
+    max_step(max, logits, dtype, c, cols, false);
+    return vf_max_lane(vf_max_nan(vf_max_nan(max[0], max[1]), vf_max_nan(max[2], max[3])));
+}
+
 static void max_row(const tpi_xent_args *args, int64_t row)
 {
     const void *logits = tpi_element(args->logits, args->dtype, row * args->stride);
-    vf max = vf_set1(-INFINITY);
 
-    for (int64_t c = 0; c < args->cols; c += TPI_LANES) {
-        int n = tpi_lanes_of(args->cols - c);
-        vf x = vf_load_any(tpi_element(logits, args->dtype, c), args->dtype, n);
-
-        if (n < TPI_LANES)
-            x = vf_keep_first(x, n, max);
-        max = vf_max_nan(x, max);
+    switch (args->dtype) {
+    case TP_DTYPE_BF16: args->max[row] = max_of(logits, TP_DTYPE_BF16, args->cols); return;
+    case TP_DTYPE_F16: args->max[row] = max_of(logits, TP_DTYPE_F16, args->cols); return;
+    default: args->max[row] = max_of(logits, TP_DTYPE_F32, args->cols);
     }
-    args->max[row] = vf_max_lane(max);
 }
 
 /* ---- phase 2 ---- */
 
-/* Adds one segment's exp(x - max) and, with label smoothing, x - max. */
-static void sum_segment(const tpi_xent_args *args, const void *logits, int64_t cols, vf shift, tpi_row_sum *exps,
-                        tpi_row_sum *raw)
+typedef struct xent_sums {
+    tpi_row_sum exps, raw;
+} xent_sums;
+
+TPI_ROW_INLINE void sum_step(xent_sums *sums, const void *logits, const tp_dtype dtype, int64_t c, int64_t cols, vf shift, const bool smoothing,
+                             const bool full)
 {
-    bool smoothing = args->label_smoothing > 0;
+#pragma GCC unroll 4
+    for (int way = 0; way < TPI_ROW_WAYS; way++) {
+        int64_t at = c + way * TPI_LANES;
+        int n = full ? TPI_LANES : tpi_lanes_of(cols - at);
+        vf x, e;
 
-    for (int64_t c = 0; c < cols; c += TPI_ROW_WAYS * TPI_LANES) {
-        for (int way = 0; way < TPI_ROW_WAYS; way++) {
-            int64_t at = c + way * TPI_LANES;
-            int n = tpi_lanes_of(cols - at);
-            vf x, e;
-
-            if (n <= 0)
-                continue;
-            x = vf_sub(vf_load_any(tpi_element(logits, args->dtype, at), args->dtype, n), shift);
-            e = vf_exp(x);
-            if (n < TPI_LANES) {
-                e = vf_keep_first(e, n, vf_zero());
-                x = vf_keep_first(x, n, vf_zero());
-            }
-            exps->way[way] = vf_add(exps->way[way], e);
-            if (smoothing)
-                raw->way[way] = vf_add(raw->way[way], x);
+        if (n <= 0)
+            continue;
+        x = vf_sub(vf_load_any(tpi_element(logits, dtype, at), dtype, n), shift);
+        e = vf_exp(x);
+        if (n < TPI_LANES) {
+            e = vf_keep_first(e, n, vf_zero());
+            x = vf_keep_first(x, n, vf_zero());
         }
+        sums->exps.way[way] = vf_add(sums->exps.way[way], e);
+        if (smoothing)
+            sums->raw.way[way] = vf_add(sums->raw.way[way], x);
     }
+}
+
+TPI_ROW_INLINE void sum_segment_of(xent_sums *given, const void *logits, const tp_dtype dtype, int64_t cols, vf shift, const bool smoothing)
+{
+    xent_sums sums = *given;
+    int64_t c = 0;
+
+    for (; c + TPI_ROW_WAYS * TPI_LANES <= cols; c += TPI_ROW_WAYS * TPI_LANES)
+        sum_step(&sums, logits, dtype, c, cols, shift, smoothing, true);
+    sum_step(&sums, logits, dtype, c, cols, shift, smoothing, false);
+    *given = sums;
+}
+
+TPI_ROW_INLINE void sum_segment_any(xent_sums *sums, const void *logits, tp_dtype dtype, int64_t cols, vf shift, const bool smoothing)
+{
+    switch (dtype) {
+    case TP_DTYPE_BF16: sum_segment_of(sums, logits, TP_DTYPE_BF16, cols, shift, smoothing); return;
+    case TP_DTYPE_F16: sum_segment_of(sums, logits, TP_DTYPE_F16, cols, shift, smoothing); return;
+    default: sum_segment_of(sums, logits, TP_DTYPE_F32, cols, shift, smoothing);
+    }
+}
+
+/* Adds one segment's exp(x - max) and, with label smoothing, x - max. */
+static void sum_segment(const tpi_xent_args *args, const void *logits, int64_t cols, vf shift, xent_sums *sums)
+{
+    if (args->label_smoothing > 0)
+        sum_segment_any(sums, logits, args->dtype, cols, shift, true);
+    else
+        sum_segment_any(sums, logits, args->dtype, cols, shift, false);
 }
 
 static float target_logit(const tpi_xent_args *args, int64_t row)
@@ -87,16 +143,15 @@ static void sums_row(const tpi_xent_args *args, const tpi_inner *order, int64_t 
     int segment = 0;
 
     for (int block = 0; block < order->blocks; block++) {
-        tpi_row_sum exp_sum = tpi_row_sum_zero(), raw_sum = tpi_row_sum_zero();
+        xent_sums sums = {tpi_row_sum_zero(), tpi_row_sum_zero()};
 
         for (; segment < order->segments && order->segment[segment].block == block; segment++) {
             int64_t at = row * args->stride + order->segment[segment].begin;
 
-            sum_segment(args, tpi_element(args->logits, args->dtype, at), order->segment[segment].length, shift,
-                        &exp_sum, &raw_sum);
+            sum_segment(args, tpi_element(args->logits, args->dtype, at), order->segment[segment].length, shift, &sums);
         }
-        exps[block] = tpi_row_sum_total(&exp_sum);
-        raw[block] = tpi_row_sum_total(&raw_sum);
+        exps[block] = tpi_row_sum_total(&sums.exps);
+        raw[block] = tpi_row_sum_total(&sums.raw);
     }
     args->sums[row] = tpi_tree_sum(exps, order->blocks);
     args->sums[args->rows + row] = target_logit(args, row);
@@ -159,6 +214,39 @@ static inline vf slope_at(const xent_slope *slope, vf x, float extra)
     return vf_mul(value, slope->scale);
 }
 
+TPI_ROW_INLINE void slopes_step(const xent_slope *slope, void *logits, const tp_dtype dtype, int64_t c, int64_t cols, const bool full)
+{
+#pragma GCC unroll 4
+    for (int way = 0; way < TPI_ROW_WAYS; way++) {
+        int64_t at = c + way * TPI_LANES;
+        int n = full ? TPI_LANES : tpi_lanes_of(cols - at);
+        void *x = tpi_element_of(logits, dtype, at);
+
+        if (n > 0)
+            vf_store_any(x, dtype, slope_at(slope, vf_load_any(x, dtype, n), 0.0f), n);
+    }
+}
+
+/* Logits to slopes, in place. */
+TPI_ROW_INLINE void slopes_of(const xent_slope *given, void *logits, const tp_dtype dtype, int64_t cols)
+{
+    const xent_slope slope = *given;
+    int64_t c = 0;
+
+    for (; c + TPI_ROW_WAYS * TPI_LANES <= cols; c += TPI_ROW_WAYS * TPI_LANES)
+        slopes_step(&slope, logits, dtype, c, cols, true);
+    slopes_step(&slope, logits, dtype, c, cols, false);
+}
+
+static void slopes(const xent_slope *slope, void *logits, tp_dtype dtype, int64_t cols)
+{
+    switch (dtype) {
+    case TP_DTYPE_BF16: slopes_of(slope, logits, TP_DTYPE_BF16, cols); return;
+    case TP_DTYPE_F16: slopes_of(slope, logits, TP_DTYPE_F16, cols); return;
+    default: slopes_of(slope, logits, TP_DTYPE_F32, cols);
+    }
+}
+
 static void grad_row(const tpi_xent_args *args, int64_t row)
 {
     void *logits = tpi_element_of(args->logits, args->dtype, row * args->stride);
@@ -176,12 +264,10 @@ static void grad_row(const tpi_xent_args *args, int64_t row)
     if (!nothing && target >= 0 && target < args->cols)
         at_target =
             slope_at(&slope, vf_load_any(tpi_element(logits, args->dtype, target), args->dtype, 1), smoothing - 1.0f);
-    for (int64_t c = 0; c < args->cols; c += TPI_LANES) {
-        int n = tpi_lanes_of(args->cols - c);
-        void *x = tpi_element_of(logits, args->dtype, c);
-
-        vf_store_any(x, args->dtype, nothing ? vf_zero() : slope_at(&slope, vf_load_any(x, args->dtype, n), 0.0f), n);
-    }
+    if (nothing)
+        memset(logits, 0, (size_t)args->cols * tp_dtype_size(args->dtype));
+    else
+        slopes(&slope, logits, args->dtype, args->cols);
     if (!nothing && target >= 0 && target < args->cols)
         vf_store_any(tpi_element_of(logits, args->dtype, target), args->dtype, at_target, 1);
 }
