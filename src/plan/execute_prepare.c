@@ -144,6 +144,34 @@ static void see_lane(tpi_prepared *p, int index)
     p->last[op->lane] = index;
 }
 
+static bool waits_for_compute(const tpi_prepared *p, int index)
+{
+    const tp_plan_op *op = &p->list->op[index];
+    for (int w = 0; w < op->waits; w++)
+        if (p->list->op[op->wait[w].op].lane == TP_LANE_COMPUTE && p->list->op[op->wait[w].op].kind != TP_OP_ENTER)
+            return true;
+    return false;
+}
+
+static bool compute_waits_for(const tpi_prepared *p, int index)
+{
+    for (int i = 0; i < p->list->count; i++)
+        for (int w = 0; w < p->list->op[i].waits; w++)
+            if (p->list->op[i].lane == TP_LANE_COMPUTE && p->list->op[i].kind != TP_OP_LEAVE && p->list->op[i].wait[w].op == index)
+                return true;
+    return false;
+}
+
+/* Where messages go in groups, their lane begins with the first of these as a whole, and ends with the last. */
+static void see_groups(tpi_prepared *p)
+{
+    const tpi_messages *all = &p->messages;
+    for (int m = 0; m < all->count && all->message[m].level == all->message[0].level; m++)
+        p->forks[TP_LANE_COMM] = p->forks[TP_LANE_COMM] && !waits_for_compute(p, all->message[m].op);
+    for (int m = all->count - 1; m >= 0 && all->message[m].level == all->message[all->count - 1].level; m--)
+        p->joins[TP_LANE_COMM] = p->joins[TP_LANE_COMM] && !compute_waits_for(p, all->message[m].op);
+}
+
 static void see_op(tpi_prepared *p, int index, sizes *total)
 {
     const tp_plan_op *op = &p->list->op[index];
@@ -355,6 +383,7 @@ static tp_status make_board(tpi_prepared *p)
 static tp_status fill(tpi_prepared *p, struct tpi_executor *executor)
 {
     TPI_TRY(make_notes(p));
+    see_groups(p);
     TPI_TRY(make_lanes(p, executor));
     TPI_TRY(make_lane_comm(p, executor));
     TPI_TRY(make_board(p));
