@@ -264,8 +264,9 @@ __global__ void __launch_bounds__(KeyGrad<Dim>::Threads, 1)
         copies_commit();
         if (threadIdx.x == 0)
             key_grad_place(tiles) = place, key_grad_range(tiles) = {range, heads.end};
-        copies_wait<0>();
-        __syncthreads(); /* the block's own rows are here */
+        if (Shape::Kept)
+            copies_wait<0>();
+        __syncthreads(); /* the block's own rows are here, or looked at together with the first tile */
         grad_take<Dim>(own, tiles.own(0) + own_row * Shape::Line, tiles.own(1) + own_row * Shape::Line);
         if (Shape::Kept)
             __syncthreads(); /* and taken by all, before others come to their place */

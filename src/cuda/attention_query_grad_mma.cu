@@ -122,8 +122,10 @@ __global__ void __launch_bounds__(QueryGrad<Dim>::Threads, QueryGrad<Dim>::Block
 
         known[h] = query < place.length ? at.known[block.head * args.rows + place.first_row + query] : make_float2(0.0f, 0.0f);
     }
-    copies_wait<0>();
-    __syncthreads(); /* the block's own rows are here */
+    if (Shape::Kept) { /* else they are looked at together with the first tile */
+        copies_wait<0>();
+        __syncthreads(); /* the block's own rows are here */
+    }
     grad_take<Dim>(own, tiles.own(0) + own_row * Shape::Line, tiles.own(1) + own_row * Shape::Line);
     if (Shape::Kept)
         __syncthreads(); /* and taken by all, before others come to their place */

@@ -55,6 +55,15 @@ static __device__ __forceinline__ void store_relaxed(unsigned *flag, unsigned va
     asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
 }
 
+/* What the block has done before comes before what the last one to count does after it. */
+static __device__ __forceinline__ unsigned count_one(unsigned *counter)
+{
+    unsigned before;
+
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+
 static __device__ __forceinline__ unsigned long long nanoseconds()
 {
     unsigned long long now;
@@ -93,14 +102,14 @@ static __device__ bool wait_for_peer(const PeerView &view, int peer, unsigned me
     return true;
 }
 
-/* What this block has written before is there for the same block of all ranks afterwards; false: a rank did not come. */
+/* What this block has written before is there for the same block of all ranks afterwards; false: a rank did not come, now or before. */
 static __device__ __forceinline__ bool meet(const PeerView &view, unsigned meeting)
 {
     int peer = static_cast<int>(threadIdx.x);
-    bool came = true;
+    bool came = load_relaxed(&view.args.memory[view.args.rank]->broken) == 0;
 
     __syncthreads();
-    if (peer < view.args.size && peer != view.args.rank) {
+    if (came && peer < view.args.size && peer != view.args.rank) {
         store_release(&view.args.memory[peer]->flag[blockIdx.x][view.args.rank], meeting);
         came = wait_for_peer(view, peer, meeting);
     }
@@ -218,10 +227,8 @@ static __device__ __forceinline__ void end_call(tpi_peer_memory *mine, unsigned 
 {
     if (threadIdx.x != 0)
         return;
-    __threadfence();
-    if (atomicAdd(&mine->blocks_done, 1u) + 1 < gridDim.x)
+    if (count_one(&mine->blocks_done) + 1 < gridDim.x)
         return;
-    __threadfence();
     mine->blocks_done = 0;
     mine->meetings = meetings;
     mine->calls = calls;
@@ -236,8 +243,6 @@ __global__ void __launch_bounds__(PEER_THREADS) peer_reduce(const __grid_constan
     Stretch own = share_of({0, args.rows * args.cols}, view.unit, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
     char *staging = staging_of(view, args.rank, call);
 
-    if (__syncthreads_or(load_relaxed(&mine->broken) != 0))
-        return;
     each_group(own, [&](int64_t at, int64_t n) {
         move_group<Aligned>(reinterpret_cast<In *>(staging) + at, static_cast<const In *>(args.in) + at, n);
     });

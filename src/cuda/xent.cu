@@ -252,28 +252,25 @@ __global__ void __launch_bounds__(SumPlace<T>::THREADS) xent_sums(const __grid_c
     const SumPlace<T> place;
     const int blocks = view.order.blocks, rows = SUM_PARTS / blocks;
 
-    for (int64_t first = static_cast<int64_t>(blockIdx.x) * rows; first < args.rows;
-         first += static_cast<int64_t>(gridDim.x) * rows) {
-        int64_t row = first + place.part / blocks;
-        bool there = place.part < rows * blocks && row < args.rows;
-        float total[2];
+    const int64_t first = static_cast<int64_t>(blockIdx.x) * rows;
+    int64_t row = first + place.part / blocks;
+    const bool there = place.part < rows * blocks && row < args.rows;
+    float total[2];
 
-        row = there ? row : first;
-        sum_part<Raw>(view.order, static_cast<const T *>(args.logits) + row * args.stride,
-                      there ? place.part % blocks : -1, place.lane, shift_of(args.max[row]), stored[place.part], total);
-        if (place.lane == 0) {
-            exps[place.part] = total[0];
-            raw[place.part] = total[1];
-        }
-        __syncthreads();
-        row = first + threadIdx.x;
-        if (threadIdx.x < rows && row < args.rows) {
-            check_target(view, row);
-            args.sums[row] = tree_of(exps + threadIdx.x * blocks, blocks);
-            args.sums[args.rows + row] = target_logit<T>(args, row);
-            args.sums[2 * args.rows + row] = tree_of(raw + threadIdx.x * blocks, blocks);
-        }
-        __syncthreads();
+    row = there ? row : first;
+    sum_part<Raw>(view.order, static_cast<const T *>(args.logits) + row * args.stride, there ? place.part % blocks : -1,
+                  place.lane, shift_of(args.max[row]), stored[place.part], total);
+    if (place.lane == 0) {
+        exps[place.part] = total[0];
+        raw[place.part] = total[1];
+    }
+    __syncthreads();
+    row = first + threadIdx.x;
+    if (threadIdx.x < rows && row < args.rows) {
+        check_target(view, row);
+        args.sums[row] = tree_of(exps + threadIdx.x * blocks, blocks);
+        args.sums[args.rows + row] = target_logit<T>(args, row);
+        args.sums[2 * args.rows + row] = tree_of(raw + threadIdx.x * blocks, blocks);
     }
 }
 
@@ -394,7 +391,7 @@ template <typename T> static void launch_xent(tpi_stream *stream, const XentView
     case TPI_XENT_MAX: xent_max<T><<<grid, XENT_THREADS, 0, handle>>>(view); return;
     case TPI_XENT_SUMS:
         with_flag(view.args.label_smoothing > 0, [&](auto flag) {
-            xent_sums<decltype(flag)::value, T><<<grid_of(sum_blocks, 1), SumPlace<T>::THREADS, 0, handle>>>(view);
+            xent_sums<decltype(flag)::value, T><<<static_cast<unsigned>(sum_blocks), SumPlace<T>::THREADS, 0, handle>>>(view);
         });
         return;
     default: xent_grad<T><<<grid, XENT_THREADS, 0, handle>>>(view);

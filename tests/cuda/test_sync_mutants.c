@@ -20,47 +20,47 @@ static bool everything(void)
 /* ---- what is noticed, and what need not be --------------------------------------------------------------------------------------------------------- */
 
 /* Survivors that change nothing; docs/cuda.md, section 6, says why. Of barriers: part of the kernel's name, and what it is. Of waits: parts of the work's
- * name, and the part of it. */
+ * name, and the part of it; of one work at most so many. */
 typedef struct harmless {
     const char *where, *what;
+    int most; /* 0: any number */
 } harmless;
 
 static const harmless harmless_barriers[] = {
-    {"DeviceRadixSortOnesweepKernel", "bar.warp.sync"},
-    {"DeviceRadixSortOnesweepKernel", "membar.cta"},
-    {"DeviceRadixSortHistogramKernel", "bar.sync"},
-    {"DeviceRadixSortSingleTileKernel", "bar.sync"},
-    {"xent_sums", "bar.sync"},
-    {"peer_reduce", "bar.red.or.pred"},
-    {"peer_reduce", "membar.gl"},
+    {"DeviceRadixSortOnesweepKernel", "bar.warp.sync", 0},
+    {"DeviceRadixSortOnesweepKernel", "membar.cta", 0},
+    {"DeviceRadixSortHistogramKernel", "bar.sync", 0},
+    {"DeviceRadixSortSingleTileKernel", "bar.sync", 0},
 };
 
 static const harmless harmless_waits[] = {
-    {"with none and sequences cut", "backward"},
-    {"with bulk and sequences cut", "backward"},
-    {"with pipeline and sequences cut", ""},
-    {"model step", ""},
+    {"with none and sequences cut", "backward", 4},
+    {"with bulk and sequences cut", "backward", 2},
+    {"with pipeline and sequences cut", "", 22},
+    {"with ring on 4 ranks", "", 12},
+    {"model step", "", 0},
 };
 
-static bool is_harmless(const harmless *list, size_t count, const char *where, const char *what)
+static const harmless *find_harmless(const harmless *list, size_t count, const char *where, const char *what)
 {
     for (size_t i = 0; i < count; i++)
         if (strstr(where, list[i].where) != NULL && strstr(what, list[i].what) != NULL)
-            return true;
-    return false;
+            return &list[i];
+    return NULL;
 }
 
-#define IS_HARMLESS(list, where, what) is_harmless(list, sizeof(list) / sizeof(list)[0], where, what)
+#define FIND_HARMLESS(list, where, what) find_harmless(list, sizeof(list) / sizeof(list)[0], where, what)
 
 typedef struct tally {
     int tried, caught, harmless;
+    int of_work; /* survivors of the work under way */
 } tally;
 
 /* One mutant, for the tally and the log. */
 typedef struct mutant {
     const char *kind, *where, *place, *what, *work;
     int number;
-    bool harmless; /* if it survives */
+    const harmless *harmless; /* if it survives; NULL: it is not */
 } mutant;
 
 static void note(tally *t, const mutant *m, tpt_verdict verdict)
@@ -71,14 +71,16 @@ static void note(tally *t, const mutant *m, tpt_verdict verdict)
     FILE *log = path != NULL ? fopen(path, "a") : NULL;
     t->tried++;
     t->caught += !survives;
-    t->harmless += survives && m->harmless;
+    t->of_work += survives;
+    bool listed = survives && m->harmless != NULL && (m->harmless->most == 0 || t->of_work <= m->harmless->most);
+    t->harmless += listed;
     if (survives)
-        printf("survives%s: %s %d (%s) of %.*s, %s; %s\n", m->harmless ? ", harmless" : "", m->kind, m->number, m->what, length, m->where, m->place,
+        printf("survives%s: %s %d (%s) of %.*s, %s; %s\n", listed ? ", harmless" : "", m->kind, m->number, m->what, length, m->where, m->place,
                m->work);
     if (log == NULL)
         return;
     fprintf(log, "%s,%d,\"%.*s\",\"%s\",%s,\"%s\",%s\n", m->kind, m->number, length, m->where, m->place, m->what, m->work,
-            survives && m->harmless ? "nothing (harmless)" : tpt_verdict_name(verdict));
+            listed ? "nothing (harmless)" : tpt_verdict_name(verdict));
     fclose(log);
 }
 
@@ -177,7 +179,7 @@ static bool try_barrier(const barrier_works *of, int number, tally *t)
     gpusim_site site = tpt_gpus_barrier(number);
     char place[64];
     tpt_verdict verdict = TPT_SURVIVES;
-    mutant m = {"barrier", site.kernel, place, site.what, "not executed", number, IS_HARMLESS(harmless_barriers, site.kernel, site.what)};
+    mutant m = {"barrier", site.kernel, place, site.what, "not executed", number, FIND_HARMLESS(harmless_barriers, site.kernel, site.what)};
     snprintf(place, sizeof place, "%s:%d", site.file != NULL ? site.file : "?", site.line);
     for (size_t i = 0; i < count * (size_t)of->count && verdict == TPT_SURVIVES; i++) {
         int work = of->fastest[i % (size_t)of->count];
@@ -189,7 +191,7 @@ static bool try_barrier(const barrier_works *of, int number, tally *t)
         verdict = tpt_work_judge(&of->right[work], tpt_work_run(&of->work[work], options));
     }
     bool executed = strcmp(m.work, "not executed") != 0;
-    m.harmless = m.harmless && executed;
+    m.harmless = executed ? m.harmless : NULL;
     if (executed || (everything() && is_wanted(NULL)))
         note(t, &m, verdict);
     return executed;
@@ -221,7 +223,7 @@ Test(cuda_sync_mutants, barriers, .timeout = 14400)
 {
     double begin = tpt_now();
     int count = tpt_gpus_barriers();
-    tally t = {0, 0, 0};
+    tally t = {0};
     if (count == 0)
         cr_skip_test("no simulator");
     cr_assert_leq(count, TPT_MOST_SITES);
@@ -268,7 +270,7 @@ static void try_wait(const tpt_work *work, const tpt_outcome *right, const wait_
     tpt_verdict verdict = TPT_SURVIVES;
     char place[64];
     const mutant m = {"wait",     work->name, place, "event", work->name, at->number,
-                      IS_HARMLESS(harmless_waits, work->name, right->part[at->part])};
+                      FIND_HARMLESS(harmless_waits, work->name, right->part[at->part])};
     snprintf(place, sizeof place, "%s: rank %d", right->part[at->part], at->thread);
     for (unsigned s = 0; s < 2; s++)
         for (int part = at->part; part >= 0 && verdict == TPT_SURVIVES; part = next_like(right, part, part)) {
@@ -287,6 +289,7 @@ static void try_waits(const tpt_work *work, double until, tally *t)
     run_right(work, right);
     int count = list_waits(right, work->threads, place), *order = order_of(count);
     const tally before = *t;
+    t->of_work = 0;
     int most = everything() || count < SAMPLED_WAITS ? count : SAMPLED_WAITS;
     for (int i = 0; i < most && (everything() || tpt_now() < until); i++)
         if (is_in_piece(order[i]))
@@ -301,7 +304,7 @@ Test(cuda_sync_mutants, waits, .timeout = 14400)
 {
     double until = tpt_now() + SAMPLE_SECONDS;
     tpt_work work;
-    tally t = {0, 0, 0};
+    tally t = {0};
     int count = 0;
     if (tpt_gpus_barriers() == 0)
         cr_skip_test("no simulator");
