@@ -29,10 +29,11 @@ const char *bench_torch_python(const char *given)
     return given != NULL ? given : variable != NULL && *variable != '\0' ? variable : "python3";
 }
 
-/* Its environment: ours, with what it is fastest with. Memory that was used once stays with it, as ours does. */
+/* Its environment: ours, with what it is fastest with. Memory that was used once stays with it, on huge pages where these are to be asked for, as ours does. */
 static const char **make_environment(const char *threads)
 {
-    const char *const added[] = {threads, "MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000", "MALLOC_TOP_PAD_=268435456", "PYTHONWARNINGS=ignore"};
+    const char *const added[] = {threads, "MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000", "MALLOC_TOP_PAD_=268435456", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
+                                 "PYTHONWARNINGS=ignore"};
     size_t extra = sizeof added / sizeof *added, count = 0, used = 0;
     while (environ[count] != NULL)
         count++;

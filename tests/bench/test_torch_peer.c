@@ -35,7 +35,7 @@ static void expect_failure(const char *commands, const char *arguments, const ch
     snprintf(line, sizeof line, SMALL "--peer torch --ranks 2 --threads 1 --python " FAKE " %s", arguments);
     double start = bench_now();
     expect(line, 3, "--peer torch: ", message);
-    cr_expect_lt(bench_now() - start, 20, "waits have bounds");
+    cr_expect_lt(bench_now() - start, 60, "waits have bounds");
     cr_expect_null(strstr(tpt_printed, "tokens/s"), "no table without rows: %s", tpt_printed);
     remove(FAKE);
 }
@@ -63,13 +63,13 @@ Test(torch_peer, an_interpreter_that_is_none)
     expect_failure("exit 7", "", "the interpreter ended with status 7 before it said anything");
     expect_failure("kill -9 $$", "", "the interpreter was ended by signal 9 before it said anything");
     expect_failure("echo hullo", "", "expected 'hello', it said 'hullo'");
-    expect_failure("yes | tr -d '\\n' | head -c 4096; sleep 60", "", "a line without an end");
+    expect_failure("yes | tr -d '\\n' | head -c 4096; sleep 100", "", "a line without an end");
 }
 
 /* It, and what it has started, is ended too. */
 Test(torch_peer, one_that_hangs)
 {
-    expect_failure("echo $$ >bench_pid.tmp; exec sleep 60", "--patience 0.3", "no answer for 0.3 s after 0 steps (--patience)");
+    expect_failure("echo $$ >bench_pid.tmp; exec sleep 100", "--patience 0.3", "no answer for 0.3 s after 0 steps (--patience)");
     FILE *file = fopen("bench_pid.tmp", "r");
     int pid = 0;
     cr_assert_not_null(file);
@@ -77,8 +77,8 @@ Test(torch_peer, one_that_hangs)
     fclose(file);
     remove("bench_pid.tmp");
     cr_expect(kill(pid, 0) != 0 && errno == ESRCH, "process %d is still there", pid);
-    expect_failure("printf 'hello fake\\n'; exec sleep 60", "--patience 0.5", "no answer for 0.5 s after 0 steps"); /* reads nothing: sending has a bound too */
-    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exec sleep 60", "--patience 0.5", "no answer for 0.5 s after 1 steps");
+    expect_failure("printf 'hello fake\\n'; exec sleep 100", "--patience 0.5", "no answer for 0.5 s after 0 steps"); /* reads nothing: sending has a bound too */
+    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exec sleep 100", "--patience 0.5", "no answer for 0.5 s after 1 steps");
 }
 
 Test(torch_peer, one_that_dies_or_talks_nonsense_on_the_way)
