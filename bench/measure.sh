@@ -99,7 +99,7 @@ fi
         :
     elif "${TP_BENCH_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
         beside=("${whole[@]}" --dtype f32,bf16 --peer torch)
-        record peers-torch-4x64 model "${beside[@]}" --batch 4 --sequence 64 --steps $((steps / 7 > 3 ? steps / 7 : 3)) --warmup 1
+        record peers-torch-4x64 model "${beside[@]}" --batch 4 --sequence 64 --steps $((steps / 10 > 3 ? steps / 10 : 3)) --warmup 1
         record peers-torch-4x256 model "${beside[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
         record peers-torch-1x1024 model "${beside[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1
     else

@@ -128,7 +128,7 @@ const bench_option bench_option_table[] = {
     {"python", 0, BENCH_OPTION_TEXT, AT(python), BENCH_MODEL, 0, 0, NULL, "FILE",
      "with --peer: an interpreter that has PyTorch; default $TP_BENCH_PYTHON, else python3"},
     {"peer-settings", 0, BENCH_OPTION_TEXT, AT(peer_settings), BENCH_MODEL, 0, 0, NULL, "NAME,...",
-     "with --peer: compiled or eager; of bf16 autocast (f32 weights) or master (bf16 weights, f32 masters); default: what was fastest"},
+     "with --peer: compiled or eager; of bf16 autocast (f32 weights) or master (bf16 weights, f32 masters); default: compiled, master if this PyTorch can"},
     {"patience", 0, BENCH_OPTION_REAL, AT(patience), BENCH_MODEL, 0.1, 3600, NULL, "X", "with --peer: seconds that its answer may take; default 300"},
 
     {"begin", 'b', BENCH_OPTION_BYTES, AT(begin_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES", "smallest size; default 1K"},

@@ -7,6 +7,7 @@ followed by a step's tokens and targets (i32). Answers: "hello VERSION" at once,
 Settings, chosen by what this PyTorch has, or given: compiled (TorchInductor; needs a C++ compiler) or eager; for bf16 autocast (f32 weights, cast in every step) or
 master (bf16 weights, f32 masters in the optimizer). Always: fused AdamW and fused attention where they are, its own best kernels in the precision that is compared.
 """
+import logging
 import os
 import resource
 import sys
@@ -14,6 +15,7 @@ import time
 
 answers = os.fdopen(os.dup(1), "w", buffering=1)
 os.dup2(2, 1)  # whatever libraries print is no answer
+logging.disable(logging.WARNING)
 
 
 def fail(why):
@@ -179,12 +181,11 @@ def choose(job):
         if not any(word in pair for pair in SETTINGS):
             fail(f"unknown setting '{word}' (known: {' '.join(word for pair in SETTINGS for word in pair)})")
     can_compile = hasattr(torch.nn.Module, "compile")
-    chosen = [next((word for word in pair if word in given), pair[0]) for pair in SETTINGS]
-    if chosen[0] == "compiled" and not can_compile:
-        if "compiled" in given:
-            fail(f"PyTorch {torch.__version__} can't compile modules")
-        chosen[0] = "eager"
-    return chosen, "compiled" in given
+    if "compiled" in given and not can_compile:
+        fail(f"PyTorch {torch.__version__} can't compile modules")
+    first = "eager" if "eager" in given or not can_compile else "compiled"
+    second = next((word for word in SETTINGS[1] if word in given), "master" if first == "compiled" else "autocast")
+    return [first, second], "compiled" in given
 
 
 def prepare(job, weights, decayed):
