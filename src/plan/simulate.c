@@ -23,7 +23,7 @@ static void number_rank(tpi_simulation *s, int rank)
     for (int i = 0; i < list->count; i++) {
         const tp_plan_op *op = &list->op[i];
         tpi_op_state *state = &s->state[rank][i];
-        *state = (tpi_op_state){.match = -1, .issuer = issuer, .before = last[op->lane], .cause = nothing};
+        *state = (tpi_op_state){.watcher = -1, .match = -1, .issuer = issuer, .before = last[op->lane], .cause = nothing};
         last[op->lane] = i;
         if (op->kind == TP_OP_COLLECTIVE)
             state->match = (int)op->lane + TP_LANES * collectives[op->lane]++; /* they meet lane by lane */
@@ -33,19 +33,20 @@ static void number_rank(tpi_simulation *s, int rank)
 }
 
 /* Messages between two ranks meet in the order of both lists. */
-static void match_messages(tpi_simulation *s, int from, int to)
+static void match_messages(tpi_simulation *s, int from)
 {
     const tp_plan_rank *sender = &s->plan->rank[from];
-    int receive = -1;
+    int next[TP_PLAN_MAX_RANKS] = {0}; /* in each receiver's list */
     for (int i = 0; i < sender->count; i++) {
-        if (sender->op[i].kind != TP_OP_SEND || sender->op[i].peer != to)
+        if (sender->op[i].kind != TP_OP_SEND)
             continue;
+        int to = sender->op[i].peer, receive = next[to];
         const tp_plan_rank *receiver = &s->plan->rank[to];
-        do
+        while (receive < receiver->count && (receiver->op[receive].kind != TP_OP_RECV || receiver->op[receive].peer != from))
             receive++;
-        while (receive < receiver->count && (receiver->op[receive].kind != TP_OP_RECV || receiver->op[receive].peer != from));
+        next[to] = receive + 1;
         if (receive >= receiver->count)
-            return;
+            continue;
         s->state[from][i].match = receive;
         s->state[to][receive].match = i;
     }
@@ -166,6 +167,7 @@ static void complete(tpi_simulation *s, int rank, int index, tp_wait cause, tp_s
     s->state[rank][index].done = true;
     s->state[rank][index].cause = cause;
     s->next[rank][lane] = next_on_lane(list, index + 1, lane);
+    s->ended[s->just_ended++] = (tp_wait){rank, index};
     s->left--;
 }
 
@@ -303,20 +305,74 @@ static void run(tpi_simulation *s, const tpi_candidate *c)
         run_local(s, c);
 }
 
-/* The op that can begin first; false if none can. */
-static bool first_ready(const tpi_simulation *s, tpi_candidate *best)
+/* Something on its own rank, or a wait, that keeps the next op of a lane from beginning; rank -1: nothing. */
+static tp_wait held_by(const tpi_simulation *s, int rank, int index)
 {
-    bool found = false;
-    for (int rank = 0; rank < s->plan->ranks; rank++)
-        for (int lane = 0; lane < TP_LANES; lane++) {
-            tpi_candidate c;
-            int index = s->next[rank][lane];
-            if (index < s->plan->rank[rank].count && ready(s, rank, index, &c) && (!found || c.when < best->when)) {
-                *best = c;
-                found = true;
-            }
+    const tp_plan_op *op = tpi_simulation_op(s, rank, index);
+    int issuer = s->state[rank][index].issuer;
+    if (issuer >= 0 && !s->state[rank][issuer].done)
+        return (tp_wait){rank, issuer};
+    for (int i = 0; i < op->waits; i++)
+        if (!tpi_simulation_finished(s, op->wait[i]))
+            return op->wait[i];
+    return nothing;
+}
+
+static bool exists(const tp_plan *plan, tp_wait on)
+{
+    return on.rank >= 0 && on.rank < plan->ranks && on.op >= 0 && on.op < plan->rank[on.rank].count;
+}
+
+/* Of an op that could begin as far as its own rank goes: the op whose beginning that makes possible, if its peers have come to it too. */
+static tp_wait begun_by(tpi_simulation *s, int rank, int index)
+{
+    const tp_plan_op *op = tpi_simulation_op(s, rank, index);
+    const tpi_op_state *state = &s->state[rank][index];
+    s->state[rank][index].arrived = true;
+    switch (op->kind) {
+    case TP_OP_SEND: return state->match >= 0 && s->state[op->peer][state->match].arrived ? (tp_wait){rank, index} : nothing;
+    case TP_OP_RECV: return state->match >= 0 && s->state[op->peer][state->match].arrived ? (tp_wait){op->peer, state->match} : nothing;
+    case TP_OP_COLLECTIVE:
+        if (++s->arrivals[op->lane] < s->plan->ranks)
+            return nothing;
+        s->arrivals[op->lane] = 0;
+        return (tp_wait){0, s->next[0][op->lane]};
+    default: return (tp_wait){rank, index};
+    }
+}
+
+/* The next op of a lane: what it waits for, or it is queued. */
+static void look(tpi_simulation *s, int rank, int lane)
+{
+    int index = s->next[rank][lane];
+    if (index >= s->plan->rank[rank].count)
+        return;
+    tp_wait on = held_by(s, rank, index);
+    if (on.rank != nothing.rank || on.op != nothing.op) {
+        if (!exists(s->plan, on))
+            return;
+        s->watching[rank * TP_LANES + lane] = s->state[on.rank][on.op].watcher;
+        s->state[on.rank][on.op].watcher = rank * TP_LANES + lane;
+        return;
+    }
+    tpi_candidate c;
+    tp_wait begun = begun_by(s, rank, index);
+    if (begun.rank >= 0 && ready(s, begun.rank, begun.op, &c))
+        tpi_simulation_push(s, begun.rank, (int)tpi_simulation_op(s, begun.rank, begun.op)->lane, &c);
+}
+
+/* Looks at the lanes of what has just ended, and at those that waited for it. */
+static void look_again(tpi_simulation *s)
+{
+    for (int i = 0; i < s->just_ended; i++) {
+        tp_wait at = s->ended[i];
+        for (int lane = s->state[at.rank][at.op].watcher, next; lane >= 0; lane = next) {
+            next = s->watching[lane];
+            look(s, lane / TP_LANES, lane % TP_LANES);
         }
-    return found;
+        look(s, at.rank, (int)tpi_simulation_op(s, at.rank, at.op)->lane);
+    }
+    s->just_ended = 0;
 }
 
 /* From the slowest rank's last op back to what its beginning waited for. */
@@ -355,12 +411,13 @@ static tp_status simulate(tpi_simulation *s)
         for (int lane = 0; lane < TP_LANES; lane++)
             s->next[rank][lane] = next_on_lane(&plan->rank[rank], 0, lane);
     }
-    for (int from = 0; from < plan->ranks; from++)
-        for (int to = 0; to < plan->ranks; to++)
-            match_messages(s, from, to);
-    while (s->left > 0) {
-        tpi_candidate c;
-        if (!first_ready(s, &c))
+    for (int rank = 0; rank < plan->ranks; rank++)
+        match_messages(s, rank);
+    for (int rank = 0; rank < plan->ranks; rank++)
+        for (int lane = 0; lane < TP_LANES; lane++)
+            look(s, rank, lane);
+    for (tpi_candidate c; s->left > 0; look_again(s)) {
+        if (!tpi_simulation_pop(s, &c))
             return tpi_simulation_stuck(s);
         run(s, &c);
     }

@@ -6,6 +6,8 @@
 
 typedef struct tpi_op_state {
     bool done;
+    bool arrived;  /* SEND, RECV, COLLECTIVE: could begin as far as its own rank goes */
+    int watcher;   /* the first lane (rank * TP_LANES + lane) whose next op waits for this one's end; -1: none */
     int match;     /* SEND, RECV: the op of the peer that it meets; COLLECTIVE: a number that its peers have too; -1: none */
     int issuer;    /* the last op on the compute lane before it in the list; -1: none */
     int before;    /* the last op on its own lane before it; -1: none */
@@ -25,6 +27,14 @@ typedef struct tpi_alone {
     double copies[TP_LANES]; /* of a lane: copying and fixed costs */
 } tpi_alone;
 
+/* An op that can begin, when, and why not earlier. */
+typedef struct tpi_candidate {
+    int rank, op;
+    double when;
+    double posted; /* a transfer or collective may cross its link from then on, although its lane sees to it later: arrivals are not waited for in between */
+    tp_wait cause;
+} tpi_candidate;
+
 typedef struct tpi_simulation {
     const tp_plan *plan;
     const tp_plan_costs *costs;
@@ -35,15 +45,14 @@ typedef struct tpi_simulation {
     double arrived[TP_PLAN_MAX_RANKS][TP_LANES]; /* when a lane's last collective did, on the link's own clock: before its lane saw that */
     tpi_alone alone[TP_PLAN_MAX_RANKS];
     int left; /* ops that were not run yet */
+    /* The next op of a lane is looked at when its lane comes to it, and when an op that it was found to wait for has ended. */
+    int watching[TP_PLAN_MAX_RANKS * TP_LANES]; /* of each lane: the next one that waits for the same op; -1: none */
+    tp_wait ended[TP_PLAN_MAX_RANKS];           /* by what was run last */
+    int just_ended;
+    int arrivals[TP_LANES];                     /* ranks that have come to a lane's next collective */
+    tpi_candidate ready[TP_PLAN_MAX_RANKS * TP_LANES]; /* of each lane */
+    int queue[TP_PLAN_MAX_RANKS * TP_LANES], queued;   /* lanes whose next op can begin: a heap */
 } tpi_simulation;
-
-/* An op that can begin, when, and why not earlier. */
-typedef struct tpi_candidate {
-    int rank, op;
-    double when;
-    double posted; /* a transfer or collective may cross its link from then on, although its lane sees to it later: arrivals are not waited for in between */
-    tp_wait cause;
-} tpi_candidate;
 
 static inline const tp_plan_op *tpi_simulation_op(const tpi_simulation *s, int rank, int index)
 {
@@ -64,6 +73,12 @@ bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_cand
 
 /* The collective of that number, if it is the next of its lane; else -1. */
 int tpi_simulation_collective(const tpi_simulation *s, int rank, int number);
+
+/* The next op of a lane can begin. */
+void tpi_simulation_push(tpi_simulation *s, int rank, int lane, const tpi_candidate *c);
+
+/* The op that can begin first; false if none can. */
+bool tpi_simulation_pop(tpi_simulation *s, tpi_candidate *c);
 
 /* TP_ERR_STATE with a message that names an op which can't run, and why. Only when none can. */
 tp_status tpi_simulation_stuck(const tpi_simulation *s);
