@@ -1,4 +1,4 @@
-/* Every candidate's plan is made once and simulated for every number of rows that is asked for. */
+/* The choice for one number of rows: every candidate's plan is made and simulated. */
 #include <tp/auto.h>
 
 #include <math.h>
@@ -23,8 +23,7 @@ static bool is_backward(tp_pattern pattern)
     return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD || tpi_overlap_is_chain_backward(pattern);
 }
 
-/* Candidates in the order of preference at equal times. */
-static int list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES])
+int tpi_overlap_list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES])
 {
     static const tp_overlap cut[] = {TP_OVERLAP_DIRECT, TP_OVERLAP_PULL, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE};
     int count = 0;
@@ -44,8 +43,7 @@ static int list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_O
     return count;
 }
 
-/* Some pieces would have no rows at all. */
-static bool too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc)
+bool tpi_overlap_too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc)
 {
     return desc->algorithm != TP_OVERLAP_NONE && desc->chunks > 1 && shape->rows < (int64_t)shape->ranks * desc->chunks;
 }
@@ -202,37 +200,18 @@ static void conclude(const tp_overlap_shape *shape, tp_overlap_choice *choice)
                  (int)(NOISE * 100 + 0.5));
 }
 
-/* Choices for the shape with each of `count` numbers of rows. */
-static tp_status choose_all(const tp_machine *machine, const tp_overlap_shape *shape, const int64_t *rows, int count, tp_overlap_choice *out)
+tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, const tp_plan *plan,
+                          tp_overlap_choice *choice)
 {
-    tp_plan_desc desc[TP_OVERLAP_CANDIDATES];
-    int candidates = list_candidates(shape, desc);
-    tp_status status = TP_OK;
-    for (int i = 0; i < count; i++)
-        out[i] = (tp_overlap_choice){.algorithm = TP_OVERLAP_NONE};
-    for (int c = 0; c < candidates && status == TP_OK; c++) {
-        tp_plan *plan = NULL;
-        status = tp_plan_create(&desc[c], &plan);
-        for (int i = 0; i < count && status == TP_OK; i++) {
-            tp_overlap_shape one = *shape;
-            tp_overlap_candidate candidate;
-            one.rows = rows[i];
-            if (too_fine(&one, &desc[c]))
-                continue;
-            status = tp_overlap_predict(machine, &one, plan, &candidate);
-            candidate.algorithm = desc[c].algorithm;
-            candidate.chunks = desc[c].chunks;
-            if (status == TP_OK)
-                add_candidate(&out[i], &candidate);
-        }
-        tp_plan_destroy(plan);
-    }
-    for (int i = 0; i < count && status == TP_OK; i++)
-        conclude(shape, &out[i]);
-    return status;
+    tp_overlap_candidate candidate;
+    TPI_TRY(tp_overlap_predict(machine, shape, plan, &candidate));
+    candidate.algorithm = desc->algorithm;
+    candidate.chunks = desc->chunks;
+    add_candidate(choice, &candidate);
+    return TP_OK;
 }
 
-static tp_status check(const char *function, const tp_machine *machine, const tp_overlap_shape *shape, const void *out)
+tp_status tpi_overlap_check_arguments(const char *function, const tp_machine *machine, const tp_overlap_shape *shape, const void *out)
 {
     if (machine == NULL || shape == NULL || out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "%s: %s is NULL", function, machine == NULL ? "machine" : shape == NULL ? "shape" : "out");
@@ -241,49 +220,21 @@ static tp_status check(const char *function, const tp_machine *machine, const tp
 
 tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out)
 {
-    TPI_TRY(check("tp_overlap_choose", machine, shape, out));
-    return choose_all(machine, shape, &shape->rows, 1, out);
-}
-
-/* 1, 2, 3, 4, 6, 8, 12, ... */
-static int64_t last_rows(int which)
-{
-    int64_t power = (int64_t)1 << (which + 1) / 2;
-    return which < 2 || which % 2 == 1 ? power : power / 2 * 3;
-}
-
-tp_status tp_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_table *out)
-{
-    TPI_TRY(check("tp_overlap_table_fill", machine, shape, out));
-    int64_t last[TP_OVERLAP_CLASSES], middle[TP_OVERLAP_CLASSES];
-    int count = 0;
-    do {
-        last[count] = last_rows(count);
-        middle[count] = count > 0 ? (last[count - 1] + last[count] + 1) / 2 : 1;
-    } while (last[count++] < shape->rows && count < TP_OVERLAP_CLASSES);
-    *out = (tp_overlap_table){0};
-    tp_overlap_choice *choices = malloc((size_t)count * sizeof *choices);
-    if (choices == NULL)
-        return tpi_message(TP_ERR_MEMORY, "tp_overlap_table_fill: out of memory");
-    tp_status status = choose_all(machine, shape, middle, count, choices);
-    for (int i = 0; i < count && status == TP_OK; i++) {
-        out->entry[i].rows = last[i];
-        out->entry[i].algorithm = choices[i].algorithm;
-        out->entry[i].chunks = choices[i].chunks;
-        out->classes = i + 1;
+    TPI_TRY(tpi_overlap_check_arguments("tp_overlap_choose", machine, shape, out));
+    tp_plan_desc desc[TP_OVERLAP_CANDIDATES];
+    int candidates = tpi_overlap_list_candidates(shape, desc);
+    tp_status status = TP_OK;
+    *out = (tp_overlap_choice){.algorithm = TP_OVERLAP_NONE};
+    for (int c = 0; c < candidates && status == TP_OK; c++) {
+        tp_plan *plan = NULL;
+        if (tpi_overlap_too_fine(shape, &desc[c]))
+            continue;
+        status = tp_plan_create(&desc[c], &plan);
+        if (status == TP_OK)
+            status = tpi_overlap_try(machine, shape, &desc[c], plan, out);
+        tp_plan_destroy(plan);
     }
-    free(choices);
+    if (status == TP_OK)
+        conclude(shape, out);
     return status;
-}
-
-void tp_overlap_table_find(const tp_overlap_table *table, int64_t rows, tp_overlap *algorithm, int *chunks)
-{
-    *algorithm = TP_OVERLAP_NONE;
-    *chunks = 1;
-    for (int i = 0; i < table->classes; i++) {
-        *algorithm = table->entry[i].algorithm;
-        *chunks = table->entry[i].chunks;
-        if (rows <= table->entry[i].rows)
-            return;
-    }
 }

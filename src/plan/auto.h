@@ -10,4 +10,26 @@ tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape);
 /* Two layers' input and weight gradients together. */
 bool tpi_overlap_is_chain_backward(tp_pattern pattern);
 
+/* Candidates in the order of preference at equal times; the chunk counts of one algorithm follow each other, rising. */
+int tpi_overlap_list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES]);
+
+/* Some pieces would have no rows at all. */
+bool tpi_overlap_too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc);
+
+/* Simulates one candidate, adds it to the choice, and chooses it if it is better than what is chosen. */
+tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, const tp_plan *plan,
+                          tp_overlap_choice *choice);
+
+/* TP_ERR_ARGUMENT names what is NULL, or the shape's field. */
+tp_status tpi_overlap_check_arguments(const char *function, const tp_machine *machine, const tp_overlap_shape *shape, const void *out);
+
+/* Called after each plan that is made and each simulation, so that whoever waits for a table can be told that it is being made. What it returns ends the work. */
+typedef struct tpi_progress {
+    tp_status (*call)(void *arg);
+    void *arg;
+} tpi_progress;
+
+/* tp_overlap_table_fill of good arguments. progress: NULL is none. */
+tp_status tpi_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, const tpi_progress *progress, tp_overlap_table *out);
+
 #endif

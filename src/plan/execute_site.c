@@ -1,5 +1,8 @@
 #include "plan/execute_site.h"
 
+#include <math.h>
+
+#include "plan/auto.h"
 #include "plan/execute_state.h"
 
 /* Rows of the largest class; more run as it does. */
@@ -26,8 +29,58 @@ static void describe_machine(const tp_ctx *ctx, tp_machine *out)
 
 typedef struct offer {
     tp_status status;
+    bool unfinished; /* the table is being made: another offer follows */
     tp_overlap_table table;
 } offer;
+
+typedef struct agreement {
+    tp_ctx *ctx;
+    tp_comm *comm;
+    offer *mine, *all;
+    double due;     /* when peers must hear again */
+    tp_status told; /* of telling them */
+} agreement;
+
+/* Seconds for which peers hear nothing: they may be bounded more tightly than this rank. */
+static double silence(const tp_ctx *ctx)
+{
+    return fmin(0.05, (double)ctx->desc.timeout_ms / 1000 / 8);
+}
+
+/* Peers' waits are bounded, the making of a table is not: they hear that it goes on. */
+static tp_status tell_peers(void *arg)
+{
+    agreement *a = arg;
+    double now = tpi_seconds();
+    if (now < a->due)
+        return TP_OK;
+    a->mine->unfinished = true;
+    a->told = a->comm->table->exchange(a->ctx, a->comm, a->mine, a->all, sizeof *a->mine);
+    a->mine->unfinished = false;
+    a->due = tpi_seconds() + silence(a->ctx);
+    return a->told;
+}
+
+static tp_status make_table(agreement *a, const tp_overlap_shape *shape)
+{
+    tp_machine machine;
+    describe_machine(a->ctx, &machine);
+    const tpi_progress progress = {tell_peers, a};
+    a->due = tpi_seconds() + silence(a->ctx);
+    a->mine->status = tpi_overlap_table_fill(&machine, shape, &progress, &a->mine->table);
+    return a->told;
+}
+
+static tp_status offer_all(agreement *a, const tp_overlap_shape *shape)
+{
+    bool makes = a->comm->rank == 0 || a->ctx->desc.dry_run; /* in a dry run there is no other rank */
+    if (makes)
+        TPI_TRY(make_table(a, shape));
+    do
+        TPI_TRY(a->comm->table->exchange(a->ctx, a->comm, a->mine, a->all, sizeof *a->mine));
+    while (a->all[0].unfinished);
+    return TP_OK;
+}
 
 /* The first rank makes the table, and all go by it, whatever machine each of them thinks it runs on. */
 static tp_status agree(tp_ctx *ctx, tpi_auto *choice)
@@ -37,13 +90,8 @@ static tp_status agree(tp_ctx *ctx, tpi_auto *choice)
     offer *all = tpi_host_allocate(ctx, bytes);
     if (all == NULL)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "plan executor: out of memory");
-    offer *mine = all + comm->size;
-    if (comm->rank == 0 || ctx->desc.dry_run) { /* in a dry run there is no other rank */
-        tp_machine machine;
-        describe_machine(ctx, &machine);
-        mine->status = tp_overlap_table_fill(&machine, &choice->shape, &mine->table);
-    }
-    tp_status status = comm->table->exchange(ctx, comm, mine, all, sizeof *mine);
+    agreement a = {.ctx = ctx, .comm = comm, .mine = all + comm->size, .all = all};
+    tp_status status = offer_all(&a, &choice->shape);
     tp_status made = all[0].status == TP_ERR_MEMORY && comm->rank > 0 ? TP_ERR_PEER : all[0].status;
     if (status == TP_OK && made != TP_OK)
         status = tpi_refuse(ctx, made, "plan executor: rank 0 of %d could not choose an overlap algorithm", comm->size);

@@ -1,6 +1,8 @@
 /* The automatic choice: it is the cheapest of what it lists, none within the noise, and a pure function. */
 #include "auto_case.h"
 
+#include "plan/auto.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,6 +211,62 @@ Test(auto, table_of_rows)
     cr_assert(algorithm == table.entry[classes - 1].algorithm && chunks == table.entry[classes - 1].chunks);
     tp_overlap_table_find(&(tp_overlap_table){0}, 5, &algorithm, &chunks);
     cr_assert(algorithm == TP_OVERLAP_NONE && chunks == 1);
+}
+
+/* Classes whose table entry is not what tp_overlap_choose finds for their middle. */
+static int count_other_choices(const tp_machine *machine, tp_overlap_shape shape, int *classes)
+{
+    tp_overlap_table table;
+    int others = 0;
+    cr_assert_eq(tp_overlap_table_fill(machine, &shape, &table), TP_OK, "%s", tp_last_message());
+    for (int i = 0; i < table.classes; i++) {
+        shape.rows = i > 0 ? (table.entry[i - 1].rows + 1 + table.entry[i].rows) / 2 : 1;
+        tp_overlap_choice choice = choose(machine, &shape);
+        others += choice.algorithm != table.entry[i].algorithm || choice.chunks != table.entry[i].chunks;
+    }
+    *classes += table.classes;
+    return others;
+}
+
+/* A table leaves out most of what could be simulated, and loses next to nothing by it. */
+Test(auto, table_is_that_of_all_candidates)
+{
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_ROW_BACKWARD, TP_PATTERN_CHAIN, TP_PATTERN_CHAIN_BACKWARD_REDUCE};
+    int others = 0, classes = 0;
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+        for (int ranks = 2; ranks <= 4; ranks++)
+            for (int linked = 0; linked < 2; linked++) {
+                tp_machine machine;
+                tp_machine_default(&machine);
+                machine.lanes_share_cores = ranks != 3;
+                machine.link = linked ? (tp_link){5e-6, 1e9} : (tp_link){0, 0};
+                others += count_other_choices(&machine, linear(patterns[p], ranks, 1 << 17), &classes);
+            }
+    cr_assert_gt(classes, 800);
+    cr_assert_leq(others * 100, classes, "%d of %d", others, classes);
+}
+
+static tp_status count_call(void *arg)
+{
+    int *left = arg;
+    return --*left == 0 ? TP_ERR_PEER : TP_OK;
+}
+
+/* Whoever waits for a table hears of every plan and simulation; nothing is done once that fails. */
+Test(auto, table_tells_of_its_progress)
+{
+    tp_machine machine;
+    tp_machine_default(&machine);
+    tp_overlap_shape shape = linear(TP_PATTERN_CHAIN, 4, 1 << 17);
+    tp_overlap_table table;
+    int left = -1, calls;
+    const tpi_progress progress = {count_call, &left};
+    cr_assert_eq(tpi_overlap_table_fill(&machine, &shape, &progress, &table), TP_OK);
+    calls = -1 - left;
+    cr_assert(calls >= table.classes / 4 * 5, "%d calls", calls); /* at least none and one of each algorithm */
+    left = 7;
+    cr_assert_eq(tpi_overlap_table_fill(&machine, &shape, &progress, &table), TP_ERR_PEER);
+    cr_assert(left == 0 && table.classes == 0);
 }
 
 Test(auto, explains_itself)

@@ -109,3 +109,33 @@ Test(execute_site, tables_are_shared)
     const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
     cr_assert_eq(tp_run_ranks(&options, share, &machine), TP_OK, "%s", tp_last_message());
 }
+
+#define MANY 16
+
+/* A context's first table of a chain's backward, the longest to make. */
+static tp_status choose_among_many(tp_ctx *ctx, void *arg)
+{
+    tp_overlap_table *table = arg;
+    static const tp_plan_desc backward = {.algorithm = TP_OVERLAP_AUTO, .pattern = TP_PATTERN_CHAIN_BACKWARD, .ranks = MANY};
+    static const tp_overlap_shape chain = {.dtype = TP_DTYPE_F32, .cols = {64, 256}, .inner = {256, 64}};
+    tpi_site site;
+    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &backward, &chain, &site));
+    table[tp_ctx_rank(ctx)] = site.choice->table;
+    return TP_OK;
+}
+
+/* Nothing is broken, so no wait runs into its bound, though one rank has much to do and its peers nothing. */
+Test(execute_site, sixteen_ranks_in_time)
+{
+#ifdef TPT_SANITIZED
+    const int64_t bound_ms = 60000;
+#else
+    const int64_t bound_ms = 3000;
+#endif
+    static tp_overlap_table table[MANY];
+    const tp_run_options options = {.ranks = MANY, .ctx = {.threads = 1, .timeout_ms = bound_ms}};
+    cr_assert_eq(tp_run_ranks(&options, choose_among_many, table), TP_OK, "%s", tp_last_message());
+    cr_assert_gt(table[0].classes, 0);
+    for (int rank = 1; rank < MANY; rank++)
+        cr_assert(same_table(&table[rank], &table[0]), "rank %d", rank);
+}
