@@ -6,6 +6,9 @@
 
 #include "comm/threads.h"
 
+/* Two ranks with a core each: up to here staging is faster than two gates. */
+#define PAIR_STAGED_BYTES ((size_t)8192)
+
 #define NANOSECONDS_PER_MS ((int64_t)1000000)
 /* Thirty years. */
 #define LONGEST_TIMEOUT_MS ((int64_t)1000000000000)
@@ -45,12 +48,14 @@ void *tpi_call_out(const tpi_call *call, int rank)
 
 char *tpi_call_staging(const tpi_call *call, int rank)
 {
-    return call->group->staging + ((size_t)rank * 2 + (call->seat->posts & 1)) * TPI_STAGING_STRIDE;
+    unsigned turn = call->seat->stagings & 1;
+    size_t place = call->size == 2 ? ((unsigned)rank + turn) & 1 : (unsigned)rank * 2 + turn;
+    return call->group->staging + place * TPI_STAGING_STRIDE;
 }
 
 bool tpi_call_stages(const tpi_call *call, size_t bytes)
 {
-    return bytes <= call->group->world->staged_bytes;
+    return bytes <= (call->size == 2 && call->group->flagged ? PAIR_STAGED_BYTES : call->group->world->staged_bytes);
 }
 
 int64_t tpi_call_timeout_ms(const tpi_call *call)
@@ -62,8 +67,14 @@ int64_t tpi_call_timeout_ms(const tpi_call *call)
 
 bool tpi_touch_begin(const tpi_call *call)
 {
-    /* Either this rank sees the failure here, or whoever leaves because of it sees this rank's mark. */
-    atomic_store(&call->seat->touching, 1);
+    /* Either this rank sees the failure here, or whoever leaves because of it sees this rank's mark: the fence between mark and look is passed here, or, where
+     * that costs something at every call, is had passed by whoever leaves. */
+    if (call->group->flagged) {
+        atomic_store_explicit(&call->seat->touching, 1, memory_order_relaxed);
+        atomic_signal_fence(memory_order_seq_cst);
+    } else {
+        atomic_store(&call->seat->touching, 1);
+    }
     if (atomic_load(&call->group->world->failed) == TP_OK)
         return true;
     atomic_store(&call->seat->touching, 0);
@@ -83,6 +94,8 @@ static void wait_until_untouched(const tpi_call *call)
         call->ctx->backend->stream_synchronize(call->stream);
         tpi_touch_end(call);
     }
+    if (call->group->flagged)
+        tpi_fence_all();
     for (int rank = 0; rank < call->size; rank++)
         while (atomic_load(&call->group->seats[rank].touching))
             sched_yield();
@@ -211,13 +224,15 @@ static tp_status wait_at_flag(tpi_call *call, tpi_flag *flag, unsigned round)
 }
 
 /* Looks that are cheaper than asking for the time. */
-#define QUICK_LOOKS 400
+#define QUICK_LOOKS 32
 
 static bool comes_soon(const tpi_flag *flag, unsigned round)
 {
-    for (int i = 0; i < QUICK_LOOKS; i++)
+    for (int i = 0; i < QUICK_LOOKS; i++) {
         if (tpi_flag_reached(flag, round))
             return true;
+        tpi_pause();
+    }
     return false;
 }
 
@@ -231,8 +246,10 @@ static tp_status pass_flags(tpi_call *call, uint32_t fingerprint)
     group->flags[call->rank].fingerprint[round & 1] = fingerprint;
     tpi_flag_raise(&group->flags[call->rank], round);
     bool same = true;
+    int rank = call->rank;
     for (int i = 1; i < call->size; i++) {
-        tpi_flag *flag = &group->flags[(call->rank + i) % call->size];
+        rank = rank + 1 == call->size ? 0 : rank + 1;
+        tpi_flag *flag = &group->flags[rank];
         if (!comes_soon(flag, round))
             TPI_TRY(wait_at_flag(call, flag, round));
         same = same && flag->fingerprint[round & 1] == fingerprint;
@@ -275,15 +292,15 @@ static void find_latest(tpi_call *call)
     }
 }
 
-void tpi_call_prepare(const tpi_call *call, size_t bytes)
-{
-    if (call->group->flagged)
-        tpi_comm_own(call->group->staging + ((size_t)call->rank * 2 + ((call->seat->posts + 1) & 1)) * TPI_STAGING_STRIDE, bytes);
-}
-
 void tpi_call_next(tpi_call *call)
 {
     call->seat->posts++;
+}
+
+void tpi_call_next_staged(tpi_call *call)
+{
+    call->seat->posts++;
+    call->seat->stagings++;
 }
 
 tpi_post tpi_post_of(const tpi_collective_args *args)

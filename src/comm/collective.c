@@ -71,32 +71,6 @@ void tpi_comm_copy_past_caches(void *out, const void *in, size_t bytes)
 #endif
 }
 
-void tpi_comm_own(const void *memory, size_t bytes)
-{
-#if defined(__x86_64__)
-    for (size_t at = 0; at < bytes; at += LINE)
-        __asm__ volatile("prefetchw %0" : : "m"(((const char *)memory)[at]));
-#else
-    (void)memory;
-    (void)bytes;
-#endif
-}
-
-size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype)
-{
-    return (size_t)elements * tp_dtype_size(dtype);
-}
-
-const void *tpi_comm_at(const void *base, int64_t element, tp_dtype dtype)
-{
-    return base ? (const char *)base + tpi_comm_bytes(element, dtype) : NULL;
-}
-
-void *tpi_comm_at_out(void *base, int64_t element, tp_dtype dtype)
-{
-    return base ? (char *)base + tpi_comm_bytes(element, dtype) : NULL;
-}
-
 /* Addresses of a span's inputs and outputs at an element. */
 static void fill_addresses(const tpi_span *span, int64_t first, const void **in, void **out)
 {

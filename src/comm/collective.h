@@ -49,14 +49,29 @@ void tpi_comm_copy(void *out, const void *in, size_t bytes);
 /* For more than caches hold: what is written doesn't go through them, and is visible to other threads when this returns. */
 void tpi_comm_copy_past_caches(void *out, const void *in, size_t bytes);
 
-/* Begins to take memory into this core's cache for writing, which is not waited for. Also of what is only read, where its owner wrote it and will again: a line
- * that two cores hold costs its owner tens of nanoseconds at the next store when they have no cache in common, one that has moved costs it a transfer. */
-void tpi_comm_own(const void *memory, size_t bytes);
+/* Bytes of an element; 0: no dtype. A small collective asks many times. */
+static inline size_t tpi_comm_size_of(tp_dtype dtype)
+{
+    static const unsigned char sizes[TP_DTYPE_COUNT] = {
+        [TP_DTYPE_F32] = 4, [TP_DTYPE_BF16] = 2, [TP_DTYPE_F16] = 2, [TP_DTYPE_I32] = 4, [TP_DTYPE_I64] = 8, [TP_DTYPE_U8] = 1};
+    return (unsigned)dtype < TP_DTYPE_COUNT ? sizes[dtype] : 0;
+}
+
+static inline size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype)
+{
+    return (size_t)elements * tpi_comm_size_of(dtype);
+}
 
 /* Address of an element; NULL stays NULL. */
-const void *tpi_comm_at(const void *base, int64_t element, tp_dtype dtype);
-void *tpi_comm_at_out(void *base, int64_t element, tp_dtype dtype);
-size_t tpi_comm_bytes(int64_t elements, tp_dtype dtype);
+static inline const void *tpi_comm_at(const void *base, int64_t element, tp_dtype dtype)
+{
+    return base ? (const char *)base + tpi_comm_bytes(element, dtype) : NULL;
+}
+
+static inline void *tpi_comm_at_out(void *base, int64_t element, tp_dtype dtype)
+{
+    return base ? (char *)base + tpi_comm_bytes(element, dtype) : NULL;
+}
 
 /* norms of transports that don't do it. */
 bool tpi_norms_never(const tpi_collective_args *args);

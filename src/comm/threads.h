@@ -4,7 +4,9 @@
  * group's gate; after it every rank may read every seat. Few ranks with a core each raise flags at a gate, one line each,
  * and look at each other's; others count themselves in one word, whose last one opens the gate: one sleep each. Seats hold two posts, used in turn: a rank overwrites the
  * older one only when it has passed a later post's gate, that is when all ranks have finished reading it. An operation
- * that reads or writes peers' own buffers ends with a second gate.
+ * that reads or writes peers' own buffers ends with a second gate. Small ones go through staging instead, which needs none. Two ranks swap their staging
+ * from one such operation to the next: each writes the lines that it was the last to read, which are in its own core's cache; storing into lines that the
+ * other core read last costs tens of nanoseconds each.
  *
  * Failure: the first one is recorded in the world, and every waiting word gets its lowest bit, which wakes all. A rank
  * leaving with an error first waits until no peer is inside a stretch that touches other ranks' buffers
@@ -68,6 +70,7 @@ typedef struct tpi_post {
 typedef struct tpi_seat {
     alignas(TPI_CACHE_LINE) tpi_post post[2];
     unsigned posts;                               /* this rank's own count; its lowest bit picks the post */
+    unsigned stagings;                            /* those that went through staging; its lowest bit picks the buffer */
     alignas(TPI_CACHE_LINE) atomic_uint touching; /* inside a stretch that touches other ranks' buffers */
     atomic_uint arrived;                          /* gates reached, for the message of a time-out */
     alignas(TPI_CACHE_LINE) tpi_word bell;        /* rung when a channel of this rank changed */
@@ -106,7 +109,7 @@ typedef struct tpi_group {
     tpi_flag *flags;
     tpi_seat *seats;
     tpi_channel *channels;                       /* [from][to] */
-    char *staging;                               /* [rank][2][TPI_STAGING_STRIDE] */
+    char *staging;                               /* [rank][2][TPI_STAGING_STRIDE]; of two ranks: two buffers, which they swap */
     /* Low half: ranks at the gate. High half: the sum of their posts' fingerprints, which are equal if the calls are. */
     alignas(TPI_CACHE_LINE) atomic_uint_fast64_t waiting;
     atomic_uint gone; /* ranks that destroyed their communicator for good: no gate opens any more */
@@ -175,6 +178,16 @@ typedef struct tpi_call {
     tpi_stream *stream;    /* device order: what was issued there touches peers' memory until this rank is told to let go; else NULL */
 } tpi_call;
 
+/* Between two looks at what another core writes: looks without a pause hold up its store. */
+static inline void tpi_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 /* wait.c */
 void tpi_word_advance(tpi_word *word);
 void tpi_word_fail(tpi_word *word);
@@ -184,6 +197,8 @@ int64_t tpi_nanoseconds(void);
 /* Raises a flag to this round. And looks whether it is there; waits until it is, or the world failed, or `leave` says so: false if `timeout` nanoseconds
  * passed before. Flags work only where tpi_flags_usable. */
 bool tpi_flags_usable(void);
+/* Where flags are usable: every thread of the process has passed a full fence when this returns. */
+void tpi_fence_all(void);
 void tpi_flag_raise(tpi_flag *flag, unsigned round);
 static inline bool tpi_flag_reached(const tpi_flag *flag, unsigned round)
 {
@@ -220,13 +235,12 @@ void *tpi_call_out(const tpi_call *call, int rank);
 char *tpi_call_staging(const tpi_call *call, int rank);
 /* Whether a buffer of so many bytes goes through staging: the same answer on all ranks. */
 bool tpi_call_stages(const tpi_call *call, size_t bytes);
-/* Turns to the other post, and its staging, which nobody reads any more. Then tpi_call_post publishes it and passes the
- * gate. */
+/* Turns to the other post, and to staging that nobody reads any more. Then tpi_call_post publishes it and passes the gate; from then on a peer may write
+ * this rank's own staging. */
 void tpi_call_next(tpi_call *call);
+void tpi_call_next_staged(tpi_call *call);
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post);
 tp_status tpi_call_gate(tpi_call *call);
-/* At the end of an operation: takes so many bytes of the next post's staging, which nobody reads, back into this core's cache, without waiting for them. */
-void tpi_call_prepare(const tpi_call *call, size_t bytes);
 bool tpi_touch_begin(const tpi_call *call);
 void tpi_touch_end(const tpi_call *call);
 /* What a rank returns once the world has failed. */

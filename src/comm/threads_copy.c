@@ -2,8 +2,7 @@
  * where they are small, from their staging, which needs no second gate. */
 #include "comm/threads.h"
 
-/* What is copied of a peer's rows at a time, and from how many bytes on they are more than caches hold. */
-#define STRETCH_BYTES ((size_t)16384)
+/* From so many bytes on a peer's rows are more than caches hold, and are written past them. */
 #define PAST_CACHES ((size_t)8 << 20)
 
 static size_t range_bytes(const tpi_collective_args *args, tp_range rows)
@@ -20,21 +19,20 @@ static bool gather_is_staged(const tpi_call *call, const tpi_collective_args *ar
     return true;
 }
 
-/* Copied in stretches: what is read is taken over, because its owner will write it again, unless others read it too. Where it is more than caches hold, it is
- * written past them. */
-static void copy_from_peer(const tpi_call *call, void *out, const void *in, size_t bytes)
+static void copy_from_peer(void *out, const void *in, size_t bytes)
 {
-    if (bytes >= PAST_CACHES) {
+    if (bytes >= PAST_CACHES)
         tpi_comm_copy_past_caches(out, in, bytes);
-        return;
-    }
-    bool alone = call->size == 2 && call->group->flagged;
-    for (size_t at = 0; at < bytes; at += STRETCH_BYTES) {
-        size_t part = bytes - at < STRETCH_BYTES ? bytes - at : STRETCH_BYTES;
-        if (alone)
-            tpi_comm_own((const char *)in + at, part);
-        tpi_comm_copy((char *)out + at, (const char *)in + at, part);
-    }
+    else
+        tpi_comm_copy(out, in, bytes);
+}
+
+static void next(tpi_call *call, bool staged)
+{
+    if (staged)
+        tpi_call_next_staged(call);
+    else
+        tpi_call_next(call);
 }
 
 static void gather_rows(const tpi_call *call, const tpi_collective_args *args, bool staged)
@@ -48,7 +46,7 @@ static void gather_rows(const tpi_call *call, const tpi_collective_args *args, b
         if (from == call->rank)
             tpi_comm_copy(out, args->in, range_bytes(args, rows));
         else
-            copy_from_peer(call, out, in, range_bytes(args, rows));
+            copy_from_peer(out, in, range_bytes(args, rows));
     }
 }
 
@@ -57,13 +55,12 @@ tp_status tpi_threads_all_gather(tpi_call *call, const tpi_collective_args *args
     const tpi_post post = tpi_post_of(args);
     bool staged = gather_is_staged(call, args);
     size_t own = range_bytes(args, tpi_comm_range(args->counts, args->rows, call->size, call->rank));
-    tpi_call_next(call);
+    next(call, staged);
     if (staged)
         tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, own);
     TPI_TRY(tpi_call_post(call, &post));
     if (staged) {
         gather_rows(call, args, true);
-        tpi_call_prepare(call, own);
     } else {
         if (!tpi_touch_begin(call))
             return tpi_call_peer_failed(call);
@@ -82,7 +79,7 @@ tp_status tpi_threads_broadcast(tpi_call *call, const tpi_collective_args *args)
     post.root = args->root;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
     bool staged = tpi_call_stages(call, bytes), is_root = call->rank == args->root;
-    tpi_call_next(call);
+    next(call, staged);
     if (staged && is_root)
         tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, bytes);
     TPI_TRY(tpi_call_post(call, &post));

@@ -4,8 +4,6 @@
 
 /* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
 #define SLICE_ELEMENTS 64
-/* What is taken over from peers at a time. */
-#define STRETCH_ELEMENTS 4096
 
 static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, const void *const *in, void *const *out,
                         int outputs)
@@ -32,13 +30,13 @@ static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
     int64_t begin = 0;
     do {
         int64_t end = elements - begin < most ? elements : begin + most;
-        tpi_call_next(call);
-        tpi_comm_copy(tpi_call_staging(call, call->rank), tpi_comm_at(args->in, begin, args->in_dtype),
-                      tpi_comm_bytes(end - begin, args->in_dtype));
+        const void *own = tpi_comm_at(args->in, begin, args->in_dtype);
+        tpi_call_next_staged(call);
+        tpi_comm_copy(tpi_call_staging(call, call->rank), own, tpi_comm_bytes(end - begin, args->in_dtype));
         TPI_TRY(tpi_call_post(call, &post));
         const void *in[TPI_MAX_RANKS];
         for (int rank = 0; rank < call->size; rank++)
-            in[rank] = tpi_call_staging(call, rank);
+            in[rank] = rank == call->rank ? own : tpi_call_staging(call, rank);
         void *out = tpi_comm_at_out(args->out, begin, args->out_dtype);
         tpi_span span = span_of(call, args, in, &out, 1);
         span.begin = begin;
@@ -48,7 +46,6 @@ static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
             return tpi_call_op_failed(call, status);
         begin = end;
     } while (begin < elements);
-    tpi_call_prepare(call, tpi_comm_bytes(elements < most ? elements : most, args->in_dtype));
     size_t moved = tpi_comm_bytes(elements, args->in_dtype) * (size_t)(call->size - 1);
     tpi_link_collective(call, moved, moved, 1);
     return TP_OK;
@@ -97,29 +94,9 @@ static tp_status sliced(tpi_call *call, const tpi_collective_args *args, reduce_
     return TP_OK;
 }
 
-/* Adds what this rank alone reads of its peers' buffers. Their owners will write it again, so it is taken over, a stretch ahead of the sums. */
 static tp_status slice_by_tree(tpi_call *call, const tpi_span *span)
 {
-    if (!call->group->flagged)
-        return tpi_comm_reduce_span(call->ctx, span);
-    for (int64_t begin = span->begin; begin < span->end; begin += STRETCH_ELEMENTS) {
-        const void *in[TPI_MAX_RANKS];
-        void *out[TPI_MAX_RANKS];
-        tpi_span part = *span;
-        part.begin = begin;
-        part.end = span->end - begin < STRETCH_ELEMENTS ? span->end : begin + STRETCH_ELEMENTS;
-        for (int i = 0; i < span->inputs; i++) {
-            in[i] = tpi_comm_at(span->in[i], begin - span->begin, span->in_dtype);
-            if (i != call->rank)
-                tpi_comm_own(in[i], tpi_comm_bytes(part.end - begin, span->in_dtype));
-        }
-        for (int i = 0; i < span->outputs; i++)
-            out[i] = tpi_comm_at_out(span->out[i], begin - span->begin, span->out_dtype);
-        part.in = in;
-        part.out = out;
-        TPI_TRY(tpi_comm_reduce_span(call->ctx, &part));
-    }
-    return TP_OK;
+    return tpi_comm_reduce_span(call->ctx, span);
 }
 
 /* acc (f32) = in, or acc + in. */
@@ -194,29 +171,42 @@ static tp_status reduce_rows(tpi_call *call, const tpi_collective_args *args, tp
     return slice_by_tree(call, &span);
 }
 
+/* What others add; its place in staging is its place in the input. */
+static void stage_rows(const tpi_call *call, const tpi_collective_args *args)
+{
+    tp_range rows = {0, args->rows};
+    if (call->size == 2)
+        rows = tpi_comm_range(args->counts, args->rows, call->size, 1 - call->rank);
+    int64_t begin = rows.begin * args->cols;
+    tpi_comm_copy(tpi_comm_at_out(tpi_call_staging(call, call->rank), begin, args->in_dtype), tpi_comm_at(args->in, begin, args->in_dtype),
+                  tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype));
+}
+
 /* In place: the rows of any input are read by their owner only, who writes the result over them. */
 tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *args)
 {
     const tpi_post post = tpi_post_of_reduction(args);
     tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, call->rank);
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
-    bool staged = tpi_call_stages(call, bytes);
-    tpi_call_next(call);
-    if (staged)
-        tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, bytes);
+    bool staged = tpi_call_stages(call, call->size == 2 ? bytes / 2 : bytes);
+    if (staged) {
+        tpi_call_next_staged(call);
+        stage_rows(call, args);
+    } else {
+        tpi_call_next(call);
+    }
     TPI_TRY(tpi_call_post(call, &post));
     const void *base[TPI_MAX_RANKS];
     for (int rank = 0; rank < call->size; rank++)
-        base[rank] = staged ? tpi_call_staging(call, rank) : tpi_call_in(call, rank);
-    if (!tpi_touch_begin(call))
+        base[rank] = rank == call->rank ? args->in : staged ? tpi_call_staging(call, rank) : tpi_call_in(call, rank);
+    if (!staged && !tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
     tp_status status = reduce_rows(call, args, rows, base);
-    tpi_touch_end(call);
+    if (!staged)
+        tpi_touch_end(call);
     if (status != TP_OK)
         return tpi_call_op_failed(call, status);
-    if (staged)
-        tpi_call_prepare(call, bytes);
-    else
+    if (!staged)
         TPI_TRY(tpi_call_gate(call));
     size_t own = tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype);
     tpi_link_collective(call, bytes - own, own * (size_t)(call->size - 1), 1);

@@ -11,11 +11,12 @@ static tp_status exchange_as(tp_comm *comm, const char *name, const void *mine, 
     size_t begin = 0;
     do {
         size_t part = bytes - begin < TPI_STAGING_BYTES ? bytes - begin : TPI_STAGING_BYTES;
-        tpi_call_next(&call);
+        tpi_call_next_staged(&call);
         tpi_comm_copy(tpi_call_staging(&call, call.rank), (const char *)mine + begin, part);
         TPI_TRY(tpi_call_post(&call, &post));
         for (int rank = 0; rank < call.size; rank++)
-            tpi_comm_copy((char *)all + (size_t)rank * bytes + begin, tpi_call_staging(&call, rank), part);
+            tpi_comm_copy((char *)all + (size_t)rank * bytes + begin,
+                          rank == call.rank ? (const char *)mine + begin : tpi_call_staging(&call, rank), part);
         begin += part;
     } while (begin < bytes);
     return TP_OK;

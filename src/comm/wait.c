@@ -38,15 +38,6 @@ void tpi_sleep_until(int64_t nanoseconds)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack, 0, 0, 0);
 }
 
-static void pause_briefly(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void wake_all(atomic_uint *value)
 {
     syscall(SYS_futex, value, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
@@ -88,7 +79,7 @@ static inline __attribute__((always_inline)) bool spin(const atomic_uint *value,
             state->turns = i > state->turns || state->turns * 2 > state->limit ? state->limit : state->turns * 2;
             return true;
         }
-        pause_briefly();
+        tpi_pause();
     }
     /* It didn't pay: spin less the next time. */
     state->turns = state->turns / 4 > FEWEST_SPINS ? state->turns / 4 : FEWEST_SPINS;
@@ -111,6 +102,11 @@ bool tpi_word_wait(tpi_word *word, unsigned seen, tpi_spin *spinning, int64_t ti
 bool tpi_flags_usable(void)
 {
     return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+void tpi_fence_all(void)
+{
+    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 }
 
 /* A plain store, so that this rank looks at its peers' flags while its own is still on its way. Sleepers are looked for without a fence: whoever is about to
@@ -136,7 +132,7 @@ bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t t
         return true;
     struct timespec until = timespec_of(tpi_nanoseconds() + timeout);
     atomic_fetch_add(&flag->sleepers, 1);
-    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    tpi_fence_all();
     bool in_time = true;
     while (in_time && !leave(arg)) {
         unsigned now = atomic_load(&flag->round);

@@ -4,6 +4,7 @@
 
 #define PART_ELEMENTS 16384
 #define TREE_LEVELS 7 /* 64 inputs */
+#define MOST_OUTPUTS 8 /* of a plain sum */
 
 static inline vf combine(tp_reduce_op op, vf left, vf right)
 {
@@ -88,13 +89,16 @@ static inline __attribute__((always_inline)) void reduce_span(const tpi_reduce_a
 /* Elements from `at` on, BLOCK at a time: the plain f32 sum, whose speed is the memory's. Returns where it stopped.
  * Every input of a block is read before an output of it is written, so outputs may be inputs. */
 static inline __attribute__((always_inline)) int64_t sum_blocks(const tpi_reduce_args *args, int64_t at, int64_t end,
-                                                                int inputs)
+                                                                int inputs, int outputs)
 {
     enum { VECTORS = 4, BLOCK = VECTORS * TPI_LANES };
     const float *in[TP_VIRTUAL_RANKS];
+    float *out[MOST_OUTPUTS];
 
     for (int i = 0; i < inputs; i++)
         in[i] = args->in[i];
+    for (int o = 0; o < outputs; o++)
+        out[o] = args->out[o];
     for (; end - at >= BLOCK; at += BLOCK) {
         vf node[TP_VIRTUAL_RANKS][VECTORS];
 
@@ -105,22 +109,24 @@ static inline __attribute__((always_inline)) int64_t sum_blocks(const tpi_reduce
             for (int i = 0; i + distance < inputs; i += 2 * distance)
                 for (int v = 0; v < VECTORS; v++)
                     node[i][v] = vf_add(node[i][v], node[i + distance][v]);
-        for (int o = 0; o < args->outputs; o++)
+        for (int o = 0; o < outputs; o++)
             for (int v = 0; v < VECTORS; v++)
-                vf_store((float *)args->out[o] + at + v * TPI_LANES, node[0][v]);
+                vf_store(out[o] + at + v * TPI_LANES, node[0][v]);
     }
     return at;
 }
 
 static int64_t sum_plain(const tpi_reduce_args *args, int64_t at, int64_t end)
 {
-    if (args->bias || args->residual || args->dropout > 0 || args->out_dtype != TP_DTYPE_F32)
+    int outputs = args->outputs;
+
+    if (args->bias || args->residual || args->dropout > 0 || args->out_dtype != TP_DTYPE_F32 || outputs > MOST_OUTPUTS)
         return at;
     switch (args->inputs) {
-    case 1: return sum_blocks(args, at, end, 1);
-    case 2: return sum_blocks(args, at, end, 2);
-    case 4: return sum_blocks(args, at, end, 4);
-    case 8: return sum_blocks(args, at, end, 8);
+    case 1: return sum_blocks(args, at, end, 1, outputs);
+    case 2: return outputs == 1 ? sum_blocks(args, at, end, 2, 1) : outputs == 2 ? sum_blocks(args, at, end, 2, 2) : sum_blocks(args, at, end, 2, outputs);
+    case 4: return sum_blocks(args, at, end, 4, outputs);
+    case 8: return sum_blocks(args, at, end, 8, outputs);
     default: return at;
     }
 }
