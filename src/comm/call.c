@@ -292,6 +292,16 @@ static void find_latest(tpi_call *call)
     }
 }
 
+bool tpi_call_stages_rows(const tpi_call *call, const tpi_collective_args *args)
+{
+    for (int rank = 0; rank < call->size; rank++) {
+        tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, rank);
+        if (!tpi_call_stages(call, tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype)))
+            return false;
+    }
+    return true;
+}
+
 void tpi_call_next(tpi_call *call)
 {
     call->seat->posts++;
@@ -328,15 +338,14 @@ tpi_post tpi_post_of_reduction(const tpi_collective_args *args)
     return post;
 }
 
-tp_status tpi_call_post(tpi_call *call, const tpi_post *post)
+/* With this rank's post filled in. */
+static tp_status publish(tpi_call *call, tpi_post *mine)
 {
-    tpi_post *mine = &call->seat->post[call->seat->posts & 1];
-    *mine = *post;
     mine->call = call->name;
     mine->stamp = call->stamp;
     tpi_flag *flag = &call->group->flags[call->rank];
-    flag->in[call->seat->posts & 1] = post->in;
-    flag->out[call->seat->posts & 1] = post->out;
+    flag->in[call->seat->posts & 1] = mine->in;
+    flag->out[call->seat->posts & 1] = mine->out;
     TPI_TRY(pass_gate(call, tpi_post_fingerprint(call, mine)));
     const tp_world_desc *desc = &call->group->world->desc;
     if (desc->check_calls)
@@ -344,4 +353,30 @@ tp_status tpi_call_post(tpi_call *call, const tpi_post *post)
     if (desc->link.bytes_per_second > 0)
         find_latest(call);
     return TP_OK;
+}
+
+tp_status tpi_call_post(tpi_call *call, const tpi_post *post)
+{
+    tpi_post *mine = &call->seat->post[call->seat->posts & 1];
+    *mine = *post;
+    return publish(call, mine);
+}
+
+tp_status tpi_call_post_args(tpi_call *call, const tpi_collective_args *args, bool reduces)
+{
+    tpi_post *mine = &call->seat->post[call->seat->posts & 1];
+    mine->in = args->in;
+    mine->out = args->out;
+    mine->in_dtype = args->in_dtype;
+    mine->out_dtype = args->out_dtype;
+    mine->rows = args->rows;
+    mine->cols = args->cols;
+    mine->out_rows = args->out_rows;
+    mine->op = reduces ? (int)args->reduce.op : -1;
+    mine->root = -1;
+    mine->algorithm = reduces ? (int)args->reduce.algorithm : 0;
+    mine->exchange = false;
+    mine->counts = args->counts;
+    mine->recv_counts = args->recv_counts;
+    return publish(call, mine);
 }

@@ -33,7 +33,7 @@ static int64_t elements_of(const tp_tensor *tensor, bool *dense)
 
 static tp_status check_tensor(tp_ctx *ctx, const char *call, const char *name, const tp_tensor *tensor, size_t *out)
 {
-    size_t size = tp_dtype_size(tensor->dtype), bytes;
+    size_t size = tpi_comm_size_of(tensor->dtype), bytes;
     bool dense;
     if (size == 0)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s has no valid dtype (%d)", call, name, (int)tensor->dtype);
@@ -189,14 +189,14 @@ static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in,
     args->cols = global->cols;
 }
 
-tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc,
+tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const tp_reduce_desc *desc,
                                tpi_collective_args *args)
 {
     const char *call = "all_reduce";
     static const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
     matrix from, to;
-    TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", &out, &to));
+    TPI_TRY(check_matrix(ctx, call, "in", in, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
     if (from.rows != to.rows || from.cols != to.cols)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: in is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call,
                           from.rows, from.cols, to.rows, to.cols);
@@ -270,14 +270,14 @@ tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm
     return TP_OK;
 }
 
-tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
                                    const tp_reduce_desc *desc, tpi_collective_args *args)
 {
     const char *call = "reduce_scatter";
     static const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
     matrix from, to;
-    TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", &out, &to));
+    TPI_TRY(check_matrix(ctx, call, "in", in, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
     TPI_TRY(check_same_cols(ctx, call, &from, &to));
     TPI_TRY(check_counts(ctx, call, "counts", counts, comm->size, from.rows));
     tp_range own = tpi_comm_range(counts, from.rows, comm->size, comm->rank);
@@ -290,13 +290,13 @@ tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_
     return TP_OK;
 }
 
-tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
                                tpi_collective_args *args)
 {
     const char *call = "all_gather";
     matrix from, to;
-    TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
-    TPI_TRY(check_matrix(ctx, call, "out", &out, &to));
+    TPI_TRY(check_matrix(ctx, call, "in", in, &from));
+    TPI_TRY(check_matrix(ctx, call, "out", out, &to));
     TPI_TRY(check_same_cols(ctx, call, &from, &to));
     TPI_TRY(check_same_dtype(ctx, call, &from, &to));
     TPI_TRY(check_counts(ctx, call, "counts", counts, comm->size, to.rows));

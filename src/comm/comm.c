@@ -35,24 +35,30 @@ const char *tp_comm_transport(const tp_comm *comm)
     return comm->table->name;
 }
 
-tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
-                              const tp_reduce_desc *desc)
+/* Tensors by address: copies of what the caller has just written wait for it. */
+static tp_status all_reduce(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const tp_reduce_desc *desc)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, in, out, desc, &args));
     return comm->table->all_reduce(stream, &args);
 }
 
+tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
+                              const tp_reduce_desc *desc)
+{
+    return all_reduce(stream, comm, &in, &out, desc);
+}
+
 tp_status tp_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc)
 {
     TPI_TRY(tpi_comm_usable(ctx, comm));
-    return tpi_comm_all_reduce(ctx->compute, comm, in, out, desc);
+    return all_reduce(ctx->compute, comm, &in, &out, desc);
 }
 
 tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc, const tpi_norm_args *norm)
 {
     tpi_collective_args args;
-    TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, in, out, desc, &args));
+    TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, &in, &out, desc, &args));
     args.norm = norm;
     bool norms = comm->table->norms(&args);
     TPI_TRY(comm->table->all_reduce(stream, &args));
@@ -64,40 +70,51 @@ tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor
     tpi_norm_args args;
     tpi_collective_args reduce;
     TPI_TRY(tpi_comm_usable(ctx, comm));
-    TPI_TRY(tpi_check_all_reduce(ctx, comm, in, sum, desc, &reduce));
+    TPI_TRY(tpi_check_all_reduce(ctx, comm, &in, &sum, desc, &reduce));
     if (reduce.reduce.op != TP_REDUCE_SUM)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "all_reduce_norm: op is %d, must be %d", (int)reduce.reduce.op, (int)TP_REDUCE_SUM);
     TPI_TRY(tpi_check_reduce_norm(ctx, sum, norm, &args));
     return tpi_comm_all_reduce_norm(ctx->compute, comm, in, sum, desc, &args);
 }
 
-tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
-                                  const tp_reduce_desc *desc)
+static tp_status reduce_scatter(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
+                                const tp_reduce_desc *desc)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_reduce_scatter(comm->ctx, comm, in, out, counts, desc, &args));
     return comm->table->reduce_scatter(stream, &args);
 }
 
+tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
+                                  const tp_reduce_desc *desc)
+{
+    return reduce_scatter(stream, comm, &in, &out, counts, desc);
+}
+
 tp_status tp_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                             const tp_reduce_desc *desc)
 {
     TPI_TRY(tpi_comm_usable(ctx, comm));
-    TPI_TRY(tpi_comm_reduce_scatter(ctx->compute, comm, in, out, counts, desc));
+    TPI_TRY(reduce_scatter(ctx->compute, comm, &in, &out, counts, desc));
     return settle(ctx, counts != NULL);
 }
 
-tp_status tpi_comm_all_gather(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts)
+static tp_status all_gather(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_all_gather(comm->ctx, comm, in, out, counts, &args));
     return comm->table->all_gather(stream, &args);
 }
 
+tp_status tpi_comm_all_gather(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts)
+{
+    return all_gather(stream, comm, &in, &out, counts);
+}
+
 tp_status tp_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts)
 {
     TPI_TRY(tpi_comm_usable(ctx, comm));
-    TPI_TRY(tpi_comm_all_gather(ctx->compute, comm, in, out, counts));
+    TPI_TRY(all_gather(ctx->compute, comm, &in, &out, counts));
     return settle(ctx, counts != NULL);
 }
 

@@ -3,6 +3,7 @@
 #include <tp/device.h>
 
 #include "comm/threads.h"
+#include "core/stream.h"
 
 #define LONGEST_LEAVE_MS 10000
 
@@ -13,13 +14,18 @@ typedef struct thread_op {
     tpi_device_body device;
 } thread_op;
 
-/* What a stream gets. */
-typedef struct thread_task {
+/* What a stream gets that runs at once; and one that runs later, with a copy of the arguments. */
+typedef struct op_task {
     const thread_op *op;
-    tpi_collective_args args;
+    const tpi_collective_args *args;
     int64_t stamp;
     bool timed; /* on the compute stream: its time counts */
-} thread_task;
+} op_task;
+
+typedef struct late_task {
+    op_task common;
+    tpi_collective_args args;
+} late_task;
 
 typedef struct thread_p2p_task {
     tpi_p2p_args args;
@@ -40,18 +46,29 @@ static bool is_quick(const tpi_call *call, const tpi_collective_args *args)
     return call->group->flagged && tpi_comm_bytes(args->rows * args->cols, args->in_dtype) <= TPI_STAGING_BYTES;
 }
 
-static tp_status run_task(tp_ctx *ctx, const void *pointer)
+static tp_status run_op(tp_ctx *ctx, const op_task *task, const tpi_collective_args *args)
 {
-    const thread_task *task = pointer;
-    tpi_call call = tpi_call_begin(task->args.comm, task->op->name, task->stamp);
-    call.counts = task->timed && is_quick(&call, &task->args);
+    tpi_call call = tpi_call_begin(args->comm, task->op->name, task->stamp);
+    call.counts = task->timed && is_quick(&call, args);
     bool timed = task->timed && !call.counts;
     double begin = timed ? tpi_seconds() : 0;
-    tp_status status = task->op->body(&call, &task->args);
+    tp_status status = task->op->body(&call, args);
     double seconds = timed ? tpi_seconds() - begin : call.waited;
     if (seconds > 0)
         tpi_add_seconds(ctx, 0, seconds);
     return status;
+}
+
+static tp_status run_at_once(tp_ctx *ctx, const void *pointer)
+{
+    const op_task *task = pointer;
+    return run_op(ctx, task, task->args);
+}
+
+static tp_status run_later(tp_ctx *ctx, const void *pointer)
+{
+    const late_task *task = pointer;
+    return run_op(ctx, &task->common, &task->args);
 }
 
 static tp_status issue(tpi_stream *stream, const thread_op *op, const tpi_collective_args *args)
@@ -59,8 +76,11 @@ static tp_status issue(tpi_stream *stream, const thread_op *op, const tpi_collec
     tp_ctx *ctx = args->comm->ctx;
     if (ctx->behind)
         return tpi_device_collective(stream, op->name, op->device, args);
-    thread_task task = {.op = op, .args = *args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
-    return ctx->backend->run(stream, run_task, &task, sizeof task);
+    const op_task task = {.op = op, .args = args, .stamp = stamp_of(args->comm), .timed = stream == ctx->compute};
+    if (stream->at_once)
+        return ctx->backend->run(stream, run_at_once, &task, sizeof task);
+    const late_task late = {.common = task, .args = *args};
+    return ctx->backend->run(stream, run_later, &late, sizeof late);
 }
 
 static tp_status all_reduce(tpi_stream *stream, const tpi_collective_args *args)

@@ -235,11 +235,15 @@ void *tpi_call_out(const tpi_call *call, int rank);
 char *tpi_call_staging(const tpi_call *call, int rank);
 /* Whether a buffer of so many bytes goes through staging: the same answer on all ranks. */
 bool tpi_call_stages(const tpi_call *call, size_t bytes);
+/* Whether every rank's rows do. */
+bool tpi_call_stages_rows(const tpi_call *call, const tpi_collective_args *args);
 /* Turns to the other post, and to staging that nobody reads any more. Then tpi_call_post publishes it and passes the gate; from then on a peer may write
  * this rank's own staging. */
 void tpi_call_next(tpi_call *call);
 void tpi_call_next_staged(tpi_call *call);
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post);
+/* The same for a collective, or one that reduces, written where it is read: copies of what was just written wait for it. */
+tp_status tpi_call_post_args(tpi_call *call, const tpi_collective_args *args, bool reduces);
 tp_status tpi_call_gate(tpi_call *call);
 bool tpi_touch_begin(const tpi_call *call);
 void tpi_touch_end(const tpi_call *call);

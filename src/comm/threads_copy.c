@@ -10,15 +10,6 @@ static size_t range_bytes(const tpi_collective_args *args, tp_range rows)
     return tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype);
 }
 
-/* Whether every rank's rows go through staging. */
-static bool gather_is_staged(const tpi_call *call, const tpi_collective_args *args)
-{
-    for (int rank = 0; rank < call->size; rank++)
-        if (!tpi_call_stages(call, range_bytes(args, tpi_comm_range(args->counts, args->rows, call->size, rank))))
-            return false;
-    return true;
-}
-
 static void copy_from_peer(void *out, const void *in, size_t bytes)
 {
     if (bytes >= PAST_CACHES)
@@ -52,13 +43,12 @@ static void gather_rows(const tpi_call *call, const tpi_collective_args *args, b
 
 tp_status tpi_threads_all_gather(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = tpi_post_of(args);
-    bool staged = gather_is_staged(call, args);
+    bool staged = tpi_call_stages_rows(call, args);
     size_t own = range_bytes(args, tpi_comm_range(args->counts, args->rows, call->size, call->rank));
     next(call, staged);
     if (staged)
         tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, own);
-    TPI_TRY(tpi_call_post(call, &post));
+    TPI_TRY(tpi_call_post_args(call, args, false));
     if (staged) {
         gather_rows(call, args, true);
     } else {

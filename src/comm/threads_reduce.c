@@ -24,7 +24,6 @@ static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, c
  * care. */
 static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = tpi_post_of_reduction(args);
     int64_t elements = args->rows * args->cols;
     int64_t most = (int64_t)(TPI_STAGING_BYTES / tp_dtype_size(args->in_dtype));
     int64_t begin = 0;
@@ -33,7 +32,7 @@ static tp_status one_shot(tpi_call *call, const tpi_collective_args *args)
         const void *own = tpi_comm_at(args->in, begin, args->in_dtype);
         tpi_call_next_staged(call);
         tpi_comm_copy(tpi_call_staging(call, call->rank), own, tpi_comm_bytes(end - begin, args->in_dtype));
-        TPI_TRY(tpi_call_post(call, &post));
+        TPI_TRY(tpi_call_post_args(call, args, true));
         const void *in[TPI_MAX_RANKS];
         for (int rank = 0; rank < call->size; rank++)
             in[rank] = rank == call->rank ? own : tpi_call_staging(call, rank);
@@ -66,11 +65,10 @@ typedef tp_status (*reduce_slice)(tpi_call *call, const tpi_span *span);
  * that work in place is safe. */
 static tp_status sliced(tpi_call *call, const tpi_collective_args *args, reduce_slice reduce, int steps)
 {
-    const tpi_post post = tpi_post_of_reduction(args);
     int64_t elements = args->rows * args->cols;
     tp_range slice = slice_of(call, elements);
     tpi_call_next(call);
-    TPI_TRY(tpi_call_post(call, &post));
+    TPI_TRY(tpi_call_post_args(call, args, true));
     if (!tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
     const void *in[TPI_MAX_RANKS];
@@ -160,48 +158,51 @@ tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args
     return sliced(call, args, slice_by_ring, 2 * (call->size - 1));
 }
 
-/* Adds this rank's rows of everybody's input; base[p] is where rank p's input begins. */
-static tp_status reduce_rows(tpi_call *call, const tpi_collective_args *args, tp_range rows, const void *const *base)
+/* What others add: of two ranks the other's rows, so that both use the same lines of their staging. */
+static void stage_rows(const tpi_call *call, const tpi_collective_args *args)
+{
+    tp_range rows = call->size == 2 ? tpi_comm_range(args->counts, args->rows, 2, 1 - call->rank) : (tp_range){0, args->rows};
+    tpi_comm_copy(tpi_call_staging(call, call->rank), tpi_comm_at(args->in, rows.begin * args->cols, args->in_dtype),
+                  tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype));
+}
+
+/* Where a rank's input of the rows from `first` on is; `first` is an element. */
+static const void *rows_of(const tpi_call *call, const tpi_collective_args *args, int rank, int64_t first, bool staged)
+{
+    if (rank == call->rank)
+        return tpi_comm_at(args->in, first, args->in_dtype);
+    if (!staged)
+        return tpi_comm_at(tpi_call_in(call, rank), first, args->in_dtype);
+    return tpi_comm_at(tpi_call_staging(call, rank), call->size == 2 ? 0 : first, args->in_dtype);
+}
+
+/* Adds this rank's rows of everybody's input. */
+static tp_status reduce_rows(tpi_call *call, const tpi_collective_args *args, tp_range rows, bool staged)
 {
     const void *in[TPI_MAX_RANKS];
     for (int rank = 0; rank < call->size; rank++)
-        in[rank] = tpi_comm_at(base[rank], rows.begin * args->cols, args->in_dtype);
+        in[rank] = rows_of(call, args, rank, rows.begin * args->cols, staged);
     tpi_span span = span_of(call, args, in, &args->out, 1);
     span.end = (rows.end - rows.begin) * args->cols;
     return slice_by_tree(call, &span);
 }
 
-/* What others add; its place in staging is its place in the input. */
-static void stage_rows(const tpi_call *call, const tpi_collective_args *args)
-{
-    tp_range rows = {0, args->rows};
-    if (call->size == 2)
-        rows = tpi_comm_range(args->counts, args->rows, call->size, 1 - call->rank);
-    int64_t begin = rows.begin * args->cols;
-    tpi_comm_copy(tpi_comm_at_out(tpi_call_staging(call, call->rank), begin, args->in_dtype), tpi_comm_at(args->in, begin, args->in_dtype),
-                  tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype));
-}
-
 /* In place: the rows of any input are read by their owner only, who writes the result over them. */
 tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *args)
 {
-    const tpi_post post = tpi_post_of_reduction(args);
     tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, call->rank);
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
-    bool staged = tpi_call_stages(call, call->size == 2 ? bytes / 2 : bytes);
+    bool staged = call->size == 2 ? tpi_call_stages_rows(call, args) : tpi_call_stages(call, bytes);
     if (staged) {
         tpi_call_next_staged(call);
         stage_rows(call, args);
     } else {
         tpi_call_next(call);
     }
-    TPI_TRY(tpi_call_post(call, &post));
-    const void *base[TPI_MAX_RANKS];
-    for (int rank = 0; rank < call->size; rank++)
-        base[rank] = rank == call->rank ? args->in : staged ? tpi_call_staging(call, rank) : tpi_call_in(call, rank);
+    TPI_TRY(tpi_call_post_args(call, args, true));
     if (!staged && !tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
-    tp_status status = reduce_rows(call, args, rows, base);
+    tp_status status = reduce_rows(call, args, rows, staged);
     if (!staged)
         tpi_touch_end(call);
     if (status != TP_OK)

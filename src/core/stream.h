@@ -8,6 +8,7 @@ struct tpi_stream {
     tp_ctx *ctx;
     const char *name;
     tpi_stream *next; /* of the context's streams */
+    bool at_once;     /* what is issued has run when the call returns */
 };
 
 /* Backends enter their streams here, so that tp_ctx_synchronize reaches all of them. */

@@ -18,6 +18,8 @@ typedef struct tpi_cpu_table {
     tpi_task gemm, reduce, map, activation, rope, norm, norm_grad, attention, attention_grad, embedding, embedding_grad, xent, square_sum,
         optimizer, random_fill, gemm_pack;
     size_t (*gemm_packed_bytes)(tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order);
+    /* out = left + right of a floating dtype, as reduce gives it; for few elements, where reduce's way to its loop counts. out may be an input. */
+    void (*sum_pair)(tp_dtype dtype, void *out, const void *left, const void *right, int64_t elements);
 } tpi_cpu_table;
 
 /* What gemm_pack's task gets. */
@@ -48,6 +50,7 @@ tp_status CPU(square_sum)(tp_ctx *ctx, const void *args);
 tp_status CPU(optimizer)(tp_ctx *ctx, const void *args);
 tp_status CPU(random_fill)(tp_ctx *ctx, const void *args);
 tp_status CPU(gemm_pack)(tp_ctx *ctx, const void *args);
+void CPU(sum_pair)(tp_dtype dtype, void *out, const void *left, const void *right, int64_t elements);
 size_t CPU(gemm_packed_bytes)(tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order);
 extern const tpi_cpu_table CPU(table);
 #endif

@@ -7,15 +7,16 @@
 #include <xmmintrin.h>
 
 #define TPI_DEFAULT_MXCSR 0x1f80u
+#define TPI_SIGNALLED_MXCSR 0x3fu /* exceptions so far */
 #define TPI_FLUSH_MXCSR 0x8040u /* subnormal results and operands */
 
 typedef unsigned tpi_float_mode;
 
-/* Sets the default mode and returns the one before. */
+/* Sets the default mode and returns the one before. Exceptions that have been signalled are no mode: writing the register costs more than reading it. */
 static inline tpi_float_mode tpi_float_mode_default(void)
 {
     tpi_float_mode before = _mm_getcsr();
-    if (before != TPI_DEFAULT_MXCSR)
+    if ((before & ~TPI_SIGNALLED_MXCSR) != TPI_DEFAULT_MXCSR)
         _mm_setcsr(TPI_DEFAULT_MXCSR);
     return before;
 }
@@ -30,7 +31,8 @@ static inline tpi_float_mode tpi_float_mode_flush(void)
 
 static inline void tpi_float_mode_restore(tpi_float_mode mode)
 {
-    _mm_setcsr(mode);
+    if (_mm_getcsr() != mode)
+        _mm_setcsr(mode);
 }
 #else
 #include <fenv.h>

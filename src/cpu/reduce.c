@@ -218,3 +218,33 @@ tp_status CPU(reduce)(tp_ctx *ctx, const void *args)
     tpi_cpu_parallel(ctx, (elements + PART_ELEMENTS - 1) / PART_ELEMENTS, reduce_part, &work);
     return TP_OK;
 }
+
+static inline __attribute__((always_inline)) void sum_two(tp_dtype dtype, void *out, const void *left, const void *right, int64_t elements)
+{
+    enum { VECTORS = 4 };
+    int64_t at = 0;
+
+    for (; elements - at >= VECTORS * TPI_LANES; at += VECTORS * TPI_LANES) {
+        vf x[VECTORS];
+
+        for (int v = 0; v < VECTORS; v++)
+            x[v] = vf_add(vf_load_any(tpi_element(left, dtype, at + v * TPI_LANES), dtype, TPI_LANES),
+                          vf_load_any(tpi_element(right, dtype, at + v * TPI_LANES), dtype, TPI_LANES));
+        for (int v = 0; v < VECTORS; v++)
+            vf_store_any(tpi_element_of(out, dtype, at + v * TPI_LANES), dtype, x[v], TPI_LANES);
+    }
+    for (int n; at < elements; at += n) {
+        n = tpi_lanes_of(elements - at);
+        vf x = vf_add(vf_load_any(tpi_element(left, dtype, at), dtype, n), vf_load_any(tpi_element(right, dtype, at), dtype, n));
+        vf_store_any(tpi_element_of(out, dtype, at), dtype, x, n);
+    }
+}
+
+void CPU(sum_pair)(tp_dtype dtype, void *out, const void *left, const void *right, int64_t elements)
+{
+    switch (dtype) {
+    case TP_DTYPE_F32: sum_two(TP_DTYPE_F32, out, left, right, elements); return;
+    case TP_DTYPE_BF16: sum_two(TP_DTYPE_BF16, out, left, right, elements); return;
+    default: sum_two(dtype, out, left, right, elements);
+    }
+}

@@ -264,6 +264,7 @@ tp_status tpi_cpu_stream_create(tp_ctx *ctx, const char *name, bool inline_lane,
     stream->is_compute = !ctx->compute; /* the first stream of a context */
     uint64_t seed = ctx->desc.lane_delay_seed;
     stream->is_lane = !inline_lane || seed != 0;
+    stream->base.at_once = !stream->is_lane;
     stream->delay_state = seed == 0 ? 0 : (seed + 0x9e3779b97f4a7c15u * ++state_of(ctx)->streams_made) | 1u;
     if (stream->is_lane) {
         tp_status status = start_lane(stream);

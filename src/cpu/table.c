@@ -14,6 +14,7 @@ tp_status SHARED(embedding_grad)(tp_ctx *ctx, const void *args);
 tp_status SHARED(xent)(tp_ctx *ctx, const void *args);
 tp_status SHARED(square_sum)(tp_ctx *ctx, const void *args);
 tp_status SHARED(random_fill)(tp_ctx *ctx, const void *args);
+void SHARED(sum_pair)(tp_dtype dtype, void *out, const void *left, const void *right, int64_t elements);
 #else
 #define SHARED(name) CPU(name)
 #endif
@@ -36,4 +37,5 @@ const tpi_cpu_table CPU(table) = {
     .random_fill = SHARED(random_fill),
     .gemm_pack = CPU(gemm_pack),
     .gemm_packed_bytes = CPU(gemm_packed_bytes),
+    .sum_pair = SHARED(sum_pair),
 };
