@@ -176,11 +176,19 @@ static tp_status check_reduce(tp_ctx *ctx, const char *call, const tp_reduce_des
     return check_epilogue(ctx, call, desc, out);
 }
 
-static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in, const matrix *out, const matrix *global)
+/* What a caller who gives none means. */
+static const tp_reduce_desc plain_sum = {.op = TP_REDUCE_SUM};
+
+/* Field by field: a small collective takes as long as clearing all of them. */
+static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in, const matrix *out, const matrix *global, const tp_reduce_desc *reduce)
 {
-    static const tpi_collective_args none;
-    *args = none;
+    args->reduce = *reduce;
     args->comm = comm;
+    args->out_rows = 0;
+    args->counts = NULL;
+    args->recv_counts = NULL;
+    args->root = 0;
+    args->norm = NULL;
     args->in = in->tensor->data;
     args->out = out->tensor->data;
     args->in_dtype = in->tensor->dtype;
@@ -193,17 +201,16 @@ tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, 
                                tpi_collective_args *args)
 {
     const char *call = "all_reduce";
-    static const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
     matrix from, to;
+    desc = desc ? desc : &plain_sum;
     TPI_TRY(check_matrix(ctx, call, "in", in, &from));
     TPI_TRY(check_matrix(ctx, call, "out", out, &to));
     if (from.rows != to.rows || from.cols != to.cols)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: in is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call,
                           from.rows, from.cols, to.rows, to.cols);
-    TPI_TRY(check_reduce(ctx, call, desc ? desc : &plain, &from, &to));
+    TPI_TRY(check_reduce(ctx, call, desc, &from, &to));
     TPI_TRY(check_overlap(ctx, call, &from, &to, 0));
-    set_args(args, comm, &from, &to, &to);
-    args->reduce = desc ? *desc : plain;
+    set_args(args, comm, &from, &to, &to, desc);
     return TP_OK;
 }
 
@@ -274,19 +281,18 @@ tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *
                                    const tp_reduce_desc *desc, tpi_collective_args *args)
 {
     const char *call = "reduce_scatter";
-    static const tp_reduce_desc plain = {.op = TP_REDUCE_SUM};
     matrix from, to;
+    desc = desc ? desc : &plain_sum;
     TPI_TRY(check_matrix(ctx, call, "in", in, &from));
     TPI_TRY(check_matrix(ctx, call, "out", out, &to));
     TPI_TRY(check_same_cols(ctx, call, &from, &to));
     TPI_TRY(check_counts(ctx, call, "counts", counts, comm->size, from.rows));
     tp_range own = tpi_comm_range(counts, from.rows, comm->size, comm->rank);
     TPI_TRY(check_rows(ctx, call, &to, own.end - own.begin, comm->rank));
-    TPI_TRY(check_reduce(ctx, call, desc ? desc : &plain, &from, &to));
+    TPI_TRY(check_reduce(ctx, call, desc, &from, &to));
     TPI_TRY(check_overlap(ctx, call, &to, &from, own.begin * from.cols));
-    set_args(args, comm, &from, &to, &from);
+    set_args(args, comm, &from, &to, &from, desc);
     args->counts = counts;
-    args->reduce = desc ? *desc : plain;
     return TP_OK;
 }
 
@@ -303,7 +309,7 @@ tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, 
     tp_range own = tpi_comm_range(counts, to.rows, comm->size, comm->rank);
     TPI_TRY(check_rows(ctx, call, &from, own.end - own.begin, comm->rank));
     TPI_TRY(check_overlap(ctx, call, &from, &to, own.begin * to.cols));
-    set_args(args, comm, &from, &to, &to);
+    set_args(args, comm, &from, &to, &to, &plain_sum);
     args->counts = counts;
     return TP_OK;
 }
@@ -314,7 +320,7 @@ tp_status tpi_check_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int 
     TPI_TRY(check_matrix(ctx, "broadcast", "tensor", &tensor, &m));
     if (root < 0 || root >= comm->size)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "broadcast: root is %d, must be 0 to %d", root, comm->size - 1);
-    set_args(args, comm, &m, &m, &m);
+    set_args(args, comm, &m, &m, &m, &plain_sum);
     args->root = root;
     return TP_OK;
 }
@@ -331,7 +337,7 @@ tp_status tpi_check_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const i
     TPI_TRY(check_counts(ctx, call, "send_counts", send_counts, comm->size, from.rows));
     TPI_TRY(check_counts(ctx, call, "recv_counts", recv_counts, comm->size, to.rows));
     TPI_TRY(check_overlap(ctx, call, &from, &to, -1));
-    set_args(args, comm, &from, &to, &from);
+    set_args(args, comm, &from, &to, &from, &plain_sum);
     args->out_rows = to.rows;
     args->counts = send_counts;
     args->recv_counts = recv_counts;

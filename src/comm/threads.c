@@ -121,10 +121,8 @@ static tp_status all_to_all(tpi_stream *stream, const tpi_collective_args *args)
 
 static tp_status run_barrier(tpi_call *call, const tpi_collective_args *args)
 {
-    (void)args;
-    const tpi_post post = {.op = -1, .root = -1};
     tpi_call_next(call);
-    TPI_TRY(tpi_call_post(call, &post));
+    TPI_TRY(tpi_call_post_args(call, args, false));
     tpi_link_collective(call, 0, 0, 1);
     return TP_OK;
 }

@@ -33,13 +33,14 @@ typedef struct tpi_word {
     atomic_uint sleepers;
 } tpi_word;
 
-/* What a rank says at a gate, in one line: that it came, to what call, and with which buffers. */
+/* What a rank says at a gate, in one line: that it came, to what call, and with which buffers. And whether somebody sleeps on it, which the rank itself looks
+ * at: in another line, because peers that look at the first take it out of this core's cache. */
 typedef struct tpi_flag {
     alignas(TPI_CACHE_LINE) atomic_uint round; /* bit 0: the world failed. The rest counts this rank's gates; written by it alone */
-    atomic_uint sleepers;
     uint32_t fingerprint[2]; /* by the gate's number */
     const void *in[2];       /* as in the posts */
     void *out[2];
+    alignas(TPI_CACHE_LINE) atomic_uint sleepers;
 } tpi_flag;
 
 /* How long a rank spins before it sleeps: learnt from wait to wait. */

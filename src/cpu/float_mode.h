@@ -3,6 +3,7 @@
 #ifndef TPI_CPU_FLOAT_MODE_H
 #define TPI_CPU_FLOAT_MODE_H
 
+#include <stdbool.h>
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 
@@ -31,8 +32,13 @@ static inline tpi_float_mode tpi_float_mode_flush(void)
 
 static inline void tpi_float_mode_restore(tpi_float_mode mode)
 {
-    if (_mm_getcsr() != mode)
-        _mm_setcsr(mode);
+    _mm_setcsr(mode);
+}
+
+/* For whoever leaves the default mode as it is: there is nothing to restore. */
+static inline bool tpi_float_mode_is_default(tpi_float_mode mode)
+{
+    return (mode & ~TPI_SIGNALLED_MXCSR) == TPI_DEFAULT_MXCSR;
 }
 #else
 #include <fenv.h>
@@ -57,6 +63,12 @@ static inline tpi_float_mode tpi_float_mode_flush(void)
 static inline void tpi_float_mode_restore(tpi_float_mode mode)
 {
     fesetenv(&mode);
+}
+
+static inline bool tpi_float_mode_is_default(tpi_float_mode mode)
+{
+    (void)mode;
+    return false;
 }
 #endif
 #endif

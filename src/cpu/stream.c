@@ -79,7 +79,8 @@ static tp_status run_task(cpu_stream *stream, const lane_entry *entry, const voi
     double start = timed ? tpi_seconds() : 0;
     tpi_float_mode caller = tpi_float_mode_default();
     tp_status status = entry->task(ctx, args);
-    tpi_float_mode_restore(caller);
+    if (!tpi_float_mode_is_default(caller))
+        tpi_float_mode_restore(caller);
     if (timed)
         tpi_add_seconds(ctx, tpi_seconds() - start, 0);
     if (status != TP_OK && tp_ctx_failure(ctx) == TP_OK)
