@@ -12,7 +12,7 @@
 /* Elements of a small sum. */
 #define SMALL_SUM 8192
 
-tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank)
+tp_range tpi_comm_any_range(const int64_t *counts, int64_t rows, int size, int rank)
 {
     if (!counts)
         return tp_shard_range(rows, size, rank);

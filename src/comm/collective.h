@@ -9,7 +9,15 @@
 #define TPI_MAX_RANKS 64
 
 /* Rows [begin, end) of a rank under counts, or balanced where counts is NULL. */
-tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank);
+tp_range tpi_comm_any_range(const int64_t *counts, int64_t rows, int size, int rank);
+static inline tp_range tpi_comm_range(const int64_t *counts, int64_t rows, int size, int rank)
+{
+    if (counts || size != 2)
+        return tpi_comm_any_range(counts, rows, size, rank);
+    /* As tp_shard_range, without its divisions. */
+    int64_t first = rows / 2;
+    return rank == 0 ? (tp_range){0, first} : (tp_range){first, rows};
+}
 
 typedef struct tpi_pointer_ring tpi_pointer_ring;
 
