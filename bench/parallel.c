@@ -19,6 +19,7 @@ tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
     const bench_options *options = &call->options;
     tp_run_options start = {.ranks = ranks, .ctx = bench_ctx_desc(call, threads), .link = {options->link_latency, options->link_bandwidth}};
     start.devices = (int)options->devices;
+    start.bind_cores = true;
     start.transport = (tp_transport)options->transport;
     start.peer_kernels = (tp_peer_kernels)options->peer_kernels;
     start.ctx.machine = options->machine_file != NULL ? &call->costs : NULL;

@@ -227,7 +227,7 @@ bool bench_plan_run(const bench_plan_case *c, const tp_plan *plan, tp_timeline *
     }
     for (int rank = 0; rank < plan->ranks; rank++)
         shared.span[rank] = spans + shared.capacity * rank;
-    tp_run_options start = {.ranks = plan->ranks, .ctx = {.version = TP_VERSION, .threads = 1}, .link = c->link};
+    tp_run_options start = {.ranks = plan->ranks, .bind_cores = true, .ctx = {.version = TP_VERSION, .threads = 1}, .link = c->link};
     tp_status status = tp_run_ranks(&start, rank_main, &shared);
     free(spans);
     *out = shared.timeline;

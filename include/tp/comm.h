@@ -103,6 +103,8 @@ typedef struct tp_run_options {
     bool check_calls;
     tp_transport transport;
     tp_peer_kernels peer_kernels;
+    bool bind_cores;        /* each rank's threads, lanes too, keep to an equal share of the caller's cores, where there is one for each rank. Where lanes share
+                               a core with compute, the kernel may otherwise put two ranks' compute on one core for as long as a pass takes */
 } tp_run_options;
 
 TP_BEGIN_DECLS

@@ -1,4 +1,5 @@
 /* tp_run_ranks: a thread with a context for every rank. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -33,9 +34,25 @@ static tp_status run_fn(rank_job *job, tp_ctx *ctx)
     return status;
 }
 
+/* The thread's cores become the rank's share of them; threads that it starts inherit that. */
+static void bind_to_share(int rank, int ranks)
+{
+    cpu_set_t all, share;
+    if (sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) < ranks)
+        return;
+    int each = CPU_COUNT(&all) / ranks, number = 0;
+    CPU_ZERO(&share);
+    for (size_t core = 0; core < CPU_SETSIZE; core++)
+        if (CPU_ISSET(core, &all) && number++ / each == rank)
+            CPU_SET(core, &share);
+    sched_setaffinity(0, sizeof share, &share); /* if the system won't have it, nothing but time is lost */
+}
+
 static void *run_rank(void *pointer)
 {
     rank_job *job = pointer;
+    if (job->options->bind_cores)
+        bind_to_share(job->rank, job->world->desc.ranks);
     tp_ctx_desc desc = job->options->ctx;
     desc.world = job->world;
     desc.rank = job->rank;

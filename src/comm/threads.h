@@ -132,6 +132,7 @@ typedef struct tpi_rank_device {
 struct tp_world {
     tp_world_desc desc;
     bool single_use; /* a rank has one context only: who destroys it won't come back */
+    int cores;
     int spin_limit;
     bool flagged; /* a core for every rank, and the kernel can order sleepers behind flags */
     size_t staged_bytes;  /* up to here an operation goes through staging and saves its second gate; all_reduce is

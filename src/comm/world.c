@@ -46,7 +46,8 @@ tp_status tp_world_create_threads(const tp_world_desc *desc, tp_world **out)
     world->desc = *desc;
     if (world->desc.timeout_ms == 0)
         world->desc.timeout_ms = DEFAULT_TIMEOUT_MS;
-    bool crowded = desc->ranks > tpi_usable_cores();
+    world->cores = tpi_usable_cores();
+    bool crowded = desc->ranks > world->cores;
     world->flagged = !crowded && tpi_flags_usable();
     world->spin_limit = crowded ? CROWDED_SPINS : MOST_SPINS;
     world->staged_bytes = crowded ? TPI_STAGING_BYTES : STAGED_BYTES;
@@ -90,6 +91,11 @@ void tp_world_destroy(tp_world *world)
 int tpi_world_ranks(const tp_world *world)
 {
     return world->desc.ranks;
+}
+
+int tpi_world_cores(const tp_world *world)
+{
+    return world->cores;
 }
 
 bool tpi_world_checks(const tp_world *world)

@@ -78,7 +78,7 @@ tp_status tpi_not_capturing(tp_ctx *ctx, const char *call);
 void tpi_ctx_issue_ahead(tp_ctx *ctx);
 
 double tpi_seconds(void); /* monotonic clock */
-int tpi_usable_cores(void); /* that this process may run on */
+int tpi_usable_cores(void); /* that this thread may run on */
 
 /* Adds to the times of tp_ctx_times; from any thread. */
 void tpi_add_seconds(tp_ctx *ctx, double compute, double comm);

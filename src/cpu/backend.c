@@ -1,6 +1,7 @@
 /* The CPU's backend table. */
 #include <sys/mman.h>
 
+#include "comm/table.h"
 #include "cpu/state.h"
 
 /* Waits spin this long where every thread has a core of its own; where not, spinning would take the time of the thread
@@ -22,7 +23,7 @@ static tp_status cpu_open(tp_ctx *ctx)
     ctx->device_state = state;
     if (ctx->desc.isa == TP_ISA_AUTO)
         ctx->desc.isa = tpi_cpu_best_isa();
-    int threads = threads_of_process(ctx), cores = tpi_usable_cores();
+    int threads = threads_of_process(ctx), cores = ctx->desc.world ? tpi_world_cores(ctx->desc.world) : tpi_usable_cores();
     state->spin_ns = threads <= cores ? SPIN_NS : 0;
     state->lane_spin_ns = threads < cores ? SPIN_NS : 0;
     size_t slots = (size_t)ctx->desc.threads * sizeof *state->workspace;

@@ -86,7 +86,7 @@ static lane_use use_of_lanes(const tp_plan *plan, const tp_plan_costs *costs)
         const tp_plan_op *op = &list->op[i];
         if (op->lane == TP_LANE_COMPUTE)
             continue;
-        use.ops += i < awaited[op->lane] ? 1 : UNAWAITED;
+        use.ops += op->kind == TP_OP_SEND || i < awaited[op->lane] ? 1 : UNAWAITED;
         used[op->lane] = true;
         if (op->kind == TP_OP_COLLECTIVE) {
             tpi_collective_price price = tpi_price_collective(plan, costs, op);

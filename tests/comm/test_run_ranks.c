@@ -1,5 +1,6 @@
 /* Worlds, tp_run_ranks, and what happens when a rank fails. */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <time.h>
@@ -31,6 +32,46 @@ Test(run_ranks, every_rank_runs_once)
     atomic_int seen[1] = {0};
     cr_assert_eq(tp_run_ranks(NULL, count_ranks, seen), TP_OK);
     cr_assert_eq(atomic_load(&seen[0]), 1);
+}
+
+typedef struct bound_ranks {
+    cpu_set_t set[64];
+    int threads[64];
+} bound_ranks;
+
+static tp_status note_cores(tp_ctx *ctx, void *arg)
+{
+    bound_ranks *seen = arg;
+    int rank = tp_ctx_rank(ctx);
+    sched_getaffinity(0, sizeof seen->set[rank], &seen->set[rank]);
+    seen->threads[rank] = tp_ctx_threads(ctx);
+    return TP_OK;
+}
+
+/* Equal shares that don't overlap, if there is a core for each; all cores, if not. Threads a rank are counted before that, and the caller stays where it was. */
+Test(run_ranks, cores_are_shared_out)
+{
+    static bound_ranks bound, free_ranks;
+    cpu_set_t all, after;
+    cr_assert_eq(sched_getaffinity(0, sizeof all, &all), 0);
+    int cores = CPU_COUNT(&all), counts[] = {1, 2, cores < 64 ? cores : 64, cores < 63 ? cores + 1 : 64};
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        int ranks = counts[i];
+        cpu_set_t together;
+        CPU_ZERO(&together);
+        tpt_run_with((tp_run_options){.ranks = ranks, .bind_cores = true}, note_cores, &bound);
+        tpt_run_with((tp_run_options){.ranks = ranks}, note_cores, &free_ranks);
+        for (int rank = 0; rank < ranks; rank++) {
+            cr_assert_eq(bound.threads[rank], free_ranks.threads[rank]);
+            cr_assert(CPU_EQUAL(&free_ranks.set[rank], &all));
+            cr_assert_eq(CPU_COUNT(&bound.set[rank]), cores < ranks ? cores : cores / ranks, "rank %d of %d", rank, ranks);
+            CPU_OR(&together, &together, &bound.set[rank]);
+        }
+        cr_assert_eq(CPU_COUNT(&together), cores < ranks ? cores : cores / ranks * ranks, "%d ranks", ranks);
+        CPU_AND(&together, &together, &all);
+        cr_assert_eq(CPU_COUNT(&together), cores < ranks ? cores : cores / ranks * ranks, "%d ranks", ranks);
+    }
+    cr_assert(sched_getaffinity(0, sizeof after, &after) == 0 && CPU_EQUAL(&all, &after));
 }
 
 Test(run_ranks, refuses_bad_options)
