@@ -333,6 +333,8 @@ int bench_command_layer(bench_call *call)
         status = bench_check_parallel(call);
     if (status == BENCH_OK)
         status = check_shape(call, &shape);
+    if (status == BENCH_OK)
+        status = bench_check_link(call, (double)(shape.batch * shape.sequence) * (double)shape.hidden * 4);
     if (status == BENCH_OK && overlap)
         return bench_command_overlap(call, &shape);
     if (status == BENCH_OK)

@@ -4,6 +4,9 @@
 
 #include <math.h>
 
+/* Seconds: nobody waits for a table of longer passes. */
+#define LONGEST_CROSSING 60
+
 int bench_threads_for(const bench_call *call, int ranks)
 {
     if (call->options.threads > 0)
@@ -60,6 +63,26 @@ bool bench_link_modelled(const bench_call *call)
     return call->options.link_bandwidth > 0 || call->options.link_gemm;
 }
 
+int bench_check_link(bench_call *call, double bytes)
+{
+    const bench_options *options = &call->options;
+    if (options->link_bandwidth > 0 && bytes / options->link_bandwidth > LONGEST_CROSSING)
+        return bench_refuse(call, "--link %s: the %.0f bytes of one of the passes' tensors take %.3g s to cross it, at most %d s are measured", options->link, bytes,
+                            bytes / options->link_bandwidth, LONGEST_CROSSING);
+    return BENCH_OK;
+}
+
+int bench_check_machine(bench_call *call)
+{
+    const bench_options *options = &call->options;
+    for (int i = 0; i < options->overlaps.count; i++)
+        if (options->overlaps.value[i] == TP_OVERLAP_AUTO)
+            return BENCH_OK;
+    if (options->machine_file != NULL)
+        return bench_refuse(call, "--machine %s: what auto goes by: --overlap auto", options->machine_file);
+    return BENCH_OK;
+}
+
 int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks)
 {
     const bench_options *options = &call->options;
@@ -73,7 +96,7 @@ int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks)
         return bench_refuse(call, "--link %s: only linear, mlp and attention measure their GEMMs alone", options->link);
     *overlap = options->overlaps.count > 0 ? (tp_overlap)options->overlaps.value[0] : TP_OVERLAP_NONE;
     *chunks = (int)options->chunk_counts.value[0];
-    return BENCH_OK;
+    return bench_check_machine(call);
 }
 
 int bench_check_parallel(bench_call *call)

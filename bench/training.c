@@ -165,6 +165,8 @@ int bench_training_open(bench_call *call, bench_training *training)
     take_trainer(call, training);
     status = check_degrees(call, training);
     if (status == BENCH_OK)
+        status = bench_check_link(call, (double)training->trainer.batch * (double)training->trainer.sequence * (double)training->model.hidden * 4);
+    if (status == BENCH_OK)
         status = open_text(call, training);
     if (status != BENCH_OK)
         bench_training_close(training);

@@ -17,6 +17,7 @@
 #define GAP 3.0     /* between lanes */
 #define BAND 12.0   /* between ranks */
 #define MOST_ARROWS 600
+#define NARROW 2.8    /* a box whose rim would leave nothing of its colour has a thin one */
 #define CHARACTER 6.1 /* width of one in a box, about */
 
 typedef struct picture {
@@ -92,6 +93,8 @@ static void rectangle(const picture *p, const char *class, double x, double y, d
     attribute(p, "y", y);
     attribute(p, "width", width);
     attribute(p, "height", height);
+    if (width < NARROW && strchr(class, 'i') != NULL)
+        tpi_put(p->page, " style=\"stroke-width:.3\"");
     tpi_put(p->page, "/>");
 }
 
@@ -161,7 +164,7 @@ static void lane_labels(const picture *p)
 {
     for (int rank = 0; rank < p->plan->ranks; rank++) {
         double middle = y_of(p, rank, TP_LANE_COMPUTE) + (p->lanes * (p->lane_height + GAP) - GAP) / 2 + 4;
-        begin_text(p, "", 16, middle);
+        begin_text(p, "", p->plan->ranks <= 10 ? 16 : 6, middle); /* two digits reach the lanes' names */
         tpi_put(p->page, "rank %d</text>", rank);
         for (int lane = 0; lane < TP_LANES; lane++) {
             if (p->row[lane] < 0)

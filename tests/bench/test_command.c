@@ -211,6 +211,15 @@ Test(command, overlap_refusals)
     expect("auto --link gemm", 2, "--link gemm", "--overlap");
     expect("auto --tokens 0", 2, "--tokens: 0", "[1, 1000000]");
     expect("mlp --overlap auto --machine missing.tmp", 2, "--machine", "missing.tmp");
+    FILE *file = fopen("bench_some_machine.tmp", "wb");
+    fputs("tp-machine 1\n", file);
+    fclose(file);
+    expect("mlp --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
+    expect("mlp --overlap ring --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
+    expect("model --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
+    remove("bench_some_machine.tmp");
+    expect("linear --link 5us,1 --batch 2 --sequence 64 --hidden 64", 2, "32768 bytes", "3.28e+04 s to cross it, at most 60 s");
+    expect("model --link 5us,1", 2, "--link 5us,1", "at most 60 s");
     expect("mlp --link gemm", 2, "--link gemm", "--overlap");
     expect("model --overlap ring --link gemm", 2, "--link gemm", "linear, mlp and attention");
     expect("sweep --overlap ring,pull", 2, "2 are given", "takes 1");

@@ -129,6 +129,24 @@ Test(render, svg_of_every_plan)
             }
 }
 
+/* Boxes narrower than a rim have a thin one; ranks of two digits make room for the names of lanes. */
+Test(render, svg_of_many_small_boxes)
+{
+    tp_timeline *timeline = timeline_of(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 11, 16);
+    char *text = rendered(svg, timeline);
+    check_xml(text);
+    int thin = count(text, "style=\"stroke-width:.3\"");
+    cr_assert(thin > 0 && thin <= count(text, " i\" x="), "%d boxes", thin);
+    cr_assert(strstr(text, "x=\"6.0\"") != NULL || strstr(text, "x=\"6\"") != NULL);
+    free(text);
+    discard(timeline);
+    timeline = timeline_of(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 1);
+    text = rendered(svg, timeline);
+    cr_assert(count(text, "stroke-width:.3") == 0 && strstr(text, "x=\"6\"") == NULL && strstr(text, "x=\"6.0\"") == NULL);
+    free(text);
+    discard(timeline);
+}
+
 /* Of next to no communication no share is told, by nobody. */
 Test(render, nothing_is_hidden_of_nothing)
 {
