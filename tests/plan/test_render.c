@@ -132,7 +132,7 @@ Test(render, svg_of_every_plan)
 /* Boxes narrower than a rim have a thin one; ranks of two digits make room for the names of lanes. */
 Test(render, svg_of_many_small_boxes)
 {
-    tp_timeline *timeline = timeline_of(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 11, 16);
+    tp_timeline *timeline = timeline_of(TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 11, 16);
     char *text = rendered(svg, timeline);
     check_xml(text);
     int thin = count(text, "style=\"stroke-width:.3\"");
