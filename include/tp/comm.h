@@ -44,7 +44,8 @@ typedef enum tp_peer_kernels { TP_PEER_KERNELS_AUTO = 0, TP_PEER_KERNELS_ALWAYS,
 typedef struct tp_world_desc {
     int ranks; /* 1 to 64 */
     tp_link link;
-    /* Compare all calls of all ranks, also what ranks of all_to_all send each other, before anything moves: a gate more a collective. */
+    /* Compare all calls of all ranks before anything moves: also what ranks of all_to_all send each other, and which plans, on how many tokens, layers run. A gate
+     * more a collective, an exchange more a plan. */
     bool check_calls;
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
     tp_transport transport;

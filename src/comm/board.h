@@ -20,6 +20,10 @@ typedef struct tpi_board_wait {
     int lane;
     int rank, flag;
     unsigned epoch; /* until the flag has reached it */
+    /* For messages: what that rank is waited for. */
+    int op;
+    const char *kind; /* of the op; NULL: no op, the beginning of its run */
+    bool posted;      /* the op's data is to be there; else it is to be done */
 } tpi_board_wait;
 
 typedef struct tpi_board_table {

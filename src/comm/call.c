@@ -375,7 +375,7 @@ tp_status tpi_call_post_args(tpi_call *call, const tpi_collective_args *args, bo
     mine->op = reduces ? (int)args->reduce.op : -1;
     mine->root = -1;
     mine->algorithm = reduces ? (int)args->reduce.algorithm : 0;
-    mine->exchange = false;
+    mine->exchange = mine->named = false;
     mine->counts = args->counts;
     mine->recv_counts = args->recv_counts;
     return publish(call, mine);

@@ -210,7 +210,10 @@ static tp_status split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm *
 static tp_status exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes)
 {
     tpi_nccl_comm *own = comm->state;
-    return own->control->table->exchange(ctx, own->control, mine, all, bytes);
+    own->control->what = comm->what;
+    tp_status status = own->control->table->exchange(ctx, own->control, mine, all, bytes);
+    own->control->what = NULL;
+    return status;
 }
 
 typedef struct introduction {

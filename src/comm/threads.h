@@ -59,6 +59,7 @@ typedef struct tpi_post {
     int op, root; /* -1: not used by this call */
     int algorithm;
     bool exchange; /* all_to_all: rows are each rank's own */
+    bool named;    /* `call` says it all */
     const int64_t *counts, *recv_counts;
     int64_t stamp; /* when it was issued, nanoseconds; only with a modelled link */
     /* Device order: where a stretch of `in` was copied; `in` is ready; this rank is done with its peers' buffers. */

@@ -33,6 +33,7 @@ struct tpi_shared_board {
 typedef struct thread_board {
     tpi_board base;
     tpi_shared_board *shared;
+    char what[64]; /* for messages: the plan */
     int lanes;
     tpi_spin spin[]; /* [lanes] */
 } thread_board;
@@ -158,6 +159,7 @@ static tp_status create(tp_ctx *ctx, tp_comm *comm, const tpi_board_desc *desc, 
     board->base = (tpi_board){&tpi_board_threads, comm};
     board->shared = offers[0].shared;
     board->lanes = desc->lanes;
+    snprintf(board->what, sizeof board->what, "%s", desc->what);
     for (int lane = 0; lane < desc->lanes; lane++)
         board->spin[lane] = (tpi_spin){.limit = world->spin_limit, .turns = world->spin_limit};
     *out = &board->base;
@@ -209,9 +211,15 @@ static void raise_flag(tpi_board *base, int flag, unsigned epoch, int64_t stamp,
 static tp_status timed_out(const tpi_board *base, const tpi_board_wait *wait)
 {
     const tpi_call call = tpi_call_begin(base->comm, "plan", 0);
-    char detail[96];
-    snprintf(detail, sizeof detail, "rank %d did not finish what flag %d stands for", call.group->seats[wait->rank].world_rank, wait->flag);
-    return tpi_call_timed_out(&call, detail);
+    const char *plan = ((const thread_board *)base)->what;
+    int rank = call.group->seats[wait->rank].world_rank;
+    char awaited[96];
+    if (wait->kind == NULL)
+        snprintf(awaited, sizeof awaited, "rank %d to begin its run", rank);
+    else
+        snprintf(awaited, sizeof awaited, "op %d (%s) of rank %d to %s", wait->op, wait->kind, rank, wait->posted ? "post its data" : "be done");
+    return tpi_call_fail(&call, TP_ERR_TIMEOUT, "plan %s on a group of %d ranks: rank %d waited %lld ms for %s", plan, call.size, call.seat->world_rank,
+                         (long long)tpi_call_timeout_ms(&call), awaited);
 }
 
 static bool reached(const board_flag *flag, unsigned epoch)
@@ -237,7 +245,9 @@ static tp_status peer_failed(tpi_board *base)
 static tp_status gone(tpi_board *base, int rank)
 {
     const tpi_thread_comm *own = base->comm->state;
-    tpi_world_abort(own->group->world, own->group->seats[rank].world_rank, TP_ERR_STATE, "destroyed its context while others wait inside a plan");
+    char message[TPI_MESSAGE_BYTES];
+    snprintf(message, sizeof message, "destroyed its context while others wait in plan %s", ((const thread_board *)base)->what);
+    tpi_world_abort(own->group->world, own->group->seats[rank].world_rank, TP_ERR_STATE, message);
     return peer_failed(base);
 }
 

@@ -21,7 +21,9 @@ static void describe(const tpi_post *post, char text[DESCRIPTION_BYTES])
     snprintf(dtype, sizeof dtype, "%s", tp_dtype_name(post->in_dtype));
     if (post->out_dtype != post->in_dtype)
         snprintf(dtype, sizeof dtype, "%s to %s", tp_dtype_name(post->in_dtype), tp_dtype_name(post->out_dtype));
-    if (post->in_dtype == TP_DTYPE_INVALID)
+    if (post->named)
+        snprintf(text, DESCRIPTION_BYTES, "%s", post->call);
+    else if (post->in_dtype == TP_DTYPE_INVALID)
         snprintf(text, DESCRIPTION_BYTES, "%s()", post->call);
     else
         snprintf(text, DESCRIPTION_BYTES, "%s(%s%s, %" PRId64 " x %" PRId64 "%s)", post->call, reduce, dtype,
@@ -139,9 +141,10 @@ uint32_t tpi_post_fingerprint(const tpi_call *call, const tpi_post *post)
 {
     uint64_t small = (uint64_t)post->in_dtype | (uint64_t)post->out_dtype << 8 | (uint64_t)(post->op + 1) << 16 |
                      (uint64_t)post->algorithm << 24 | (uint64_t)(post->root + 1) << 32;
-    /* A call's name is the same string on all ranks. Each number by a factor of its own: none waits for another. */
+    /* A call's name is the same string on all ranks, but for one that says it all. Each number by a factor of its own: none waits for another. */
+    uintptr_t name = post->named ? 0 : (uintptr_t)post->call;
     uint64_t rows = post->exchange ? 0 : (uint64_t)post->rows;
-    uint64_t sum = (uintptr_t)post->call * 0x9e3779b97f4a7c15u + small * 0xbf58476d1ce4e5b9u + rows * 0x94d049bb133111ebu + (uint64_t)post->cols * 0xd6e8feb86659fd93u;
+    uint64_t sum = name * 0x9e3779b97f4a7c15u + small * 0xbf58476d1ce4e5b9u + rows * 0x94d049bb133111ebu + (uint64_t)post->cols * 0xd6e8feb86659fd93u;
     uint64_t state = sum ^ sum >> 32;
     if (post->counts && !post->exchange)
         state = mix_counts(state, call, post);

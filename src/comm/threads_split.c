@@ -7,7 +7,7 @@ static tp_status exchange_as(tp_comm *comm, const char *name, const void *mine, 
 {
     tpi_call call = tpi_call_begin(comm, name, 0);
     const tpi_post post = {
-        .op = -1, .root = -1, .in_dtype = TP_DTYPE_U8, .out_dtype = TP_DTYPE_U8, .rows = (int64_t)bytes, .cols = 1};
+        .op = -1, .root = -1, .in_dtype = TP_DTYPE_U8, .out_dtype = TP_DTYPE_U8, .rows = (int64_t)bytes, .cols = 1, .named = comm->what != NULL};
     size_t begin = 0;
     do {
         size_t part = bytes - begin < TPI_STAGING_BYTES ? bytes - begin : TPI_STAGING_BYTES;
@@ -25,7 +25,7 @@ static tp_status exchange_as(tp_comm *comm, const char *name, const void *mine, 
 tp_status tpi_threads_exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes)
 {
     (void)ctx;
-    return exchange_as(comm, "exchange", mine, all, bytes);
+    return exchange_as(comm, comm->what != NULL ? comm->what : "exchange", mine, all, bytes);
 }
 
 /* What a rank brings to the second round. */

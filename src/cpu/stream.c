@@ -101,14 +101,23 @@ static void let_go(tpi_event *event)
     tpi_raw_release(NULL, event, sizeof *event);
 }
 
-/* ctx: who waits. */
-static tp_status wait_for(tp_ctx *ctx, tpi_event *event, uint64_t ticket, const char *name)
+/* The bound of a wait for another lane. What a lane does may wait for a peer, as long as the context's bound says: who waits for the lane waits longer, so that
+ * the failure that the context keeps is the lane's, which names the peer. */
+#define LEAST_PATIENCE_MS 500
+static int64_t patience_ms(const tp_ctx *ctx, int lanes)
 {
-    if (tpi_counter_wait(&event->done, ticket, state_of(ctx)->lane_spin_ns, ctx->desc.timeout_ms))
+    int64_t bound = ctx->desc.timeout_ms, more = bound / 8 > LEAST_PATIENCE_MS ? bound / 8 : LEAST_PATIENCE_MS;
+    return bound + lanes * more;
+}
+
+/* ctx: who waits. lanes: how many may wait for each other, with this wait. */
+static tp_status wait_for(tp_ctx *ctx, tpi_event *event, uint64_t ticket, const char *name, int lanes)
+{
+    int64_t timeout_ms = patience_ms(ctx, lanes);
+    if (tpi_counter_wait(&event->done, ticket, state_of(ctx)->lane_spin_ns, timeout_ms))
         return TP_OK;
-    return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s waited %lld ms for an event: record %llu, reached %llu", name,
-                    (long long)ctx->desc.timeout_ms, (unsigned long long)ticket,
-                    (unsigned long long)tpi_counter_get(&event->done));
+    return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s waited %lld ms for an event: record %llu, reached %llu", name, (long long)timeout_ms,
+                    (unsigned long long)ticket, (unsigned long long)tpi_counter_get(&event->done));
 }
 
 static tp_status execute(cpu_stream *stream, const lane_entry *entry, const void *args)
@@ -121,12 +130,12 @@ static tp_status execute(cpu_stream *stream, const lane_entry *entry, const void
     case ENTRY_ANYWAY: return run_task(stream, entry, args);
     case ENTRY_RECORD:
         /* Tickets complete in order, also when one event is recorded on two lanes in turn. */
-        status = wait_for(ctx, entry->event, entry->ticket - 1, stream->name);
+        status = wait_for(ctx, entry->event, entry->ticket - 1, stream->name, 1);
         tpi_counter_raise(&entry->event->done, entry->ticket);
         let_go(entry->event);
         return status;
     case ENTRY_WAIT:
-        status = wait_for(ctx, entry->event, entry->ticket, stream->name);
+        status = wait_for(ctx, entry->event, entry->ticket, stream->name, 1);
         let_go(entry->event);
         return status;
     default: return TP_OK;
@@ -169,7 +178,7 @@ static void *lane_main(void *argument)
 static tp_status enqueue(cpu_stream *stream, const lane_entry *entry, const void *args, size_t bytes)
 {
     tp_ctx *ctx = stream->base.ctx;
-    int64_t timeout_ms = entry->kind == ENTRY_STOP ? TPI_WAIT_FOREVER : ctx->desc.timeout_ms;
+    int64_t timeout_ms = entry->kind == ENTRY_STOP ? TPI_WAIT_FOREVER : patience_ms(ctx, 2);
     pthread_mutex_lock(&stream->issuing);
     uint64_t number = tpi_counter_get(&stream->issued);
     bool room = number < RING_ENTRIES ||
@@ -227,9 +236,10 @@ tp_status tpi_cpu_stream_synchronize(tpi_stream *base)
     tp_ctx *ctx = base->ctx;
     if (stream->is_lane) {
         uint64_t issued = tpi_counter_get(&stream->issued);
-        if (!tpi_counter_wait(&stream->done, issued, state_of(ctx)->lane_spin_ns, ctx->desc.timeout_ms))
+        int64_t timeout_ms = patience_ms(ctx, 2);
+        if (!tpi_counter_wait(&stream->done, issued, state_of(ctx)->lane_spin_ns, timeout_ms))
             return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s was not done after %lld ms: %llu of %llu tasks",
-                            stream->name, (long long)ctx->desc.timeout_ms,
+                            stream->name, (long long)timeout_ms,
                             (unsigned long long)tpi_counter_get(&stream->done), (unsigned long long)issued);
     }
     return tpi_ctx_usable(ctx);
@@ -342,7 +352,7 @@ tp_status tpi_cpu_event_wait(tpi_event *event, tpi_stream *stream)
 
 tp_status tpi_cpu_event_synchronize(tp_ctx *ctx, tpi_event *event)
 {
-    TPI_TRY(wait_for(ctx, event, atomic_load(&event->recorded), "of the host"));
+    TPI_TRY(wait_for(ctx, event, atomic_load(&event->recorded), "of the host", 2));
     return tpi_ctx_usable(ctx);
 }
 

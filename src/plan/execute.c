@@ -20,10 +20,21 @@ tpi_page *tpi_run_page(const tpi_run *run, int rank)
 
 /* ---- around an op ---------------------------------------------------------------------------------------------------------------------------- */
 
+tpi_board_wait tpi_wait_of(const tpi_run *run, int lane, int rank, int flag)
+{
+    const tpi_prepared *p = run->prepared;
+    tpi_board_wait wait = {.lane = lane, .rank = rank, .flag = flag, .epoch = run->epoch, .op = flag / 2};
+    if (flag == tpi_flag_shown(p))
+        return wait;
+    wait.kind = tp_op_name(p->plan->rank[rank].op[wait.op].kind);
+    wait.posted = flag == tpi_flag_posted(wait.op);
+    return wait;
+}
+
 static tp_status wait_for(const tpi_run *run, tp_lane lane, int rank, int flag, int64_t *ready)
 {
     tpi_board *board = run->prepared->board;
-    const tpi_board_wait wait = {.lane = (int)lane, .rank = rank, .flag = flag, .epoch = run->epoch};
+    const tpi_board_wait wait = tpi_wait_of(run, (int)lane, rank, flag);
     int64_t stamp = 0;
     TPI_TRY(board->table->wait(board, &wait, &stamp));
     *ready = stamp > *ready ? stamp : *ready;
@@ -208,9 +219,10 @@ tp_status tpi_see_pages(const tpi_run *run, const tp_plan_op *op)
     const tpi_prepared *p = run->prepared;
     for (int i = 0; i < op->reads + op->writes; i++) {
         int rank = i < op->reads ? op->read[i].rank : op->write[i - op->reads].rank;
-        const tpi_board_wait wait = {.lane = TP_LANES, .rank = rank, .flag = tpi_flag_shown(p), .epoch = run->epoch};
-        if (rank != p->rank)
-            TPI_TRY(p->board->table->wait(p->board, &wait, NULL));
+        if (rank == p->rank)
+            continue;
+        const tpi_board_wait wait = tpi_wait_of(run, TP_LANES, rank, tpi_flag_shown(p));
+        TPI_TRY(p->board->table->wait(p->board, &wait, NULL));
     }
     return TP_OK;
 }
@@ -374,6 +386,16 @@ static void note_run(const tpi_prepared *p, const tpi_job *job)
         note->cols[buffer] = job->view[buffer].cols;
 }
 
+static tp_status issue_on_lanes(tpi_run *run)
+{
+    tpi_prepared *p = run->prepared;
+    tp_status status = fork_lanes(p);
+    if (status == TP_OK)
+        status = p->behind ? tpi_behind_issue(run) : issue_ops(run);
+    tp_status joined = join_lanes(p, status != TP_OK);
+    return status != TP_OK ? status : joined;
+}
+
 tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
 {
     TPI_TRY(tpi_ctx_usable(p->ctx));
@@ -382,16 +404,9 @@ tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
     TPI_TRY(begin_run(p, job, &run));
     note_run(p, job);
     bool plain = is_plain(p);
-    tp_status status = TP_OK;
-    if (plain && (!run->traced || p->behind)) {
-        status = issue_plain(run);
-    } else {
-        status = fork_lanes(p);
-        if (status == TP_OK)
-            status = p->behind ? tpi_behind_issue(run) : issue_ops(run);
-        tp_status joined = join_lanes(p, status != TP_OK);
-        status = status != TP_OK ? status : joined;
-    }
+    tp_status status = p->agrees ? tpi_agree(run) : TP_OK;
+    if (status == TP_OK)
+        status = plain && (!run->traced || p->behind) ? issue_plain(run) : issue_on_lanes(run);
     tp_status ended = end_when_done(run);
     status = status != TP_OK ? status : ended;
     if (status == TP_OK)

@@ -96,7 +96,7 @@ static tpi_stream *stream_of(const tpi_run *run, tp_lane lane)
 static tp_status wait_issued(const tpi_run *run, int rank, int flag)
 {
     const tpi_prepared *p = run->prepared;
-    const tpi_board_wait wait = {.lane = TP_LANES, .rank = rank, .flag = flag, .epoch = run->epoch};
+    const tpi_board_wait wait = tpi_wait_of(run, TP_LANES, rank, flag);
     return p->board->table->wait(p->board, &wait, NULL);
 }
 

@@ -55,7 +55,7 @@ static tp_status send(const tpi_run *run, const tp_plan_op *op)
     tpi_board *board = run->prepared->board;
     int index = index_of(run, op);
     board->table->raise(board, tpi_flag_posted(index), run->epoch, run->lane_ready[op->lane], &op->peer, 1);
-    const tpi_board_wait met = {.lane = op->lane, .rank = op->peer, .flag = tpi_flag_done(run->prepared->note[index].partner), .epoch = run->epoch};
+    const tpi_board_wait met = tpi_wait_of(run, (int)op->lane, op->peer, tpi_flag_done(run->prepared->note[index].partner));
     return board->table->wait(board, &met, &run->stamp[index]);
 }
 

@@ -387,6 +387,7 @@ static tp_status fill(tpi_prepared *p, struct tpi_executor *executor)
     TPI_TRY(make_lanes(p, executor));
     TPI_TRY(make_lane_comm(p, executor));
     TPI_TRY(make_board(p));
+    tpi_agree_prepare(p);
     return p->behind && p->board != NULL ? tpi_behind_prepare(p) : TP_OK;
 }
 

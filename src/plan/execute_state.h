@@ -55,6 +55,8 @@ typedef struct tpi_messages {
 /* Most messages of one group. */
 #define TPI_GROUP_MESSAGES (2 * TP_PLAN_MAX_RANKS)
 
+#define TPI_PLAN_TEXT 112
+
 struct tpi_prepared {
     tpi_prepared *next; /* of the context's */
     tp_ctx *ctx;
@@ -72,6 +74,9 @@ struct tpi_prepared {
     bool held;          /* then: peers' events are shared */
     tpi_event **event;  /* then: [ranks][flags], and one row more */
     size_t event_bytes;
+    bool agrees;             /* a checking world's: ranks compare what they run first (execute_agree.c) */
+    bool moves[TP_BUFFERS];  /* some rank's op moves it between ranks */
+    char what[TPI_PLAN_TEXT]; /* then: the run that is compared, in words */
     bool striped[TP_BUFFERS]; /* pieces lie in order of chunks, then owners, so that a chunk's collective is dense */
     tpi_messages messages; /* of ranks that don't reach each other's memory */
     int flags;  /* a rank */
@@ -134,6 +139,13 @@ tpi_page *tpi_run_page(const tpi_run *run, int rank);
 /* execute_prepare.c: the op that a message meets on the other side. */
 int tpi_partner_of(const tp_plan *plan, int rank, int index);
 tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
+
+/* execute_agree.c: whether runs are compared, and of which buffers; compares one, in stream order, before anything moves. */
+void tpi_agree_prepare(tpi_prepared *p);
+tp_status tpi_agree(tpi_run *run);
+
+/* execute.c: a wait of one of this rank's lanes, or of its issuing thread (TP_LANES), for another rank's flag. */
+tpi_board_wait tpi_wait_of(const tpi_run *run, int lane, int rank, int flag);
 
 /* execute.c: issues an op by its kind; waits until the addresses that it needs are shown; checks that those ranks run it for the same
  * tokens, columns and dtypes. */
