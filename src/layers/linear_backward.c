@@ -245,7 +245,13 @@ static tp_status gather_only(const tpi_linear_call *call, const tpi_linear_gradi
 {
     if (!call->layer->gather_gradient || call->direct)
         return TP_OK;
-    return tpi_comm_all_gather(call->ctx->compute, call->layer->group, gradients->dy, gradients->full, NULL);
+    tp_range rows = tpi_linear_rows(call->layer, &call->pass);
+    tp_tensor mine = gradients->dy;
+    if (mine.stride[0] != mine.shape[1]) { /* rows that lie apart are gathered from where they go */
+        mine = tp_tensor_rows(gradients->full, rows.begin, rows.end);
+        TPI_TRY(copy_rows(call->ctx->compute, rows.end - rows.begin, tpi_view_of(gradients->dy, rows.begin), gradients->full));
+    }
+    return tpi_comm_all_gather(call->ctx->compute, call->layer->group, mine, gradients->full, NULL);
 }
 
 static tp_status run_input(tpi_linear_call *call, const tp_io *io, const tpi_linear_gradients *gradients)

@@ -306,7 +306,7 @@ static tp_status end_when_done(tpi_run *run)
     return TP_OK;
 }
 
-static tp_status begin_run(tpi_prepared *p, const tpi_job *job, tpi_run **out)
+static tp_status begin_run(tpi_prepared *p, const tpi_job *job, tpi_view *output, tpi_run **out)
 {
     unsigned epoch = ++p->runs;
     tpi_run *run = &p->slot[epoch % TPI_RUN_SLOTS];
@@ -317,14 +317,15 @@ static tp_status begin_run(tpi_prepared *p, const tpi_job *job, tpi_run **out)
     run->traced = p->ctx->executor->trace != NULL;
     for (int lane = 0; lane < TP_LANES; lane++)
         run->lane_ready[lane] = 0;
+    TPI_TRY(tpi_dense_begin(run, output));
     atomic_store(&run->busy, 1);
     *out = run;
     if (p->board == NULL)
         return TP_OK;
     tpi_page *page = tpi_run_page(run, p->rank);
-    page->tokens = job->tokens;
+    page->tokens = run->job.tokens;
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
-        page->view[buffer] = job->view[buffer];
+        page->view[buffer] = run->job.view[buffer];
     if (p->ahead || p->behind) {
         int peer[TP_PLAN_MAX_RANKS], peers = 0;
         for (int rank = 0; rank < p->plan->ranks; rank++)
@@ -366,15 +367,6 @@ static tp_status break_off(const tpi_run *run, tp_status status)
     return tpi_ctx_usable(ctx);
 }
 
-static tp_status check_views(const tpi_prepared *p, const tpi_job *job)
-{
-    const tpi_view *output = &job->view[TP_BUFFER_OUTPUT];
-    for (int i = 0; i < p->list->count; i++)
-        if (p->list->op[i].kind == TP_OP_REDUCE && (output->stride != output->cols || job->residual.stride != job->residual.cols))
-            return tpi_refuse(p->ctx, TP_ERR_SHAPE, "plan: what a reduction writes, and its residual, must be dense");
-    return TP_OK;
-}
-
 static void note_run(const tpi_prepared *p, const tpi_job *job)
 {
     struct tpi_executor *executor = p->ctx->executor;
@@ -396,17 +388,18 @@ static tp_status issue_on_lanes(tpi_run *run)
     return status != TP_OK ? status : joined;
 }
 
-tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
+static tp_status run_in_scratch(tpi_prepared *p, const tpi_job *job)
 {
-    TPI_TRY(tpi_ctx_usable(p->ctx));
-    TPI_TRY(check_views(p, job));
     tpi_run *run = NULL;
-    TPI_TRY(begin_run(p, job, &run));
+    tpi_view output;
+    TPI_TRY(begin_run(p, job, &output, &run));
     note_run(p, job);
     bool plain = is_plain(p);
     tp_status status = p->agrees ? tpi_agree(run) : TP_OK;
     if (status == TP_OK)
         status = plain && (!run->traced || p->behind) ? issue_plain(run) : issue_on_lanes(run);
+    if (status == TP_OK)
+        status = tpi_dense_end(run, &output);
     tp_status ended = end_when_done(run);
     status = status != TP_OK ? status : ended;
     if (status == TP_OK)
@@ -416,5 +409,14 @@ tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
     if (!plain)
         return break_off(run, status);
     p->ctx->backend->stream_synchronize(p->ctx->compute); /* what was issued may still run, in memory that the caller is about to free */
+    return status;
+}
+
+tp_status tpi_plan_run(tpi_prepared *p, const tpi_job *job)
+{
+    TPI_TRY(tpi_ctx_usable(p->ctx));
+    tpi_arena_mark mark = tpi_arena_get_mark(&p->ctx->scratch);
+    tp_status status = run_in_scratch(p, job);
+    tpi_arena_release(&p->ctx->scratch, mark);
     return status;
 }

@@ -388,6 +388,7 @@ static tp_status fill(tpi_prepared *p, struct tpi_executor *executor)
     TPI_TRY(make_lane_comm(p, executor));
     TPI_TRY(make_board(p));
     tpi_agree_prepare(p);
+    tpi_dense_prepare(p);
     return p->behind && p->board != NULL ? tpi_behind_prepare(p) : TP_OK;
 }
 

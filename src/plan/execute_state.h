@@ -57,6 +57,10 @@ typedef struct tpi_messages {
 
 #define TPI_PLAN_TEXT 112
 
+typedef struct tpi_piece_span {
+    int begin, end;
+} tpi_piece_span;
+
 struct tpi_prepared {
     tpi_prepared *next; /* of the context's */
     tp_ctx *ctx;
@@ -77,6 +81,8 @@ struct tpi_prepared {
     bool agrees;             /* a checking world's: ranks compare what they run first (execute_agree.c) */
     bool moves[TP_BUFFERS];  /* some rank's op moves it between ranks */
     char what[TPI_PLAN_TEXT]; /* then: the run that is compared, in words */
+    bool dense[TP_BUFFERS];            /* what is done with its rows needs them to lie together (execute_dense.c) */
+    tpi_piece_span span[TP_BUFFERS];   /* of this rank's buffer: all pieces that ops name; end 0: none */
     bool striped[TP_BUFFERS]; /* pieces lie in order of chunks, then owners, so that a chunk's collective is dense */
     tpi_messages messages; /* of ranks that don't reach each other's memory */
     int flags;  /* a rank */
@@ -143,6 +149,12 @@ tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
 /* execute_agree.c: whether runs are compared, and of which buffers; compares one, in stream order, before anything moves. */
 void tpi_agree_prepare(tpi_prepared *p);
 tp_status tpi_agree(tpi_run *run);
+
+/* execute_dense.c: which buffers need dense rows; puts copies in scratch where the caller's are not, *output being the caller's view if OUTPUT is one (data NULL:
+ * it is not); copies that back, on the compute stream. */
+void tpi_dense_prepare(tpi_prepared *p);
+tp_status tpi_dense_begin(tpi_run *run, tpi_view *output);
+tp_status tpi_dense_end(const tpi_run *run, const tpi_view *output);
 
 /* execute.c: a wait of one of this rank's lanes, or of its issuing thread (TP_LANES), for another rank's flag. */
 tpi_board_wait tpi_wait_of(const tpi_run *run, int lane, int rank, int flag);
