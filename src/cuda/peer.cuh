@@ -243,9 +243,10 @@ __global__ void __launch_bounds__(PEER_THREADS) peer_reduce(const __grid_constan
     Stretch own = share_of({0, args.rows * args.cols}, view.unit, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
     char *staging = staging_of(view, args.rank, call);
 
-    each_group(own, [&](int64_t at, int64_t n) {
-        move_group<Aligned>(reinterpret_cast<In *>(staging) + at, static_cast<const In *>(args.in) + at, n);
-    });
+    if (load_relaxed(&mine->broken) == 0) /* else peers may still read what the call that failed has left there, and the meeting fails */
+        each_group(own, [&](int64_t at, int64_t n) {
+            move_group<Aligned>(reinterpret_cast<In *>(staging) + at, static_cast<const In *>(args.in) + at, n);
+        });
     if (!meet(view, meeting))
         return;
     each_group(args.two_shot ? share_of(own, PEER_GROUP, args.size, args.rank) : own, [&](int64_t at, int64_t n) {
