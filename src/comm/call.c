@@ -111,8 +111,8 @@ tp_status tpi_call_peer_failed(const tpi_call *call)
     snprintf(message, sizeof message, "%s", world->message);
     pthread_mutex_unlock(&world->lock);
     wait_until_untouched(call);
-    /* Ranks that called different operations are all told so, whoever saw it first; and another thread of this rank, which is about to say the same. */
-    if (status == TP_ERR_MISMATCH || rank == call->seat->world_rank)
+    /* Ranks that called different operations are all told so, whoever saw it first; and who waited in vain is, if another thread of this rank sees that first. */
+    if (status == TP_ERR_MISMATCH || (status == TP_ERR_TIMEOUT && rank == call->seat->world_rank))
         return tpi_fail(call->ctx, status, "%s", message);
     return tpi_fail(call->ctx, TP_ERR_PEER, "rank %d: %s", rank, message);
 }
