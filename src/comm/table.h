@@ -87,7 +87,7 @@ tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out);
 /* Ranks of a world, for checks before anything is made; and abort without a communicator (context creation failed on
  * this rank). Only the first abort of a world counts. */
 int tpi_world_ranks(const tp_world *world);
-/* That its ranks share: those of the thread that made it. */
+/* That its ranks share: those of the thread that made it. NULL: of this thread. */
 int tpi_world_cores(const tp_world *world);
 tp_link tpi_world_link(const tp_world *world);
 bool tpi_world_checks(const tp_world *world);

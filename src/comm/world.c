@@ -95,7 +95,7 @@ int tpi_world_ranks(const tp_world *world)
 
 int tpi_world_cores(const tp_world *world)
 {
-    return world->cores;
+    return world ? world->cores : tpi_usable_cores();
 }
 
 bool tpi_world_checks(const tp_world *world)

@@ -106,7 +106,7 @@ static tp_status resolve(tp_ctx_desc *desc)
     if (!desc->allocator.allocate != !desc->allocator.release)
         return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.allocator has only one of its functions allocate and release");
     if (desc->threads == 0) {
-        desc->threads = (desc->world ? tpi_world_cores(desc->world) : tpi_usable_cores()) / ranks;
+        desc->threads = tpi_world_cores(desc->world) / ranks;
         desc->threads = desc->threads < 1 ? 1 : desc->threads > MAX_THREADS ? MAX_THREADS : desc->threads;
     }
     if (desc->timeout_ms == 0)

@@ -23,7 +23,7 @@ static tp_status cpu_open(tp_ctx *ctx)
     ctx->device_state = state;
     if (ctx->desc.isa == TP_ISA_AUTO)
         ctx->desc.isa = tpi_cpu_best_isa();
-    int threads = threads_of_process(ctx), cores = ctx->desc.world ? tpi_world_cores(ctx->desc.world) : tpi_usable_cores();
+    int threads = threads_of_process(ctx), cores = tpi_world_cores(ctx->desc.world);
     state->spin_ns = threads <= cores ? SPIN_NS : 0;
     state->lane_spin_ns = threads < cores ? SPIN_NS : 0;
     size_t slots = (size_t)ctx->desc.threads * sizeof *state->workspace;

@@ -21,7 +21,7 @@ static tp_status clear_all(tp_ctx *ctx, tp_tensor view)
     return view.data != NULL ? clear(ctx, view.data, tp_tensor_elements(view)) : TP_OK;
 }
 
-static tp_status add(tp_ctx *ctx, const float *from, float *to, int64_t elements)
+tp_status tpi_param_move(tp_ctx *ctx, const float *from, float *to, int64_t elements, bool accumulate)
 {
     return tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
                                                 .cols = elements,
@@ -31,7 +31,7 @@ static tp_status add(tp_ctx *ctx, const float *from, float *to, int64_t elements
                                                 .out = to,
                                                 .out_dtype = TP_DTYPE_F32,
                                                 .out_stride = elements,
-                                                .accumulate = true});
+                                                .accumulate = accumulate});
 }
 
 tp_status tp_params_zero_grad(tp_ctx *ctx, tp_param *const *params, int count)
@@ -87,10 +87,10 @@ tp_status tpi_param_add_tied(tp_ctx *ctx, tp_param *param)
     if (from == NULL)
         return TP_OK;
     if (!internal->rows_known)
-        return add(ctx, from, to, rows * cols);
+        return tpi_param_move(ctx, from, to, rows * cols, true);
     for (int64_t row = 0; row < rows; row++)
         if (internal->touched[row])
-            TPI_TRY(add(ctx, from + row * cols, to + row * cols, cols));
+            TPI_TRY(tpi_param_move(ctx, from + row * cols, to + row * cols, cols, true));
     return TP_OK;
 }
 

@@ -56,6 +56,9 @@ const tpi_inner *tpi_param_order(const tp_param *param, int dim);
 /* Packed copies that the optimizer writes along with the value; NULL: it has none. */
 const tpi_weight_copies *tpi_param_copies(const tp_param *param);
 
+/* to = from, or to += from: f32, on the compute stream. */
+tp_status tpi_param_move(tp_ctx *ctx, const float *from, float *to, int64_t elements, bool accumulate);
+
 /* Refreshes packed copies only. */
 tp_status tpi_param_repack(tp_ctx *ctx, tp_param *param);
 

@@ -274,18 +274,6 @@ static tp_status reduce_virtual(tp_ctx *ctx, const tp_param *param, float *node)
     return tpi_reduce(ctx->compute, &args);
 }
 
-static tp_status copy_floats(tp_ctx *ctx, const float *from, float *to, int64_t elements)
-{
-    return tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
-                                                .cols = elements,
-                                                .in = from,
-                                                .in_dtype = TP_DTYPE_F32,
-                                                .in_stride = elements,
-                                                .out = to,
-                                                .out_dtype = TP_DTYPE_F32,
-                                                .out_stride = elements});
-}
-
 static tp_status finish_partial(tp_ctx *ctx, tp_param *const *params, int count, float *buffer, int64_t total)
 {
     int64_t at = 0;
@@ -301,7 +289,7 @@ static tp_status finish_partial(tp_ctx *ctx, tp_param *const *params, int count,
     for (int i = 0; i < count; i++) {
         if (params[i]->grad_partial.data == NULL)
             continue;
-        TPI_TRY(copy_floats(ctx, buffer + at, params[i]->grad.data, params[i]->grad_partial.shape[1]));
+        TPI_TRY(tpi_param_move(ctx, buffer + at, params[i]->grad.data, params[i]->grad_partial.shape[1], false));
         at += params[i]->grad_partial.shape[1];
     }
     return TP_OK;
