@@ -21,6 +21,7 @@ typedef struct scene {
     int ranks;
     bool ahead; /* ranks meet when they issue, as on devices */
     atomic_int failed; /* ranks that have returned with an error */
+    float value;       /* rank 1's, for a collective: where ranks issue ahead it is read after the call */
     tp_status status[MOST_RANKS];
     char message[MOST_RANKS][512];
 } scene;
@@ -64,8 +65,7 @@ static tp_status call(tp_ctx *ctx, const scene *s, const tp_linear *layer, int64
 
 static tp_status call_wrongly(tp_ctx *ctx, scene *s, const tp_linear *first, const tp_linear *second)
 {
-    float value = 1;
-    const tp_tensor one = tp_tensor_2d(&value, TP_DTYPE_F32, 1, 1);
+    const tp_tensor one = tp_tensor_2d(&s->value, TP_DTYPE_F32, 1, 1);
     switch (s->fault) {
     case BACKWARD_FOR_FORWARD: return call(ctx, s, first, FIRST, true);
     case OTHER_LAYER: return call(ctx, s, second, SECOND, false);
