@@ -35,14 +35,8 @@ void tpi_dense_prepare(tpi_prepared *p)
 
 static tp_status copy(tp_ctx *ctx, const tpi_view *from, const tpi_view *to, int64_t rows)
 {
-    return tpi_map(ctx->compute, &(tpi_map_args){.rows = rows,
-                                                 .cols = from->cols,
-                                                 .in = from->data,
-                                                 .in_dtype = from->dtype,
-                                                 .in_stride = from->stride,
-                                                 .out = to->data,
-                                                 .out_dtype = to->dtype,
-                                                 .out_stride = to->stride});
+    const tpi_map_args args = tpi_rows_copied(to, from, rows);
+    return tpi_map(ctx->compute, &args);
 }
 
 /* From global row `row` on. */

@@ -71,6 +71,18 @@ static tp_status transfer(tp_ctx *ctx, const void *pointer)
     return TP_OK;
 }
 
+tpi_map_args tpi_rows_copied(const tpi_view *to, const tpi_view *from, int64_t rows)
+{
+    return (tpi_map_args){.rows = rows,
+                          .cols = from->cols,
+                          .in = from->data,
+                          .in_dtype = from->dtype,
+                          .in_stride = from->stride,
+                          .out = to->data,
+                          .out_dtype = to->dtype,
+                          .out_stride = to->stride};
+}
+
 static tp_status issue_rows(tpi_stream *stream, const tpi_view *to, const tpi_view *from, int64_t rows)
 {
     const tpi_backend *backend = stream->ctx->backend;
@@ -79,14 +91,8 @@ static tp_status issue_rows(tpi_stream *stream, const tpi_view *to, const tpi_vi
         return TP_OK;
     if (to->stride == to->cols && from->stride == from->cols)
         return backend->copy(stream, to->data, from->data, (size_t)rows * row, TPI_COPY_WITHIN);
-    return backend->map(stream, &(tpi_map_args){.rows = rows,
-                                                .cols = from->cols,
-                                                .in = from->data,
-                                                .in_dtype = from->dtype,
-                                                .in_stride = from->stride,
-                                                .out = to->data,
-                                                .out_dtype = to->dtype,
-                                                .out_stride = to->stride});
+    const tpi_map_args args = tpi_rows_copied(to, from, rows);
+    return backend->map(stream, &args);
 }
 
 /* As copy_region, by the backend's ops. */
