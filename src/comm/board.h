@@ -11,7 +11,7 @@ typedef struct tpi_board tpi_board;
 typedef struct tpi_board_desc {
     int flags;         /* of each rank */
     size_t page_bytes; /* of each rank */
-    int lanes;         /* threads of a rank that may wait at once */
+    int lanes;         /* threads of a rank that may wait at once, the first being the one that computes */
     char what[64];     /* for whom it is: the plan */
 } tpi_board_desc;
 

@@ -31,6 +31,15 @@ tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp)
     };
 }
 
+/* Who a communicator is for is known when it has been made. */
+tpi_spin *tpi_call_spin(const tpi_call *call)
+{
+    tpi_spin *spin = &call->own->spin;
+    if (call->own->comm.beside && spin->waits == 0)
+        spin->limit = spin->turns = tpi_world_lane_spins(call->group->world, call->ctx);
+    return spin;
+}
+
 const tpi_post *tpi_call_peer(const tpi_call *call, int rank)
 {
     return &call->group->seats[rank].post[call->seat->posts & 1];
@@ -210,7 +219,7 @@ static tp_status wait_at_flag(tpi_call *call, tpi_flag *flag, unsigned round)
     const flag_wait wait = {call, round};
     double begin = call->counts ? tpi_seconds() : 0;
     int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;
-    bool in_time = tpi_flag_wait(flag, round, &call->own->spin, timeout, should_leave, &wait);
+    bool in_time = tpi_flag_wait(flag, round, tpi_call_spin(call), timeout, should_leave, &wait);
     if (call->counts)
         call->waited += tpi_seconds() - begin;
     if (tpi_flag_reached(flag, round))
@@ -273,7 +282,7 @@ static tp_status pass_gate(tpi_call *call, uint32_t fingerprint)
     if (atomic_load(&group->gone) > 0 && atomic_load(&group->gate.value) == seen)
         return tpi_call_peer_gone(call, first_gone(group));
     int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;
-    if (!tpi_word_wait(&group->gate, seen, &call->own->spin, timeout))
+    if (!tpi_word_wait(&group->gate, seen, tpi_call_spin(call), timeout))
         return gate_timed_out(call);
     unsigned now = atomic_load_explicit(&group->gate.value, memory_order_acquire);
     return ((now ^ seen) & ~1u) != 0 ? TP_OK : tpi_call_peer_failed(call);

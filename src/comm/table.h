@@ -59,6 +59,7 @@ struct tp_comm {
     tp_ctx *ctx;
     int rank, size;
     bool apart;  /* ranks do not reach each other's memory: no symmetric buffers, no boards */
+    bool beside; /* its collectives and messages are of lanes beside compute */
     const char *what; /* its next exchange is for, in messages about calls that differ; NULL: nothing that has a name */
     unsigned issued; /* collectives that its host issued elsewhere in this communicator's name (nccl.c) */
     void *state; /* the transport's */

@@ -212,6 +212,10 @@ bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t t
 void tpi_flag_fail(tpi_flag *flag);
 void tpi_sleep_until(int64_t nanoseconds);
 
+/* world.c: how long threads beside those that compute spin: where they may have no core of their own, they would hold the one that the compute thread needs,
+ * and with it the peer that they wait for. */
+int tpi_world_lane_spins(const tp_world *world, const tp_ctx *ctx);
+
 /* group.c */
 /* world_ranks NULL: all. Groups that nobody released are freed with the world. */
 tpi_group *tpi_group_create(tp_world *world, const int *world_ranks, int size);
@@ -230,6 +234,8 @@ tpi_post tpi_post_of_reduction(const tpi_collective_args *args);
 
 /* call.c */
 tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);
+/* How its waits spin. */
+tpi_spin *tpi_call_spin(const tpi_call *call);
 /* Where the argument pointers of rank p are after a post. */
 const tpi_post *tpi_call_peer(const tpi_call *call, int rank);
 /* The same for the buffers alone, out of the line that said that the rank came. */

@@ -147,7 +147,7 @@ tp_status tpi_batch_progress(tpi_batch *batch, const tpi_batch_way *way)
         int gone = !moved && atomic_load(&call->group->gone) > 0 ? tpi_batch_gone(batch) : -1;
         if (gone >= 0)
             return tpi_call_peer_gone(call, gone);
-        if (!moved && !tpi_word_wait(bell, seen, &call->own->spin, tpi_call_timeout_ms(call) * 1000000))
+        if (!moved && !tpi_word_wait(bell, seen, tpi_call_spin(call), tpi_call_timeout_ms(call) * 1000000))
             return timed_out(batch);
     }
 }

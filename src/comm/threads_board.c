@@ -160,8 +160,10 @@ static tp_status create(tp_ctx *ctx, tp_comm *comm, const tpi_board_desc *desc, 
     board->shared = offers[0].shared;
     board->lanes = desc->lanes;
     snprintf(board->what, sizeof board->what, "%s", desc->what);
-    for (int lane = 0; lane < desc->lanes; lane++)
-        board->spin[lane] = (tpi_spin){.limit = world->spin_limit, .turns = world->spin_limit};
+    for (int lane = 0; lane < desc->lanes; lane++) {
+        int limit = lane == 0 ? world->spin_limit : tpi_world_lane_spins(world, ctx); /* the first is compute */
+        board->spin[lane] = (tpi_spin){.limit = limit, .turns = limit};
+    }
     *out = &board->base;
     return TP_OK;
 }

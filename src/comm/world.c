@@ -93,6 +93,11 @@ int tpi_world_ranks(const tp_world *world)
     return world->desc.ranks;
 }
 
+int tpi_world_lane_spins(const tp_world *world, const tp_ctx *ctx)
+{
+    return (int64_t)world->desc.ranks * ctx->desc.threads < world->cores ? world->spin_limit : CROWDED_SPINS;
+}
+
 int tpi_world_cores(const tp_world *world)
 {
     return world ? world->cores : tpi_usable_cores();

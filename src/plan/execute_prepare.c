@@ -364,6 +364,7 @@ static tp_status make_lane_comm(tpi_prepared *p, struct tpi_executor *executor)
         *found = (tpi_lane_comm){.next = executor->comms, .group = p->comm};
         executor->comms = found;
         TPI_TRY(p->comm->table->split(p->ctx, p->comm, 0, p->comm->rank, &found->comm));
+        found->comm->beside = true;
     }
     p->lane_comm = found->comm;
     return TP_OK;
