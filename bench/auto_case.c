@@ -51,11 +51,12 @@ static tp_status set_tokens(auto_rank *r, int64_t tokens)
     return TP_OK;
 }
 
-/* Appends "pull 8", after a comma if there is something. */
-static void add_name(char text[BENCH_CELL_TEXT], const tp_plan *plan)
+/* Appends "pull 8", after a semicolon if there is something. Bulk overlaps nothing in forward: its plan is none's. */
+static void add_name(char text[BENCH_CELL_TEXT], const tp_plan *plan, bool backward)
 {
     size_t used = strlen(text);
-    const char *name = tp_overlap_name((tp_overlap)plan->algorithm);
+    bool nothing = plan->algorithm == TP_OVERLAP_BULK && !backward;
+    const char *name = tp_overlap_name(nothing ? TP_OVERLAP_NONE : (tp_overlap)plan->algorithm);
     if (plan->algorithm == TP_OVERLAP_NONE || plan->algorithm == TP_OVERLAP_BULK)
         snprintf(text + used, BENCH_CELL_TEXT - used, "%s%s", used > 0 ? "; " : "", name);
     else
@@ -90,12 +91,12 @@ static tp_status predict(const bench_auto_job *job, tp_ctx *ctx, const tp_plan *
     return TP_OK;
 }
 
-/* What AUTO runs, from a trace of one pass: its plans with peers, in order, runs of the same one once. */
-static tp_status name_choice(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx, bench_auto_point *point)
+/* What a layer runs, from a trace of one pass: its plans with peers, in order, runs of the same one once; and what is predicted for them, if it is AUTO's. */
+static tp_status name_plans(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx, int layer, bench_auto_point *point, char text[BENCH_CELL_TEXT])
 {
     int64_t count = 0;
     TPI_TRY(tp_trace_begin(ctx, r->span, TRACE_SPANS));
-    tp_status status = point->backward ? bench_layer_backward(&r->layer[AUTOMATIC]) : bench_layer_forward(&r->layer[AUTOMATIC]);
+    tp_status status = point->backward ? bench_layer_backward(&r->layer[layer]) : bench_layer_forward(&r->layer[layer]);
     tp_status ended = tp_trace_end(ctx, &count);
     TPI_TRY(status);
     TPI_TRY(ended);
@@ -106,8 +107,9 @@ static tp_status name_choice(const bench_auto_job *job, auto_rank *r, tp_ctx *ct
         if (r->span[i].plan == last || r->span[i].plan->ranks == 1)
             continue;
         last = r->span[i].plan;
-        add_name(point->chosen, last);
-        TPI_TRY(predict(job, ctx, last, point));
+        add_name(text, last, point->backward);
+        if (layer == AUTOMATIC)
+            TPI_TRY(predict(job, ctx, last, point));
     }
     return TP_OK;
 }
@@ -135,7 +137,12 @@ static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, ben
             point->first_round[i] = figure[i].figure.seconds;
         point->best = find_best(point);
     }
-    return tp_barrier(ctx, tp_ctx_world(ctx)); /* all ranks see the best */
+    TPI_TRY(tp_barrier(ctx, tp_ctx_world(ctx))); /* all ranks see the best */
+    char best[BENCH_CELL_TEXT] = "";
+    TPI_TRY(name_plans(job, r, ctx, point->best, point, best));
+    if (tp_ctx_rank(ctx) == 0)
+        point->same = strcmp(best, point->chosen) == 0;
+    return tp_barrier(ctx, tp_ctx_world(ctx));
 }
 
 static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
@@ -147,10 +154,10 @@ static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, be
                                      {pass, &r->layer[AUTOMATIC], &point->automatic, true},
                                      {pass, &r->layer[AGAIN], &point->again, true},
                                      {pass, &r->layer[point->best], &point->fixed, true}};
-    /* No layer twice: it would find its weights in the cache when it comes after itself. */
-    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, point->best == 0 ? 3 : 4));
-    if (point->best == 0 && tp_ctx_rank(ctx) == 0)
-        point->fixed = point->none;
+    /* No layer twice: it would find its weights in the cache when it comes after itself. And no plan twice: two runs of one differ by noise alone. */
+    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, point->best == 0 || point->same ? 3 : 4));
+    if (tp_ctx_rank(ctx) == 0 && (point->best == 0 || point->same))
+        point->fixed = point->same ? point->automatic : point->none;
     return TP_OK;
 }
 
@@ -163,7 +170,7 @@ static tp_status run_points(bench_auto_job *job, tp_ctx *ctx, auto_rank *r)
                            point->backward ? "backward" : "forward");
         if (i == 0 || point->tokens != job->points[i - 1].tokens)
             TPI_TRY(set_tokens(r, point->tokens));
-        TPI_TRY(name_choice(job, r, ctx, point));
+        TPI_TRY(name_plans(job, r, ctx, AUTOMATIC, point, point->chosen));
         TPI_TRY(first_round(job, ctx, r, point));
         TPI_TRY(second_round(job, ctx, r, point));
     }

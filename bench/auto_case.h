@@ -23,6 +23,7 @@ typedef struct bench_auto_point {
     int best;                               /* in bench_auto_choices */
     bench_team_figure none, again, fixed, automatic; /* second round; again: none in a layer of its own, what noise does; fixed: the best */
     char chosen[BENCH_CELL_TEXT]; /* the plans that AUTO ran */
+    bool same; /* the best fixed choice runs the same ones: both figures are of one layer's samples */
     double predicted[BENCH_AUTO_CHOICES]; /* seconds of those plans' places by the cost model; what runs outside of plans with peers is not in it */
     double predicted_auto;
 } bench_auto_point;

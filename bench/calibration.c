@@ -18,6 +18,8 @@ static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
 #define SAMPLE_SECONDS 0.04
 #define REPEATS 3
+/* Of the curves, some seconds apart. */
+#define ROUNDS 2
 /* More bytes a second than this is noise. */
 #define FASTEST_MEMORY 1e12
 
@@ -46,7 +48,7 @@ typedef struct worker {
     int reads; /* whose input the product reads */
     int chunks;
     tpi_prepared *plan; /* that is run: */
-    tpi_prepared *pull, *direct;
+    tpi_prepared *pull, *direct, *pipeline;
 } worker;
 
 static tp_status measure(worker *w, tp_status (*fn)(void *arg), double *seconds)
@@ -74,32 +76,63 @@ static tp_status time_gemm(worker *w, const bench_product *product, tp_dtype dty
     return status;
 }
 
-/* More rows are never slower, since they could be cut; where it looks so, other work took the cores from the longer samples. */
-static void add_point(tp_machine *machine, tp_dtype dtype, int i, double flops)
+/* The faster of all rounds counts: other work makes a product slower, never faster. */
+static tp_status calibrate_curve(worker *w, bench_variant variant, tp_dtype dtype, tp_machine_curve *curve)
 {
-    machine->gemm[dtype].rows[i] = (double)curve_rows[i];
-    machine->gemm[dtype].flops[i] = i > 0 ? fmax(flops, machine->gemm[dtype].flops[i - 1]) : flops;
-    machine->gemm[dtype].points = i + 1;
+    for (int i = 0; i < POINTS; i++) {
+        bench_product product = {.layer = "calibrate", .tokens = curve_rows[i], .out = OUT, .in = IN, .variant = variant};
+        double seconds;
+        tp_status status = time_gemm(w, &product, dtype, &seconds);
+        if (status != TP_OK)
+            return status;
+        if (w->rank > 0)
+            continue;
+        curve->points = POINTS;
+        curve->rows[i] = (double)curve_rows[i];
+        curve->flops[i] = fmax(curve->flops[i], bench_product_flops(&product) / seconds);
+        if (i > 0) /* more rows are not slower either, since they could be cut */
+            curve->flops[i] = fmax(curve->flops[i], curve->flops[i - 1]);
+    }
+    return TP_OK;
 }
 
 static tp_status calibrate_gemm(worker *w)
 {
-    for (size_t d = 0; d < sizeof curve_dtypes / sizeof *curve_dtypes; d++)
-        for (int i = 0; i < POINTS; i++) {
-            bench_product product = {.layer = "calibrate", .tokens = curve_rows[i], .out = OUT, .in = IN, .variant = BENCH_NT};
-            double seconds;
-            tp_status status = time_gemm(w, &product, curve_dtypes[d], &seconds);
+    tp_machine *machine = &w->all->machine;
+    for (int round = 0; round < ROUNDS; round++)
+        for (size_t d = 0; d < sizeof curve_dtypes / sizeof *curve_dtypes; d++) {
+            tp_dtype dtype = curve_dtypes[d];
+            tp_status status = calibrate_curve(w, BENCH_NT, dtype, &machine->gemm[dtype]);
+            if (status == TP_OK)
+                status = calibrate_curve(w, BENCH_TN, dtype, &machine->weight[dtype]);
             if (status != TP_OK)
                 return status;
-            if (w->rank > 0)
-                continue;
-            add_point(&w->all->machine, curve_dtypes[d], i, bench_product_flops(&product) / seconds);
         }
     bench_product tiny = {.layer = "calibrate", .tokens = 1, .out = 8, .in = 8, .variant = BENCH_NT};
     double seconds;
     tp_status status = time_gemm(w, &tiny, TP_DTYPE_F32, &seconds);
     if (status == TP_OK && w->rank == 0)
         w->all->machine.call_seconds = seconds;
+    return status;
+}
+
+/* What a product takes longer for the activation of what it makes. */
+static tp_status calibrate_activation(worker *w)
+{
+    const bench_product product = {.layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
+    double more[REPEATS] = {0}, with = 0, without = 0;
+    tp_status status = bench_gemm_open(&w->gemm, w->ctx, &product, TP_DTYPE_F32, false);
+    for (int i = 0; i < REPEATS && status == TP_OK; i++) {
+        w->gemm.args.activation = TPI_ACT_GELU_TANH;
+        status = measure(w, run_gemm, &with);
+        w->gemm.args.activation = TPI_ACT_NONE;
+        if (status == TP_OK)
+            status = measure(w, run_gemm, &without);
+        more[i] = with - without;
+    }
+    bench_gemm_close(&w->gemm);
+    if (status == TP_OK && w->rank == 0)
+        w->all->machine.activation_seconds = fmax(bench_median(more, REPEATS), 0) / ((double)COLD_ROWS * OUT);
     return status;
 }
 
@@ -215,24 +248,26 @@ static tp_status run_fresh(void *arg)
 static tp_status calibrate_direct(worker *w)
 {
     bench_product product = {.layer = "calibrate", .tokens = DIRECT_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
-    double own = 0, peer = 0, alone = 0;
+    double own = 0, peer = 0, alone = 0, slower[REPEATS] = {0};
     tp_status status = tp_symmetric_create(w->ctx, tp_ctx_world(w->ctx), sizeof(float) * DIRECT_ROWS * IN, &w->inputs);
     if (status != TP_OK)
         return status;
     status = bench_gemm_open(&w->gemm, w->ctx, &product, TP_DTYPE_F32, false);
     const void *data = w->gemm.args.a.data;
-    w->reads = w->rank;
-    if (status == TP_OK)
+    for (int i = 0; i < REPEATS && status == TP_OK; i++) {
+        w->reads = w->rank;
         status = measure(w, run_fresh, &own);
-    w->reads = (w->rank + 1) % w->ranks;
-    if (status == TP_OK)
-        status = measure(w, run_fresh, &peer);
-    w->gemm.args.a.data = data;
-    if (status == TP_OK)
-        status = measure(w, run_gemm, &alone);
+        w->reads = (w->rank + 1) % w->ranks;
+        if (status == TP_OK)
+            status = measure(w, run_fresh, &peer);
+        w->gemm.args.a.data = data;
+        if (status == TP_OK)
+            status = measure(w, run_gemm, &alone);
+        slower[i] = (peer - own) / alone;
+    }
     bench_gemm_close(&w->gemm);
     if (status == TP_OK && w->rank == 0)
-        w->all->machine.direct_slowdown = fmax(1 + (peer - own) / alone, 1);
+        w->all->machine.direct_slowdown = fmax(1 + bench_median(slower, REPEATS), 1);
     tp_symmetric_destroy(w->ctx, tp_ctx_world(w->ctx), &w->inputs);
     return status;
 }
@@ -272,6 +307,28 @@ static tp_status run_direct(void *arg)
     return run_plan(w);
 }
 
+static tp_status run_pipeline(void *arg)
+{
+    worker *w = arg;
+    w->plan = w->pipeline;
+    return run_plan(w);
+}
+
+/* What collectives of chunks take longer than their products: the first one crosses alone, the rest beside products. */
+static tp_status time_pipeline(worker *w, int chunks, double *more)
+{
+    const tp_plan_desc desc = {.algorithm = TP_OVERLAP_PIPELINE, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
+    bench_team_figure with, product;
+    const bench_team_part parts[] = {{run_pipeline, w, &with, true}, {run_gemm, w, &product, true}};
+    const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.1};
+    w->chunks = chunks;
+    tp_status status = tpi_plan_get(w->ctx, tp_ctx_world(w->ctx), &desc, &w->pipeline);
+    if (status == TP_OK)
+        status = bench_team_compare(&w->all->team, w->ctx, &plan, parts, 2);
+    *more = with.figure.seconds - chunks * product.figure.seconds;
+    return status;
+}
+
 /* What pulling chunks takes longer than reading them in place: the same products and waits for peers, without lanes. */
 static tp_status time_pull(worker *w, int chunks, double *more)
 {
@@ -293,18 +350,25 @@ static tp_status time_pull(worker *w, int chunks, double *more)
 /* One chunk: a lane's start and end, and one op; many: that and as many. These are differences of times that are much longer, so they are taken a few times. */
 static tp_status time_lanes(worker *w)
 {
-    double ones[LANE_REPEATS] = {0}, manies[LANE_REPEATS] = {0};
+    double ones[LANE_REPEATS] = {0}, manies[LANE_REPEATS] = {0}, meets[LANE_REPEATS] = {0};
     tp_status status = TP_OK;
     for (int i = 0; i < LANE_REPEATS && status == TP_OK; i++) {
+        double one = 0, many = 0;
         status = time_pull(w, 1, &ones[i]);
         if (status == TP_OK)
             status = time_pull(w, LINK_CHUNKS, &manies[i]);
+        if (status == TP_OK)
+            status = time_pipeline(w, 1, &one);
+        if (status == TP_OK)
+            status = time_pipeline(w, LINK_CHUNKS, &many);
+        meets[i] = (many - one) / (LINK_CHUNKS - 1);
     }
     if (status != TP_OK || w->rank > 0)
         return status;
     double one = bench_median(ones, LANE_REPEATS), many = bench_median(manies, LANE_REPEATS);
     tp_machine *machine = &w->all->machine;
     machine->lane_seconds = fmax(many - one, 0) / ((w->ranks - 1) * (LINK_CHUNKS - 1));
+    machine->meet_seconds = fmax(bench_median(meets, LANE_REPEATS), machine->lane_seconds);
     machine->start_seconds = fmax(one - (w->ranks - 1) * machine->lane_seconds, 0);
     return TP_OK;
 }
@@ -345,6 +409,8 @@ static tp_status calibrate_all(worker *w)
     tp_status status = calibrate_gemm(w);
     if (w->rank == 0)
         bench_progress("calibrate: transfers");
+    if (status == TP_OK)
+        status = calibrate_activation(w);
     if (status == TP_OK)
         status = calibrate_memory(w);
     if (status == TP_OK)

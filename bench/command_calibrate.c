@@ -19,22 +19,30 @@ static void add_figure(bench_call *call, const char *name, double value, const c
     bench_word(&call->table, "%s", unit);
 }
 
-static void add_figures(bench_call *call, const tp_machine *machine)
+static void add_curve(bench_call *call, const char *what, tp_dtype dtype, const tp_machine_curve *curve)
 {
     char name[BENCH_CELL_TEXT];
+    for (int i = 0; i < curve->points; i++) {
+        snprintf(name, sizeof name, "%s %s, %.0f rows x %d x %d", what, tp_dtype_name(dtype), curve->rows[i], BENCH_CALIBRATION_OUT, BENCH_CALIBRATION_IN);
+        add_figure(call, name, curve->flops[i] / 1e9, "GFLOP/s a rank");
+    }
+}
+
+static void add_figures(bench_call *call, const tp_machine *machine)
+{
     for (int dtype = 0; dtype < TP_DTYPE_COUNT; dtype++)
-        for (int i = 0; i < machine->gemm[dtype].points; i++) {
-            snprintf(name, sizeof name, "gemm %s, %.0f rows x %d x %d", tp_dtype_name((tp_dtype)dtype), machine->gemm[dtype].rows[i], BENCH_CALIBRATION_OUT,
-                     BENCH_CALIBRATION_IN);
-            add_figure(call, name, machine->gemm[dtype].flops[i] / 1e9, "GFLOP/s a rank");
-        }
+        add_curve(call, "gemm", (tp_dtype)dtype, &machine->gemm[dtype]);
+    for (int dtype = 0; dtype < TP_DTYPE_COUNT; dtype++)
+        add_curve(call, "weight gradient", (tp_dtype)dtype, &machine->weight[dtype]);
     add_figure(call, "gemm that reads a peer's rows", machine->direct_slowdown, "x own rows");
     add_figure(call, "fixed, a call", machine->call_seconds * 1e6, "us");
     add_figure(call, "fixed, a transfer", machine->transfer_seconds * 1e6, "us");
     add_figure(call, "a wait for a peer", machine->wait_seconds * 1e6, "us");
     add_figure(call, "an op on a lane beside compute", machine->lane_seconds * 1e6, "us");
+    add_figure(call, "a collective there", machine->meet_seconds * 1e6, "us");
     add_figure(call, "starting and joining such a lane", machine->start_seconds * 1e6, "us");
     add_figure(call, "waking up for a modelled link", machine->wake_seconds * 1e6, "us");
+    add_figure(call, "an activation, an element", machine->activation_seconds * 1e9, "ns");
     add_figure(call, "copy out of a peer's memory", machine->copy_bytes_per_second / 1e9, "GB/s a rank");
     add_figure(call, "adds, read and written", machine->reduce_bytes_per_second / 1e9, "GB/s a rank");
     add_figure(call, "what a gemm finds in no cache", machine->memory_bytes_per_second / 1e9, "GB/s a rank");

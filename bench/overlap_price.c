@@ -67,9 +67,12 @@ static tp_overlap_shape shape_of(const bench_overlap_job *job, const tpi_run_not
 static tp_machine scaled(const tp_machine *machine, double slower)
 {
     tp_machine out = *machine;
-    for (int dtype = 0; dtype < TP_DTYPE_COUNT; dtype++)
+    for (int dtype = 0; dtype < TP_DTYPE_COUNT; dtype++) {
         for (int i = 0; i < out.gemm[dtype].points; i++)
             out.gemm[dtype].flops[i] /= slower;
+        for (int i = 0; i < out.weight[dtype].points; i++)
+            out.weight[dtype].flops[i] /= slower;
+    }
     return out;
 }
 

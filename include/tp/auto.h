@@ -8,24 +8,29 @@
 
 #define TP_MACHINE_POINTS 16
 
+/* FLOP/s of a product by rows, rows rising. */
+typedef struct tp_machine_curve {
+    int points;
+    double rows[TP_MACHINE_POINTS], flops[TP_MACHINE_POINTS];
+} tp_machine_curve;
+
 /* What `tp_bench calibrate` measures: one rank's rates while its peers work too. A rate of 0 was not measured and costs nothing. */
 typedef struct tp_machine {
     char name[96];
     int threads; /* compute threads a rank */
-    /* FLOP/s of a layer's GEMM by rows, rows rising. points 0: as f32 */
-    struct {
-        int points;
-        double rows[TP_MACHINE_POINTS], flops[TP_MACHINE_POINTS];
-    } gemm[TP_DTYPE_COUNT];
+    tp_machine_curve gemm[TP_DTYPE_COUNT];   /* a layer's product with its weight. points 0: as f32 */
+    tp_machine_curve weight[TP_DTYPE_COUNT]; /* a weight gradient that is added to. points 0: as gemm, and what is added to is read and written at the rate of adds */
     double direct_slowdown;         /* of a GEMM that reads peers' memory: its time over that with own memory; 0: 1 */
     double call_seconds;            /* fixed, an op of a plan */
     double transfer_seconds;        /* fixed, a PULL, SEND or COLLECTIVE */
     double wait_seconds;            /* from a peer's or lane's flag to going on */
     double lane_seconds;            /* fixed, an op of COMM or COPY beside compute, where they have no core of their own: switching to it and back */
+    double meet_seconds;            /* the same, a COLLECTIVE: lanes of all ranks meet. 0: as lane_seconds */
     double start_seconds;           /* fixed, a plan that uses such a lane: starting it and waiting for its end */
     double wake_seconds;            /* from the end of what a thread sleeps for to its going on */
     double copy_bytes_per_second;   /* out of a peer's memory */
     double reduce_bytes_per_second; /* read and written by adds */
+    double activation_seconds;      /* of one element, between the two GEMMs of a feed-forward layer */
     double memory_bytes_per_second; /* of what a GEMM finds in no cache */
     bool lanes_share_cores;         /* COMM and COPY have no core of their own: their copying takes time from compute */
     tp_link link;                   /* between ranks; bandwidth 0: memory is shared, and copying is all there is */
@@ -58,6 +63,7 @@ typedef struct tp_overlap_choice {
     tp_overlap algorithm;
     int chunks;
     double seconds; /* predicted */
+    double doubted; /* what it was compared by: with half as much again for its lanes */
     int candidates;
     tp_overlap_candidate candidate[TP_OVERLAP_CANDIDATES]; /* [0]: none */
     char reason[160];

@@ -11,7 +11,7 @@
 
 /* Predictions are off by about so much, compared with that of `none`: it stays unless something is faster by more, */
 #define NOISE 0.03
-/* and would be if its lanes took so much more from compute: how long a switch between threads takes is the least certain of the costs. */
+/* and all are compared as if their lanes took so much more from compute: how long a switch between threads takes is the least certain of the costs. */
 #define LANE_DOUBT 0.5
 /* What comes later in the list has more chunks, ops and waits: it must be worth it. */
 #define CHUNK_GAIN 0.01
@@ -51,7 +51,7 @@ bool tpi_overlap_too_fine(const tp_overlap_shape *shape, const tp_plan_desc *des
 /* What the lanes of one rank do. */
 typedef struct lane_use {
     double moving; /* seconds on moving and adding memory */
-    double ops;    /* for which compute is interrupted, on average */
+    double ops, meets; /* for which compute is interrupted, on average; meets: collectives */
     int lanes;
 } lane_use;
 
@@ -86,7 +86,7 @@ static lane_use use_of_lanes(const tp_plan *plan, const tp_plan_costs *costs)
         const tp_plan_op *op = &list->op[i];
         if (op->lane == TP_LANE_COMPUTE)
             continue;
-        use.ops += op->kind == TP_OP_SEND || i < awaited[op->lane] ? 1 : UNAWAITED;
+        *(op->kind == TP_OP_COLLECTIVE ? &use.meets : &use.ops) += op->kind == TP_OP_SEND || i < awaited[op->lane] ? 1 : UNAWAITED;
         used[op->lane] = true;
         if (op->kind == TP_OP_COLLECTIVE) {
             tpi_collective_price price = tpi_price_collective(plan, costs, op);
@@ -105,7 +105,8 @@ static lane_use use_of_lanes(const tp_plan *plan, const tp_plan_costs *costs)
 static double time_of_lanes(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs)
 {
     lane_use use = use_of_lanes(plan, costs);
-    return machine->lanes_share_cores ? use.moving + use.ops * machine->lane_seconds + use.lanes * machine->start_seconds : 0;
+    double meet = machine->meet_seconds > 0 ? machine->meet_seconds : machine->lane_seconds;
+    return machine->lanes_share_cores ? use.moving + use.ops * machine->lane_seconds + use.meets * meet + use.lanes * machine->start_seconds : 0;
 }
 
 /* The simulator does not know of cores: what is taken is spread over the GEMMs, so that it costs nothing where these wait for transfers anyway. */
@@ -165,20 +166,20 @@ tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *
     return TP_OK;
 }
 
-/* Faster than none beyond doubt. */
-static bool beats_none(const tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
+static double doubted(const tp_overlap_candidate *candidate)
 {
-    return candidate->seconds + LANE_DOUBT * candidate->lane_seconds < choice->candidate[0].seconds * (1 - NOISE);
+    return candidate->seconds + LANE_DOUBT * candidate->lane_seconds;
 }
 
 static void add_candidate(tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
 {
     choice->candidate[choice->candidates++] = *candidate;
-    bool first = choice->candidates == 1;
-    if (first || (candidate->seconds < choice->seconds * (1 - CHUNK_GAIN) && beats_none(choice, candidate))) {
+    bool first = choice->candidates == 1, faster = doubted(candidate) < choice->doubted * (1 - CHUNK_GAIN);
+    if (first || (faster && doubted(candidate) < choice->candidate[0].seconds * (1 - NOISE))) {
         choice->algorithm = candidate->algorithm;
         choice->chunks = candidate->chunks;
         choice->seconds = candidate->seconds;
+        choice->doubted = doubted(candidate);
     }
 }
 

@@ -8,11 +8,10 @@
 #include "plan/price.h"
 
 /* rows / rate, in rows of a point: linear between points, proportional outside. */
-static double row_time(const tp_machine *machine, tp_dtype dtype, double rows)
+static double row_time(const tp_machine_curve *curve, double rows)
 {
-    int which = machine->gemm[dtype].points > 0 ? (int)dtype : (int)TP_DTYPE_F32;
-    int points = machine->gemm[which].points;
-    const double *at = machine->gemm[which].rows, *flops = machine->gemm[which].flops;
+    int points = curve->points;
+    const double *at = curve->rows, *flops = curve->flops;
     if (points == 0 || rows <= 0)
         return 0;
     if (rows <= at[0])
@@ -26,6 +25,18 @@ static double row_time(const tp_machine *machine, tp_dtype dtype, double rows)
     return low + (high - low) * (rows - at[right - 1]) / (at[right] - at[right - 1]);
 }
 
+static const tp_machine_curve *product_curve(const tp_machine *machine, tp_dtype dtype)
+{
+    return &machine->gemm[machine->gemm[dtype].points > 0 ? dtype : TP_DTYPE_F32];
+}
+
+/* By dtype; NULL: not measured. */
+static const tp_machine_curve *measured(const tp_machine_curve *curves, tp_dtype dtype)
+{
+    const tp_machine_curve *curve = &curves[curves[dtype].points > 0 ? dtype : TP_DTYPE_F32];
+    return curve->points > 0 ? curve : NULL;
+}
+
 bool tpi_overlap_is_chain_backward(tp_pattern pattern)
 {
     return pattern >= TP_PATTERN_CHAIN_BACKWARD;
@@ -35,12 +46,6 @@ bool tpi_overlap_is_chain_backward(tp_pattern pattern)
 static int weight_of(int part)
 {
     return part % 2;
-}
-
-static double gemm_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part, double rows)
-{
-    part = weight_of(part);
-    return 2.0 * (double)shape->cols[part] * (double)shape->inner[part] * row_time(machine, shape->dtype, rows);
 }
 
 static double over(double amount, double rate)
@@ -61,6 +66,13 @@ static int weight_part(tp_pattern pattern)
 static bool is_weight(tp_pattern pattern, int part)
 {
     return part == weight_part(pattern) || part == 2;
+}
+
+static double gemm_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part, double rows)
+{
+    const tp_machine_curve *curve = is_weight(shape->pattern, part) ? measured(machine->weight, shape->dtype) : NULL;
+    double elements = (double)shape->cols[weight_of(part)] * (double)shape->inner[weight_of(part)];
+    return 2.0 * elements * row_time(curve != NULL ? curve : product_curve(machine, shape->dtype), rows);
 }
 
 static double gradient_bytes(const tp_overlap_shape *shape, int part)
@@ -103,9 +115,9 @@ static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape 
     if (calls == 0)
         return 0;
     double lost = sliced ? 0 : cut - gemm_seconds(machine, shape, part, (double)shape->rows);
-    if (is_weight(shape->pattern, part)) /* every call reads and writes the gradient of its slice */
+    if (is_weight(shape->pattern, part) && measured(machine->weight, shape->dtype) == NULL) /* every call reads and writes the gradient of its slice */
         lost += (passes - 1) * over(2 * gradient_bytes(shape, part), machine->reduce_bytes_per_second);
-    else if (sliced)
+    else if (sliced && !is_weight(shape->pattern, part))
         lost += lost_by_slicing(machine, shape, calls);
     return fmax(lost / calls, 0);
 }
@@ -166,6 +178,18 @@ tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape)
     return TP_OK;
 }
 
+/* Elements that an activation between two GEMMs is applied to; the attention core is none. */
+static double activated(const tp_overlap_shape *shape)
+{
+    switch (shape->pattern) {
+    case TP_PATTERN_CHAIN:
+    case TP_PATTERN_CHAIN_REDUCE: return (double)shape->rows * (double)shape->inner[1];
+    case TP_PATTERN_CHAIN_BACKWARD:
+    case TP_PATTERN_CHAIN_BACKWARD_REDUCE: return (double)shape->rows * (double)shape->cols[0];
+    default: return 0;
+    }
+}
+
 tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
 {
     if (machine == NULL || shape == NULL || plan == NULL || out == NULL)
@@ -178,8 +202,8 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     TPI_TRY(tpi_price_check_plan(plan));
     gemm_costs(machine, shape, plan, out);
     byte_costs(shape, out);
-    double best = row_time(machine, shape->dtype, 1e6) / 1e6; /* seconds an operation, at many rows */
-    out->compute_seconds = shape->compute_flops * best + over(shape->compute_bytes, machine->reduce_bytes_per_second);
+    double best = row_time(product_curve(machine, shape->dtype), 1e6) / 1e6; /* seconds an operation, at many rows */
+    out->compute_seconds = shape->compute_flops * best + over(shape->compute_bytes, machine->reduce_bytes_per_second) + activated(shape) * machine->activation_seconds;
     out->compute_overhead = machine->call_seconds;
     out->reduce_bytes_per_second = machine->reduce_bytes_per_second;
     out->copy_bytes_per_second = machine->copy_bytes_per_second;

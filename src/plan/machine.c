@@ -14,7 +14,7 @@
 #include "core/context.h"
 #include "plan/render.h"
 
-static const char header[] = "tp-machine 1";
+static const char header[] = "tp-machine 2";
 
 /* Figures of one number, in units of `unit`. */
 static const struct {
@@ -27,8 +27,10 @@ static const struct {
     {"transfer_nanoseconds", offsetof(tp_machine, transfer_seconds), 1e-9},
     {"wait_nanoseconds", offsetof(tp_machine, wait_seconds), 1e-9},
     {"lane_nanoseconds", offsetof(tp_machine, lane_seconds), 1e-9},
+    {"meet_nanoseconds", offsetof(tp_machine, meet_seconds), 1e-9},
     {"start_nanoseconds", offsetof(tp_machine, start_seconds), 1e-9},
     {"wake_nanoseconds", offsetof(tp_machine, wake_seconds), 1e-9},
+    {"activation_picoseconds", offsetof(tp_machine, activation_seconds), 1e-12},
     {"copy_bytes_per_second", offsetof(tp_machine, copy_bytes_per_second), 1},
     {"reduce_bytes_per_second", offsetof(tp_machine, reduce_bytes_per_second), 1},
     {"memory_bytes_per_second", offsetof(tp_machine, memory_bytes_per_second), 1},
@@ -39,6 +41,22 @@ static const struct {
 enum { FIGURES = sizeof figures / sizeof *figures };
 
 static const tp_dtype gemm_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
+
+/* Figures by dtype and rows. */
+static const struct {
+    const char *name;
+    size_t offset;
+} curves[] = {
+    {"gemm", offsetof(tp_machine, gemm)},
+    {"weight", offsetof(tp_machine, weight)},
+};
+
+enum { CURVES = sizeof curves / sizeof *curves };
+
+static tp_machine_curve *curve_at(tp_machine *machine, int kind, tp_dtype dtype)
+{
+    return (tp_machine_curve *)(void *)((char *)machine + curves[kind].offset) + dtype;
+}
 
 static double *figure_at(tp_machine *machine, int index)
 {
@@ -54,8 +72,10 @@ void tp_machine_default(tp_machine *out)
                         .transfer_seconds = 2e-6,
                         .wait_seconds = 5e-6,
                         .lane_seconds = 30e-6,
+                        .meet_seconds = 45e-6,
                         .start_seconds = 60e-6,
                         .wake_seconds = 20e-6,
+                        .activation_seconds = 1e-9,
                         .copy_bytes_per_second = 8e9,
                         .reduce_bytes_per_second = 12e9,
                         .memory_bytes_per_second = 12e9,
@@ -77,10 +97,13 @@ size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
                  machine->lanes_share_cores);
     for (int i = 0; i < FIGURES; i++)
         tpi_put(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
-    for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++)
-        for (int i = 0; i < machine->gemm[gemm_dtypes[d]].points; i++)
-            tpi_put(&page, "gemm %s rows %lld flops_per_second %lld\n", tp_dtype_name(gemm_dtypes[d]),
-                         llround(machine->gemm[gemm_dtypes[d]].rows[i]), llround(machine->gemm[gemm_dtypes[d]].flops[i]));
+    for (int kind = 0; kind < CURVES; kind++)
+        for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
+            const tp_machine_curve *curve = curve_at(&copy, kind, gemm_dtypes[d]);
+            for (int i = 0; i < curve->points; i++)
+                tpi_put(&page, "%s %s rows %lld flops_per_second %lld\n", curves[kind].name, tp_dtype_name(gemm_dtypes[d]), llround(curve->rows[i]),
+                        llround(curve->flops[i]));
+        }
     return tpi_put_end(&page);
 }
 
@@ -95,7 +118,7 @@ static bool read_number(const char *text, const char **end, double *out)
     return after != text && errno == 0 && value >= 0;
 }
 
-static bool read_gemm(const char *text, tp_machine *machine)
+static bool read_point(const char *text, int kind, tp_machine *machine)
 {
     for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
         const char *name = tp_dtype_name(gemm_dtypes[d]), *at = text;
@@ -103,15 +126,14 @@ static bool read_gemm(const char *text, tp_machine *machine)
         if (strncmp(at, name, length) != 0 || strncmp(at + length, " rows ", 6) != 0)
             continue;
         double rows, flops;
-        int points = machine->gemm[gemm_dtypes[d]].points;
+        tp_machine_curve *curve = curve_at(machine, kind, gemm_dtypes[d]);
         if (!read_number(at + length + 6, &at, &rows) || strncmp(at, " flops_per_second ", 18) != 0 || !read_number(at + 18, &at, &flops))
             return false;
-        double before = points > 0 ? machine->gemm[gemm_dtypes[d]].rows[points - 1] : 0;
-        if (*at != '\0' || points == TP_MACHINE_POINTS || rows <= before || flops <= 0)
+        double before = curve->points > 0 ? curve->rows[curve->points - 1] : 0;
+        if (*at != '\0' || curve->points == TP_MACHINE_POINTS || rows <= before || flops <= 0)
             return false;
-        machine->gemm[gemm_dtypes[d]].rows[points] = rows;
-        machine->gemm[gemm_dtypes[d]].flops[points] = flops;
-        machine->gemm[gemm_dtypes[d]].points++;
+        curve->rows[curve->points] = rows;
+        curve->flops[curve->points++] = flops;
         return true;
     }
     return false;
@@ -131,8 +153,9 @@ static bool read_line(const char *line, tp_machine *machine)
         snprintf(machine->name, sizeof machine->name, "%s", value);
         return true;
     }
-    if (length == 4 && strncmp(line, "gemm", 4) == 0)
-        return read_gemm(value, machine);
+    for (int kind = 0; kind < CURVES; kind++)
+        if (length == strlen(curves[kind].name) && strncmp(line, curves[kind].name, length) == 0)
+            return read_point(value, kind, machine);
     if (!read_number(value, &end, &number) || *end != '\0')
         return false;
     if (length == 7 && strncmp(line, "threads", 7) == 0 && number <= 4096) {

@@ -212,7 +212,7 @@ Test(command, overlap_refusals)
     expect("auto --tokens 0", 2, "--tokens: 0", "[1, 1000000]");
     expect("mlp --overlap auto --machine missing.tmp", 2, "--machine", "missing.tmp");
     FILE *file = fopen("bench_some_machine.tmp", "wb");
-    fputs("tp-machine 1\n", file);
+    fputs("tp-machine 2\n", file);
     fclose(file);
     expect("mlp --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
     expect("mlp --overlap ring --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");

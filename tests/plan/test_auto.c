@@ -317,6 +317,15 @@ Test(auto, refused)
     cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
 }
 
+static void same_curve(const tp_machine_curve *a, const tp_machine_curve *b)
+{
+    cr_assert_eq(a->points, b->points);
+    for (int i = 0; i < a->points; i++) {
+        tpt_same(a->rows[i], b->rows[i], "rows");
+        tpt_same(a->flops[i], b->flops[i], "flops");
+    }
+}
+
 Test(machine, text_round_trip)
 {
     tp_machine machine, back;
@@ -325,6 +334,10 @@ Test(machine, text_round_trip)
     machine.link = (tp_link){5e-6, 1.25e9};
     machine.threads = 3;
     machine.lanes_share_cores = false;
+    machine.meet_seconds = 41e-6;
+    machine.activation_seconds = 617e-12;
+    machine.weight[TP_DTYPE_F32] = (tp_machine_curve){.points = 1, .rows = {3}, .flops = {5e10}};
+    machine.weight[TP_DTYPE_BF16] = (tp_machine_curve){.points = 2, .rows = {1, 64}, .flops = {1e10, 9e10}};
     size_t bytes = tp_machine_print(&machine, NULL, 0);
     char *text = malloc(bytes + 1);
     cr_assert_eq(tp_machine_print(&machine, text, bytes + 1), bytes);
@@ -334,12 +347,11 @@ Test(machine, text_round_trip)
     tpt_same(back.link.latency_seconds, 5e-6, "latency");
     tpt_same(back.link.bytes_per_second, 1.25e9, "bandwidth");
     tpt_same(back.direct_slowdown, machine.direct_slowdown, "slowdown");
+    tpt_same(back.meet_seconds, 41e-6, "a collective beside compute");
+    tpt_same(back.activation_seconds, 617e-12, "an activation");
     for (int d = 0; d < TP_DTYPE_COUNT; d++) {
-        cr_assert_eq(back.gemm[d].points, machine.gemm[d].points);
-        for (int i = 0; i < back.gemm[d].points; i++) {
-            tpt_same(back.gemm[d].rows[i], machine.gemm[d].rows[i], "rows");
-            tpt_same(back.gemm[d].flops[i], machine.gemm[d].flops[i], "flops");
-        }
+        same_curve(&back.gemm[d], &machine.gemm[d]);
+        same_curve(&back.weight[d], &machine.weight[d]);
     }
     char *again = malloc(bytes + 1);
     cr_assert_eq(tp_machine_print(&back, again, bytes + 1), bytes);
@@ -359,18 +371,20 @@ Test(machine, text_that_is_wrong)
         const char *text, *words;
     } cases[] = {
         {"", "empty"},
-        {"tp-machine 2\n", "line 1"},
-        {"tp-machine 1\nthreads two\n", "line 2"},
-        {"tp-machine 1\n\nspeed 5\n", "line 3"},
-        {"tp-machine 1\ncall_nanoseconds -5\n", "line 2"},
-        {"tp-machine 1\ncall_nanoseconds 5.5\n", "line 2"},
-        {"tp-machine 1\ncall_nanoseconds 99999999999999999999\n", "line 2"},
-        {"tp-machine 1\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n", "line 3"},
-        {"tp-machine 1\ngemm f32 rows 8 flops_per_second 0\n", "line 2"},
-        {"tp-machine 1\ngemm f33 rows 8 flops_per_second 1\n", "line 2"},
-        {"tp-machine 1\ngemm f32 rows 8\n", "line 2"},
-        {"tp-machine 1\nthreads\n", "line 2"},
-        {"tp-machine 1\nlanes_share_cores 2", "line 2"},
+        {"tp-machine 1\n", "line 1"},
+        {"tp-machine 2\nthreads two\n", "line 2"},
+        {"tp-machine 2\n\nspeed 5\n", "line 3"},
+        {"tp-machine 2\ncall_nanoseconds -5\n", "line 2"},
+        {"tp-machine 2\ncall_nanoseconds 5.5\n", "line 2"},
+        {"tp-machine 2\ncall_nanoseconds 99999999999999999999\n", "line 2"},
+        {"tp-machine 2\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n", "line 3"},
+        {"tp-machine 2\ngemm f32 rows 8 flops_per_second 0\n", "line 2"},
+        {"tp-machine 2\ngemm f33 rows 8 flops_per_second 1\n", "line 2"},
+        {"tp-machine 2\ngemm f32 rows 8\n", "line 2"},
+        {"tp-machine 2\nweight bf16 rows 8 flops_per_second 5\nweight bf16 rows 4 flops_per_second 6\n", "line 3"},
+        {"tp-machine 2\nweights f32 rows 8 flops_per_second 5\n", "line 2"},
+        {"tp-machine 2\nthreads\n", "line 2"},
+        {"tp-machine 2\nlanes_share_cores 2", "line 2"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tp_machine machine;
@@ -378,7 +392,7 @@ Test(machine, text_that_is_wrong)
         cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(), cases[i].words);
     }
     tp_machine machine;
-    cr_assert_eq(tp_machine_parse("tp-machine 1\n# a comment\n\nthreads 2", &machine), TP_OK);
+    cr_assert_eq(tp_machine_parse("tp-machine 2\n# a comment\n\nthreads 2", &machine), TP_OK);
     cr_assert_eq(machine.threads, 2);
     cr_assert_eq(tp_machine_parse(NULL, &machine), TP_ERR_ARGUMENT);
 }

@@ -191,6 +191,73 @@ Test(auto_costs, calls_read_and_write_their_gradient)
     tp_plan_destroy(plan);
 }
 
+/* A curve of their own: what a call of few rows takes is in it, so cutting costs what the curve says, and nothing is read and written besides. Slices are whole in
+ * rows. Products with the weight have their own curve still. */
+Test(auto_costs, weight_gradients_have_a_curve)
+{
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_BACKWARD, 2, 1000);
+    machine.reduce_bytes_per_second = 1e9;
+    machine.weight[TP_DTYPE_F32] = (tp_machine_curve){.points = 2, .rows = {500, 1000}, .flops = {1e11 / 1.5, 1e11 / 1.25}};
+    tp_plan *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_BACKWARD, 2, 1), *slices = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, 4);
+    tp_plan_costs costs;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, pull, &costs), TP_OK, "%s", tp_last_message());
+    tpt_same(costs.gemm_seconds[0], 0.020, "input gradient");
+    tpt_same(costs.gemm_seconds[1], 0.025, "weight gradient");
+    tpt_same(costs.gemm_overhead[1], 0.005 / 2, "two halves take 15 ms each");
+    shape.dtype = TP_DTYPE_BF16;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, pull, &costs), TP_OK);
+    tpt_same(costs.gemm_seconds[1], 0.025, "bf16 as f32");
+    shape = linear(TP_PATTERN_ROW_BACKWARD, 2, 1000);
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, slices, &costs), TP_OK);
+    tpt_same(costs.gemm_seconds[1], 0.025, "in slices");
+    tpt_same(costs.gemm_overhead[1], 0, "slices have all rows");
+    tp_plan_destroy(pull);
+    tp_plan_destroy(slices);
+}
+
+/* Between the GEMMs of a feed-forward layer, forward and backward; the core of attention is no activation. */
+Test(auto_costs, activations_take_time)
+{
+    static const struct {
+        tp_pattern pattern;
+        double elements; /* a row */
+    } cases[] = {{TP_PATTERN_CHAIN, 700},          {TP_PATTERN_CHAIN_REDUCE, 700},          {TP_PATTERN_CHAIN_BACKWARD, 300}, {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 300},
+                 {TP_PATTERN_CHAIN_CORE, 0},       {TP_PATTERN_CHAIN_CORE_BACKWARD, 0},     {TP_PATTERN_GATHER_GEMM, 0}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_machine machine = ideal(0);
+        tp_overlap_shape shape = linear(cases[i].pattern, 2, 200);
+        machine.activation_seconds = 1e-9;
+        shape.cols[0] = 300;
+        shape.inner[1] = 700;
+        tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, cases[i].pattern, 2, 1);
+        tp_plan_costs costs;
+        cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_OK, "%s", tp_last_message());
+        tpt_same(costs.compute_seconds, 200 * cases[i].elements * 1e-9, tp_pattern_name(cases[i].pattern));
+        tp_plan_destroy(plan);
+    }
+}
+
+/* A collective beside compute has a figure of its own; without one it is an op like others. */
+Test(auto_costs, collectives_beside_compute_meet)
+{
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    tp_plan *pipeline = tpt_plan(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, 4), *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4);
+    tp_overlap_candidate at;
+    machine.lanes_share_cores = true;
+    machine.lane_seconds = 1e-3;
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, pipeline, &at), TP_OK, "%s", tp_last_message());
+    tpt_same(at.lane_seconds, 4e-3, "not measured");
+    machine.meet_seconds = 3e-3;
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, pipeline, &at), TP_OK);
+    tpt_same(at.lane_seconds, 12e-3, "four of them");
+    cr_assert_eq(tp_overlap_predict(&machine, &shape, pull, &at), TP_OK);
+    tpt_same(at.lane_seconds, 4e-3, "pulls are none");
+    tp_plan_destroy(pipeline);
+    tp_plan_destroy(pull);
+}
+
 /* Weights, what is multiplied and what is made come out of memory once, however a plan is cut. */
 Test(auto_costs, operands_come_out_of_memory)
 {
