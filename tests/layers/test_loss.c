@@ -8,6 +8,7 @@
 #include <tp/comm.h>
 #include <tp/loss.h>
 
+#include "core/context.h"
 #include "support/data.h"
 #include "support/tolerance.h"
 
@@ -18,6 +19,7 @@ typedef struct loss_case {
     tp_dtype dtype;
     const void *logits; /* [tokens, vocabulary] */
     bool forward_only;
+    uint64_t lane_delay_seed; /* not 0: ops run late */
     float total[2];
     float total_before[2];
     void *gradient; /* [tokens, vocabulary] of the dtype */
@@ -37,8 +39,9 @@ static tp_status run_loss(tp_ctx *ctx, loss_case *c, tp_tensor logits, float *to
     tp_status status = tp_cross_entropy_forward(ctx, &c->desc, &c->pass, logits, total, c->forward_only ? NULL : &saved);
     if (status == TP_OK && !c->forward_only)
         status = tp_cross_entropy_backward(ctx, &c->desc, &c->pass, &saved);
+    tp_status done = tp_ctx_synchronize(ctx);
     free(saved.memory);
-    return status;
+    return status == TP_OK ? done : status;
 }
 
 static tp_status run_case(tp_ctx *ctx, void *arg)
@@ -59,6 +62,8 @@ static tp_status run_case(tp_ctx *ctx, void *arg)
     tp_tensor told = tp_tensor_1d(theirs, TP_DTYPE_F32, 2);
     if (status == TP_OK)
         status = tp_broadcast(ctx, tp_ctx_world(ctx), told, 0);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
     if (status == TP_OK && memcmp(theirs, total, sizeof total) != 0)
         atomic_store(&c->ranks_differ, true);
     if (rank == 0)
@@ -69,7 +74,7 @@ static tp_status run_case(tp_ctx *ctx, void *arg)
 
 static tp_status run_on(loss_case *c, int ranks)
 {
-    tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1}};
+    tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .lane_delay_seed = c->lane_delay_seed}};
     tp_status status = tp_run_ranks(&options, run_case, c);
     cr_assert(!atomic_load(&c->ranks_differ), "ranks have different totals");
     return status;
@@ -135,6 +140,7 @@ static void check_layouts(loss_case c)
     float first_total[2] = {0};
     for (int i = 0; i < 7; i++) {
         c.gradient = tpt_array(c.dtype, elements);
+        c.lane_delay_seed = i % 2 ? 0 : 3;
         cr_assert_eq(run_on(&c, ranks[i]), TP_OK, "%s", tp_last_message());
         check_case(&c);
         if (i == 0) {
@@ -355,4 +361,53 @@ Test(loss, bad_arguments_are_refused)
     check_refused((tp_cross_entropy_desc){.vocabulary = 7, .label_smoothing = -0.5f}, 0, "label_smoothing", "-0.5");
     check_refused((tp_cross_entropy_desc){.vocabulary = 7, .label_smoothing = NAN}, 0, "label_smoothing", "nan");
     check_refused((tp_cross_entropy_desc){.vocabulary = 7, .z_loss = INFINITY}, 0, "z_loss", "inf");
+}
+
+/* What backward reads must have room, and be of its pass: refused before the logits become a gradient. */
+Test(loss, what_forward_saved_is_checked)
+{
+    enum { CLASSES = 5, ROWS = 2 };
+    static const tp_cross_entropy_desc desc = {.vocabulary = CLASSES};
+    float logits[3 * CLASSES] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, kept[3 * CLASSES], total[2] = {0};
+    int32_t targets[3] = {4, -1, 0};
+    tp_ctx *ctx;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    const tp_pass pass = {.tokens = ROWS, .targets = targets};
+    const size_t bytes = tp_cross_entropy_saved_bytes(&pass);
+    tp_cross_entropy_saved saved = {.memory = tpt_allocate(2 * bytes), .bytes = bytes};
+    const tp_tensor whole = tp_tensor_2d(logits, TP_DTYPE_F32, ROWS, CLASSES);
+    const tpi_arena_mark before = tpi_arena_get_mark(&ctx->scratch);
+    tp_cross_entropy_saved little = {.memory = saved.memory, .bytes = bytes - 1};
+    cr_assert_eq(tp_cross_entropy_forward(ctx, &desc, &pass, whole, total, &little), TP_ERR_ARGUMENT);
+    cr_assert(total[0] == 0.0f && total[1] == 0.0f);
+    for (int i = 0; i < 2; i++) /* what scratch was used is free again */
+        cr_assert_eq(tp_cross_entropy_forward(ctx, &desc, &pass, whole, total, i == 0 ? NULL : &saved), TP_OK, "%s", tp_ctx_message(ctx));
+    const tpi_arena_mark after = tpi_arena_get_mark(&ctx->scratch);
+    cr_assert(after.chunk == before.chunk && after.used == before.used);
+    cr_assert_eq(saved.lse.shape[0], ROWS);
+    for (int r = 0; r < ROWS; r++) {
+        double sum = 0;
+        for (int i = 0; i < CLASSES; i++)
+            sum += exp((double)logits[r * CLASSES + i]);
+        cr_assert_leq(fabs((double)((const float *)saved.lse.data)[r] - log(sum)), tpt_tolerance(TP_DTYPE_F32, CLASSES, 10.0));
+    }
+    memcpy(kept, logits, sizeof kept);
+    tp_cross_entropy_saved less = saved, nowhere = saved, narrow = saved;
+    less.bytes--;
+    nowhere.memory = NULL;
+    narrow.logits = tp_tensor_2d(logits, TP_DTYPE_F32, ROWS, CLASSES - 1);
+    const tp_pass longer = {.tokens = 3, .targets = targets};
+    cr_assert_eq(tp_cross_entropy_backward(ctx, &desc, &pass, NULL), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_cross_entropy_backward(ctx, &desc, &pass, &less), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_cross_entropy_backward(ctx, &desc, &pass, &nowhere), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_cross_entropy_backward(ctx, &desc, &pass, &narrow), TP_ERR_SHAPE);
+    saved.bytes *= 2; /* enough for both passes */
+    cr_assert_eq(tp_cross_entropy_backward(ctx, &desc, &longer, &saved), TP_ERR_SHAPE);
+    targets[0] = CLASSES;
+    cr_assert_eq(tp_cross_entropy_backward(ctx, &desc, &pass, &saved), TP_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(tp_ctx_message(ctx), "targets[0] is 5"), "%s", tp_ctx_message(ctx));
+    cr_assert_eq(tp_ctx_failure(ctx), TP_OK);
+    cr_assert_eq(memcmp(kept, logits, sizeof kept), 0);
+    free(saved.memory);
+    tp_ctx_destroy(ctx);
 }

@@ -376,3 +376,32 @@ Test(module, incomplete_tables_are_refused)
     cr_assert_eq(tp_ctx_failure(ctx), TP_OK);
     tp_ctx_destroy(ctx);
 }
+
+/* Whose head is the caller's own has no logits that the library knows of. */
+Test(module, no_logits_of_another_head)
+{
+    int destroyed = 0;
+    float total[2];
+    char saved[4096] __attribute__((aligned(64))) = {0};
+    tp_ctx *ctx;
+    tp_model *model;
+    tp_tensor logits;
+    struct {
+        copy_module copy;
+        char rest[1024]; /* nothing that looks like a module of the library */
+    } own;
+    memset(&own, 0x5a, sizeof own);
+    own.copy = (copy_module){.destroyed = &destroyed};
+    tp_module_table head = copy_table;
+    head.features = no_features;
+    tp_module modules[2] = {{&copy_table, &own.copy}, {&head, &own.copy}};
+    const tp_compose_desc desc = {.modules = modules, .count = 2, .dtype = TP_DTYPE_F32, .total = total};
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_assert_eq(tp_model_compose(ctx, &desc, &model), TP_OK, "%s", tp_ctx_message(ctx));
+    const tp_pass pass = {.tokens = 2};
+    cr_assert_leq(tp_model_saved_bytes(model, &pass), sizeof saved);
+    cr_assert_eq(tp_model_logits(model, saved, &pass, &logits), TP_ERR_STATE);
+    cr_assert_not_null(strstr(tp_ctx_message(ctx), "the head is not ours"), "%s", tp_ctx_message(ctx));
+    tp_model_destroy(model);
+    tp_ctx_destroy(ctx);
+}

@@ -1,6 +1,7 @@
 /* Messages of plans in groups, for ranks that don't reach each other's memory: every plan of messages alone can be issued so, no rank waits in a circle, and
  * what waits for a message is issued behind it. */
 #include <criterion/criterion.h>
+#include <stdio.h>
 #include <string.h>
 #include <tp/overlap.h>
 
@@ -47,6 +48,7 @@ static void check_order(const scene *s, int rank)
         const tpi_grouped *message = &s->of[rank].message[m];
         cr_assert_geq(message->issued, message->op);
         cr_assert(m == 0 || (message->level >= message[-1].level && message->issued >= message[-1].issued));
+        cr_assert(m == 0 || message->level > message[-1].level || (message->op > message[-1].op && message->issued == message[-1].issued));
         const tpi_grouped *other = message_of(s, list->op[message->op].peer, tpi_partner_of(s->plan, rank, message->op));
         cr_assert_eq(other->level, message->level, "both sides are in groups of one level");
         for (int i = 0; i < list->count; i++)
@@ -136,6 +138,55 @@ Test(messages, a_hop_is_a_group)
             cr_assert_eq(messages.message[m].level, 1 + m / 2);
         tpi_messages_free(ctx, &messages);
     }
+    tp_plan_destroy(plan);
+    tp_ctx_destroy(ctx);
+}
+
+static tp_plan *parse(const char *text)
+{
+    tp_plan *plan;
+    cr_assert_eq(tp_plan_parse(text, &plan), TP_OK, "%s", tp_last_message());
+    return plan;
+}
+
+/* One wait for a peer's op, or one region in a peer's memory, is enough to need more. */
+Test(messages, whatever_reaches_a_peer_needs_more)
+{
+    static const char head[] = "plan ring gather-gemm ranks 2 chunks 1\n"
+                               "0: E writes input[0], output[0x2]; S 0 ~1 @comm after 0 reads input[0]; V 1 ~1 @copy writes gathered[1]; L";
+    static const struct {
+        const char *leave, *more; /* of rank 0, of rank 1 */
+    } cases[] = {{"", ""},
+                 {" after 1.0", ""},
+                 {"", "; P 0 ~0 @copy reads 0:input[0] writes gathered[0]"},
+                 {"", "; U 1 ~0 @copy reads input[1] writes 0:gathered[1]"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[1024];
+        snprintf(text, sizeof text, "%s%s\n1: E writes input[1], output[0x2]; S 1 ~0 @comm after 0 reads input[1]; V 0 ~0 @copy writes gathered[0]%s; L\n", head,
+                 cases[i].leave, cases[i].more);
+        tp_plan *plan = parse(text);
+        cr_assert_eq(tpi_messages_suffice(plan), i == 0, "case %zu", i);
+        tp_plan_destroy(plan);
+    }
+}
+
+/* Rank 0 multiplies by what it receives before it issues the send that must begin with that: told, and nothing is kept. Rank 1 could. */
+Test(messages, a_use_inside_a_group_is_refused)
+{
+    tp_ctx *ctx;
+    tpi_messages messages;
+    tp_plan *plan = parse("plan ring gather-gemm ranks 2 chunks 1\n"
+                          "0: E writes input[0], output[0x2]; V 1 ~1 @comm writes gathered[1]; G0 1 after 1 reads gathered[1] writes output[1]; "
+                          "S 0 ~1 @copy after 0 reads input[0]; L\n"
+                          "1: E writes input[1], output[0x2]; V 0 ~0 @comm writes gathered[0]; S 1 ~0 @copy after 0 reads input[1]; "
+                          "G0 0 after 1 reads gathered[0] writes output[0]; L\n");
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_assert_eq(tpi_messages_find(ctx, plan, 0, &messages), TP_ERR_UNSUPPORTED);
+    cr_assert(strstr(tp_ctx_message(ctx), "rank 0 needs a message") != NULL, "%s", tp_ctx_message(ctx));
+    cr_assert(messages.message == NULL && messages.count == 0);
+    cr_assert_eq(tpi_messages_find(ctx, plan, 1, &messages), TP_OK, "%s", tp_ctx_message(ctx));
+    cr_assert(messages.count == 2 && messages.message[0].issued == 2 && messages.message[1].issued == 2);
+    tpi_messages_free(ctx, &messages);
     tp_plan_destroy(plan);
     tp_ctx_destroy(ctx);
 }

@@ -100,7 +100,7 @@ static tp_status steps_of_a_table(tp_ctx *ctx, void *arg)
     for (int step = 0; step < STEPS && status == TP_OK; step++) {
         if (step == 2) {
             status = tp_params_zero_grad(ctx, &table, 1);
-            memset(table->grad_tied.data, 1, tp_tensor_bytes(table->grad_tied));
+            memset(table->grad_tied.data, 0x41, tp_tensor_bytes(table->grad_tied));
         }
         if (status == TP_OK)
             status = one_step(ctx, layer, table, step, whole);
@@ -147,6 +147,42 @@ Test(begin, after_zero_grad_all_rows_are_added)
 {
     bool right = true;
     cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 1}, written_by_hand, &right), TP_OK, "%s", tp_last_message());
+    cr_assert(right);
+}
+
+/* The same for a weight that was to be overwritten: after tp_params_zero_grad it is the caller's again. */
+static tp_status weight_by_hand(tp_ctx *ctx, void *arg)
+{
+    enum { IN = 7, OUT = 13 };
+    tp_linear_desc desc = {.name = "l", .kind = TP_LINEAR_COLUMN, .in_features = IN, .out_features = OUT, .dtype = TP_DTYPE_F32};
+    tp_linear *layer;
+    tp_param *weight;
+    float whole[OUT * IN];
+    tp_status status = tp_linear_create(ctx, &desc, &layer);
+    if (status != TP_OK)
+        return status;
+    tp_linear_params(layer, &weight, 1);
+    status = tp_params_begin(ctx, &weight, 1);
+    if (status == TP_OK)
+        status = tp_params_zero_grad(ctx, &weight, 1);
+    for (int i = 0; i < OUT * IN; i++) {
+        *(bool *)arg = *(bool *)arg && ((float *)weight->grad.data)[i] == 0.0f;
+        ((float *)weight->grad.data)[i] = (float)i;
+    }
+    if (status == TP_OK)
+        status = tp_params_finish(ctx, &weight, 1);
+    if (status == TP_OK)
+        status = tp_param_gather(ctx, weight, 1, whole);
+    for (int i = 0; i < OUT * IN; i++)
+        *(bool *)arg = *(bool *)arg && whole[i] == (float)i;
+    tp_linear_destroy(layer);
+    return status;
+}
+
+Test(begin, after_zero_grad_a_weight_is_added_to)
+{
+    bool right = true;
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 1}, weight_by_hand, &right), TP_OK, "%s", tp_last_message());
     cr_assert(right);
 }
 

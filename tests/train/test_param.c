@@ -1,10 +1,12 @@
 /* Parameters of one's own: cutting, loading with strides, gathering, partial gradients, refusals. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tp/tp.h>
 
 #include "../support/data.h"
+#include "core/context.h"
 
 static tp_status expect(bool right)
 {
@@ -60,9 +62,13 @@ static tp_status partial(tp_ctx *ctx, void *arg)
     for (int64_t v = mine.begin; v < mine.end; v++)
         for (int i = 0; i < 3; i++)
             ((float *)param->grad_partial.data)[(v - mine.begin) * 3 + i] = 1.0f / (float)(3 + 5 * v + i);
+    const tpi_arena_mark before = tpi_arena_get_mark(&ctx->scratch);
     status = tp_params_finish(ctx, &param, 1);
+    const tpi_arena_mark after = tpi_arena_get_mark(&ctx->scratch);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
+    if (status == TP_OK)
+        status = expect(after.chunk == before.chunk && after.used == before.used); /* scratch is free again */
     memcpy(out + 3 * tp_ctx_rank(ctx), param->grad.data, 3 * sizeof(float));
     tp_param_destroy(ctx, param);
     return status;
@@ -147,4 +153,112 @@ Test(param, bad_descriptions_are_refused_with_both_numbers)
     }
     cr_assert_eq(tp_ctx_memory(ctx, TP_MEMORY_PARAM).peak, 0);
     tp_ctx_destroy(ctx);
+}
+
+/* ---- loading ---- */
+
+enum { LONG = 10001, EVERY = 3 };
+
+/* A vector whose elements lie apart; more of them than are collected at a time. stride[1] means nothing. */
+static tp_status load_apart(tp_ctx *ctx, void *arg)
+{
+    (void)arg;
+    tp_param *param;
+    bool right = true;
+    float *stored = calloc((size_t)LONG * EVERY, sizeof *stored), *back = malloc(LONG * sizeof *back);
+    for (int i = 0; i < LONG; i++)
+        stored[i * EVERY] = (float)i;
+    const tp_param_desc desc = {.name = "v", .dims = 1, .shape = {LONG}, .sharded = true, .dtype = TP_DTYPE_F32};
+    tp_status status = tp_param_create(ctx, &desc, &param);
+    if (status == TP_OK)
+        status = tp_param_load(ctx, param, stored, TP_DTYPE_F32, (int64_t[]){EVERY, 1000000007});
+    memset(back, 0xff, LONG * sizeof *back); /* what was there before has no share in it */
+    if (status == TP_OK)
+        status = tp_param_gather(ctx, param, 0, back);
+    for (int i = 0; i < LONG && status == TP_OK; i++)
+        right = right && back[i] == (float)i;
+    tp_param_destroy(ctx, param);
+    free(stored);
+    free(back);
+    return status == TP_OK ? expect(right) : status;
+}
+
+Test(param, vectors_load_by_their_stride)
+{
+    for (int ranks = 1; ranks <= 3; ranks++)
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, load_apart, NULL), TP_OK, "tp %d: %s", ranks, tp_last_message());
+}
+
+enum { VALUES = 6 };
+
+/* Of one dtype the bits, NaN payloads too; of another the nearest value. */
+static tp_status load_dtypes(tp_ctx *ctx, void *arg)
+{
+    static const uint32_t wide[VALUES] = {0x7f801234, 0x7fc01234, 0x80000000, 0x3f800001, 0xc2f6e979, 0x00000001};
+    static const uint16_t narrow[VALUES] = {0x7f83, 0x7d01, 0x8000, 0x3f81, 0xc2f7, 0x0001}; /* signalling NaNs of bf16 and of f16 */
+    static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
+    bool right = true;
+    (void)arg;
+    for (int from = 0; from < 3; from++)
+        for (int to = 0; to < 3; to++) {
+            tp_param *param;
+            const void *stored = from == 0 ? (const void *)wide : narrow;
+            const tp_param_desc desc = {.name = "v", .dims = 1, .shape = {VALUES}, .dtype = dtypes[to]};
+            tp_status status = tp_param_create(ctx, &desc, &param);
+            if (status == TP_OK)
+                status = tp_param_load(ctx, param, stored, dtypes[from], NULL);
+            if (status != TP_OK)
+                return status;
+            unsigned char want[4 * VALUES];
+            for (int i = 0; i < VALUES; i++)
+                tpt_set(want, dtypes[to], i, tpt_get(stored, dtypes[from], i));
+            if (from == to)
+                memcpy(want, stored, tp_tensor_bytes(param->value));
+            int first = from != to ? 2 : 0; /* a NaN becomes some NaN */
+            size_t size = tp_dtype_size(dtypes[to]);
+            right = right && memcmp((char *)param->value.data + (size_t)first * size, want + (size_t)first * size, (size_t)(VALUES - first) * size) == 0;
+            right = right && isnan(tpt_get(param->value.data, dtypes[to], 0));
+            tp_param_destroy(ctx, param);
+        }
+    return expect(right);
+}
+
+Test(param, loads_from_every_dtype)
+{
+    for (int ranks = 1; ranks <= 2; ranks++)
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, load_dtypes, NULL), TP_OK, "tp %d: %s", ranks, tp_last_message());
+}
+
+/* What the stream still does to a value is done before the host writes it. */
+static tp_status write_behind(tp_ctx *ctx, void *arg)
+{
+    enum { ROWS = 40, COLS = 25, COUNT = ROWS * COLS };
+    static const float loaded[COUNT];
+    float back[COUNT];
+    bool right = true;
+    tp_param *param;
+    (void)arg;
+    const tp_param_desc desc = {.name = "w", .dims = 2, .shape = {ROWS, COLS}, .sharded = true, .dtype = TP_DTYPE_F32};
+    tp_status status = tp_param_create(ctx, &desc, &param);
+    for (int round = 0; round < 8 && status == TP_OK; round++) {
+        param->init = TP_INIT_NORMAL;
+        status = tp_params_init(ctx, &param, 1);
+        param->init = TP_INIT_ONE;
+        if (status == TP_OK)
+            status = round % 2 ? tp_params_init(ctx, &param, 1) : tp_param_load(ctx, param, loaded, TP_DTYPE_F32, NULL);
+        if (status == TP_OK)
+            status = tp_param_gather(ctx, param, 0, back);
+        for (int i = 0; i < COUNT && status == TP_OK; i++)
+            right = right && back[i] == (float)(round % 2);
+    }
+    tp_param_destroy(ctx, param);
+    return status == TP_OK ? expect(right) : status;
+}
+
+Test(param, values_are_written_behind_the_stream)
+{
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        const tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .lane_delay_seed = 11}};
+        cr_assert_eq(tp_run_ranks(&options, write_behind, NULL), TP_OK, "tp %d: %s", ranks, tp_last_message());
+    }
 }
