@@ -13,7 +13,7 @@ Builds the release preset and runs tp_bench: products, collectives, scaling, lay
 bench/results/summary.md, made from all CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
 
 --only: some parts, the others' files stay:
-  info gemm peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
+  info gemm gemm-avx2 gemm-portable peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
   overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: peers-torch, roofline, overlap, direct, plans; "none" only writes the summary
 peers-torch takes the interpreter that the variable TP_BENCH_PYTHON names, else python3, if that has PyTorch
 --quick: a few samples of everything, to see that it runs
@@ -83,6 +83,10 @@ fi
 {
     record info info $([ -n "$quick" ] && echo --seconds 0.01)
     record gemm gemm --dtype f32,bf16 --callers 1,2 $(brief 0.15)
+    # Of other instruction sets: against their own peaks.
+    for isa in avx2 portable; do
+        "$program" info --seconds 0.001 --csv | grep -q "^$isa,yes" && record gemm-$isa gemm --isa $isa --dtype f32,bf16 --callers 1 $(brief 0.1)
+    done
     # Apart: a peer between our calls leaves its operands in the caches, which costs both sides some percent of the peak.
     record peers-onednn gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.15)
     record threads sweep --scaling strong --ranks 1,2 --threads 1,2 --dtype f32,bf16 --steps $steps

@@ -85,6 +85,14 @@ FNR == 1 { header = 0; file = FILENAME; sub(/.*\//, "", file); sub(/\.csv$/, "",
 file == "gemm" && value("layer") == "geometric mean" {
     gemm[value("dtype") "," value("callers")] = value("share")
 }
+file ~ /^gemm-/ && value("layer") == "geometric mean" {
+    other[substr(file, 6) "," value("dtype")] = value("share")
+}
+file ~ /^gemm-/ && value("layer") != "geometric mean" && value("share") != "" {
+    key = substr(file, 6) "," value("dtype")
+    if (!(key in other_worst) || value("share") + 0 < other_worst[key])
+        other_worst[key] = value("share") + 0
+}
 file == "peers-onednn" && value("layer") == "geometric mean" {
     peer[value("dtype") "," value("callers")] = value("ours")
 }
@@ -227,6 +235,12 @@ END {
         printf "| `none`, no link, MLP, %s: GEMM time in layer time | %s |\n", dtype[d], percent(share["direct-mlp," dtype[d] ",none"])
         printf "| `none`, no link, attention, %s: GEMM and core time in layer time | %s |\n", dtype[d], percent(share["direct-attention," dtype[d] ",none"])
     }
+    sets = split("avx2 portable", set, " ")
+    for (i = 1; i <= sets; i++)
+        for (d = 1; d <= dtypes; d++)
+            if ((set[i] "," dtype[d]) in other)
+                printf "| GEMM, %s, %s, 1 caller: share of its own peak, geometric mean of 30 shapes; worst | %s; %s |\n", dtype[d], set[i],
+                    percent(other[set[i] "," dtype[d]]), percent(other_worst[set[i] "," dtype[d]])
     for (d = 1; d <= dtypes; d++)
         for (b = 1; b <= batches; b++)
             if ((batch[b] "," dtype[d]) in torch_step)
@@ -249,7 +263,7 @@ END {
                 printf "| hidden in the simulator, %d ranks, %s (%s) | %s |\n", ranks, pattern[p], simulated_how[key], percent(simulated[key])
         }
     print "\n| file | command | commit, day, load of the minute before |\n|---|---|---|"
-    names = split("info gemm peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
+    names = split("info gemm gemm-avx2 gemm-portable peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
     for (i = 1; i <= names; i++)
         if (name_of[i] in command)
             printf "| `%s.csv` | `%s` | %s |\n", name_of[i], command[name_of[i]], state[name_of[i]]
