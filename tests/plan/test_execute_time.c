@@ -1,5 +1,5 @@
 /* Runs take the time that the simulator says: GEMMs are sleeps, so that cores don't matter, and the link is a modelled one. The quickest of some runs
- * counts, as a busy machine only ever makes them longer. */
+ * counts, as a busy machine only ever makes them longer, and one that stays busy gets more runs. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -10,9 +10,10 @@
 #include "../support/data.h"
 #include "plan/execute.h"
 
-enum { RANKS = 2, CHUNKS = 8, TOKENS = 64, COLS = 64, TRIES = 5 };
+enum { RANKS = 2, CHUNKS = 8, TOKENS = 64, COLS = 64, TRIES = 5, ROUNDS = 12 };
 
 #define GEMM_SECONDS 0.016
+#define MOST 1.35 /* times as long as simulated */
 
 /* Transfers of a pattern together take as long as its GEMMs. */
 typedef struct timing {
@@ -102,11 +103,14 @@ static void check(tp_overlap algorithm, tp_pattern pattern, int gemms, int trans
 {
     timing t = {.plan = {algorithm, pattern, RANKS, CHUNKS}, .gemms = gemms, .transfers = transfers, .seconds = {INFINITY, INFINITY}};
     const tp_run_options options = {.ranks = RANKS, .ctx = {.threads = 1, .timeout_ms = 20000}, .link = link_of(&t)};
-    cr_assert_eq(tp_run_ranks(&options, run_rank, &t), TP_OK, "%s", tp_last_message());
-    double measured = fmax(t.seconds[0], t.seconds[1]), expected = simulated(&t);
+    double measured = INFINITY, expected = simulated(&t);
+    for (int round = 0; round < ROUNDS && measured >= MOST * expected; round++) {
+        cr_assert_eq(tp_run_ranks(&options, run_rank, &t), TP_OK, "%s", tp_last_message());
+        measured = fmax(t.seconds[0], t.seconds[1]);
+    }
     cr_log_info("%s %s: %.1f ms measured, %.1f ms simulated", tp_overlap_name(algorithm), tp_pattern_name(pattern), measured * 1e3, expected * 1e3);
     cr_assert_gt(measured, 0.97 * expected, "%s %s", tp_overlap_name(algorithm), tp_pattern_name(pattern));
-    cr_assert_lt(measured, 1.35 * expected, "%s %s: %.1f ms measured, %.1f ms simulated", tp_overlap_name(algorithm), tp_pattern_name(pattern),
+    cr_assert_lt(measured, MOST * expected, "%s %s: %.1f ms measured, %.1f ms simulated", tp_overlap_name(algorithm), tp_pattern_name(pattern),
                  measured * 1e3, expected * 1e3);
 }
 
