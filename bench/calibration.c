@@ -13,6 +13,8 @@
 enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN, POINTS = 8, LARGE = 4 << 20, SMALL = 64, DIRECT_ROWS = 384 };
 /* Products in turns, so that none finds in a cache what it works on: each rank's are 64 MB. */
 enum { COLD_ROWS = 96, COLD_PRODUCTS = 22 };
+/* Tokens of a weight gradient that takes as long as it is to be read and written. */
+enum { GRADIENT_TOKENS = 8 };
 static const int64_t curve_rows[POINTS] = {1, 4, 16, 48, 96, 192, 384, 768};
 static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
@@ -25,7 +27,10 @@ static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
 /* A link whose transfers are waited for asleep: bytes of a chunk, seconds that it takes, and a product that is longer. */
 #define LANE_REPEATS 9
-enum { LINK_CHUNKS = 16, LINK_COLS = 64, LINK_ROWS = 16, LINK_GEMM_ROWS = 32 };
+enum { LINK_CHUNKS = 4, LINK_COLS = 64, LINK_ROWS = 16, LINK_GEMM_ROWS = 32 };
+/* Of a product's time, a chunk on the link: it arrives when it is about to be waited for, as with the chunk counts that are worth it. A lane that runs far ahead
+ * does several ops each time it has the core. */
+#define LINK_SHARE 0.9
 #define LINK_SECONDS 2e-4
 #define LINK_CHUNK_BYTES ((double)LINK_COLS * LINK_ROWS * sizeof(float))
 
@@ -47,6 +52,7 @@ typedef struct worker {
     tp_symmetric inputs;
     int reads; /* whose input the product reads */
     int chunks;
+    int64_t cols; /* of a chunk, on a link */
     tpi_prepared *plan; /* that is run: */
     tpi_prepared *pull, *direct, *pipeline;
 } worker;
@@ -151,25 +157,52 @@ static tp_status run_warm(void *arg)
     return w->cold->status;
 }
 
+static void close_cold(worker *w)
+{
+    for (int i = 0; i < COLD_PRODUCTS; i++)
+        if (w->cold[i].ctx != NULL)
+            bench_gemm_close(&w->cold[i]);
+}
+
+static tp_status open_cold(worker *w, const bench_product *product)
+{
+    tp_status status = TP_OK;
+    for (int i = 0; i < COLD_PRODUCTS && status == TP_OK; i++)
+        status = bench_gemm_open(&w->cold[i], w->ctx, product, TP_DTYPE_F32, false);
+    return status;
+}
+
 /* What a product takes longer when its weights and rows come out of memory. What it writes is fetched first. */
 static tp_status time_cold(worker *w)
 {
     const bench_product product = {.layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
     double more[REPEATS] = {0}, cold = 0, warm = 0, bytes = sizeof(float) * ((double)OUT * IN + COLD_ROWS * (IN + 2.0 * OUT));
-    tp_status status = TP_OK;
-    for (int i = 0; i < COLD_PRODUCTS && status == TP_OK; i++)
-        status = bench_gemm_open(&w->cold[i], w->ctx, &product, TP_DTYPE_F32, false);
+    tp_status status = open_cold(w, &product);
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
         status = measure(w, run_cold, &cold);
         if (status == TP_OK)
             status = measure(w, run_warm, &warm);
         more[i] = cold - warm;
     }
-    for (int i = 0; i < COLD_PRODUCTS; i++)
-        if (w->cold[i].ctx != NULL)
-            bench_gemm_close(&w->cold[i]);
+    close_cold(w);
     if (status == TP_OK && w->rank == 0)
         w->all->machine.memory_bytes_per_second = bytes / fmax(bench_median(more, REPEATS), bytes / FASTEST_MEMORY);
+    return status;
+}
+
+/* The fastest counts, as with the curves. */
+static tp_status time_gradients(worker *w)
+{
+    const bench_product product = {.layer = "calibrate", .tokens = GRADIENT_TOKENS, .out = OUT, .in = IN, .variant = BENCH_TN};
+    double best = INFINITY, cold = 0;
+    tp_status status = open_cold(w, &product);
+    for (int i = 0; i < REPEATS && status == TP_OK; i++) {
+        status = measure(w, run_cold, &cold);
+        best = fmin(best, cold);
+    }
+    close_cold(w);
+    if (status == TP_OK && w->rank == 0)
+        w->all->machine.gradient_bytes_per_second = sizeof(float) * (double)OUT * IN / best;
     return status;
 }
 
@@ -177,6 +210,8 @@ static tp_status calibrate_memory(worker *w)
 {
     w->cold = calloc(COLD_PRODUCTS, sizeof *w->cold);
     tp_status status = w->cold != NULL ? time_cold(w) : TP_ERR_MEMORY;
+    if (status == TP_OK)
+        status = time_gradients(w);
     free(w->cold);
     return status;
 }
@@ -288,8 +323,8 @@ static tp_status run_plan(void *arg)
     worker *w = arg;
     int64_t own = w->chunks * LINK_ROWS;
     tpi_job job = {.table = &table, .user = w, .tokens = own * w->ranks};
-    job.view[TP_BUFFER_INPUT] = (tpi_view){w->in, TP_DTYPE_F32, LINK_COLS, LINK_COLS, own * w->rank};
-    job.view[TP_BUFFER_GATHERED] = job.view[TP_BUFFER_OUTPUT] = (tpi_view){w->out, TP_DTYPE_F32, LINK_COLS, LINK_COLS, 0};
+    job.view[TP_BUFFER_INPUT] = (tpi_view){w->in, TP_DTYPE_F32, w->cols, w->cols, own * w->rank};
+    job.view[TP_BUFFER_GATHERED] = job.view[TP_BUFFER_OUTPUT] = (tpi_view){w->out, TP_DTYPE_F32, w->cols, w->cols, 0};
     return tpi_plan_run(w->plan, &job);
 }
 
@@ -373,6 +408,19 @@ static tp_status time_lanes(worker *w)
     return TP_OK;
 }
 
+/* Columns of a chunk, so that it crosses in a share of the product's time, and fits into the buffers. */
+static tp_status fit_chunks(worker *w)
+{
+    double seconds = 0, longest = 0;
+    int64_t most = LARGE / (int64_t)sizeof(float) / ((int64_t)LINK_CHUNKS * LINK_ROWS * w->ranks);
+    tp_status status = measure(w, run_gemm, &seconds);
+    if (status == TP_OK)
+        status = bench_team_most(&w->all->team, w->ctx, w->rank == 0 ? seconds : 0, &longest);
+    double cols = LINK_COLS * LINK_SHARE * longest / LINK_SECONDS;
+    w->cols = cols < 1 ? 1 : cols < (double)most ? (int64_t)cols : most;
+    return status;
+}
+
 static tp_status calibrate_lanes(worker *w)
 {
     const bench_product product = {.layer = "calibrate", .tokens = LINK_GEMM_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
@@ -385,6 +433,8 @@ static tp_status calibrate_lanes(worker *w)
         w->all->machine.wake_seconds = fmax(bench_median(gather, LANE_REPEATS) - LINK_SECONDS, 0);
     if (status == TP_OK)
         status = bench_gemm_open(&w->gemm, w->ctx, &product, TP_DTYPE_F32, false);
+    if (status == TP_OK)
+        status = fit_chunks(w);
     if (status == TP_OK)
         status = time_lanes(w);
     bench_gemm_close(&w->gemm);

@@ -46,6 +46,7 @@ static void add_figures(bench_call *call, const tp_machine *machine)
     add_figure(call, "copy out of a peer's memory", machine->copy_bytes_per_second / 1e9, "GB/s a rank");
     add_figure(call, "adds, read and written", machine->reduce_bytes_per_second / 1e9, "GB/s a rank");
     add_figure(call, "what a gemm finds in no cache", machine->memory_bytes_per_second / 1e9, "GB/s a rank");
+    add_figure(call, "a weight gradient in no cache, added to", machine->gradient_bytes_per_second / 1e9, "GB/s a rank");
 }
 
 static int write_machine(bench_call *call, const tp_machine *machine, const char *path)

@@ -32,6 +32,8 @@ typedef struct tp_machine {
     double reduce_bytes_per_second; /* read and written by adds */
     double activation_seconds;      /* of one element, between the two GEMMs of a feed-forward layer */
     double memory_bytes_per_second; /* of what a GEMM finds in no cache */
+    double gradient_bytes_per_second; /* of a weight gradient that is in no cache, read, added to and written: the first call on it takes no less. 0: it is fetched as
+                                       * the rest is */
     bool lanes_share_cores;         /* COMM and COPY have no core of their own: their copying takes time from compute */
     tp_link link;                   /* between ranks; bandwidth 0: memory is shared, and copying is all there is */
 } tp_machine;

@@ -14,7 +14,7 @@
 /* and all are compared as if their lanes took so much more from compute: how long a switch between threads takes is the least certain of the costs. */
 #define LANE_DOUBT 0.5
 /* What comes later in the list has more chunks, ops and waits: it must be worth it. */
-#define CHUNK_GAIN 0.01
+#define CHUNK_GAIN 0.03
 
 static const int chunk_counts[] = {1, 2, 4, 8, 16};
 

@@ -80,14 +80,26 @@ static double gradient_bytes(const tp_overlap_shape *shape, int part)
     return 4.0 * (double)shape->cols[weight_of(part)] * (double)shape->inner[weight_of(part)];
 }
 
+/* What the first call on a weight gradient takes at least: nobody had it in a cache. Later calls have. */
+static double gradient_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part)
+{
+    return is_weight(shape->pattern, part) ? over(gradient_bytes(shape, part), machine->gradient_bytes_per_second) : 0;
+}
+
+/* One GEMM over all rows. */
+static double whole_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part)
+{
+    return fmax(gemm_seconds(machine, shape, part, (double)shape->rows), gradient_seconds(machine, shape, part));
+}
+
 /* A layer finds neither its weights nor the rows it works on in a cache, others used that in between: once, however a plan is cut. What is written is fetched
  * first. */
 static double fetch_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part)
 {
     double cols = (double)shape->cols[weight_of(part)], inner = (double)shape->inner[weight_of(part)], rows = (double)shape->rows;
     double size = (double)tp_dtype_size(shape->dtype);
-    double bytes = is_weight(shape->pattern, part) ? gradient_bytes(shape, part) + rows * (inner + cols) * size
-                                                   : (cols * inner + rows * (inner + 2 * cols)) * size;
+    double gradient = machine->gradient_bytes_per_second > 0 ? 0 : gradient_bytes(shape, part);
+    double bytes = is_weight(shape->pattern, part) ? gradient + rows * (inner + cols) * size : (cols * inner + rows * (inner + 2 * cols)) * size;
     return over(bytes, machine->memory_bytes_per_second);
 }
 
@@ -108,16 +120,21 @@ static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape 
     int calls = 0;
     for (int i = 0; i < list->count; i++)
         if (list->op[i].kind == TP_OP_GEMM && list->op[i].part == part) {
-            cut += gemm_seconds(machine, shape, part, (double)shape->rows * list->op[i].pieces / pieces);
+            double call = gemm_seconds(machine, shape, part, (double)shape->rows * list->op[i].pieces / pieces);
+            cut += calls > 0 ? call : fmax(call, gradient_seconds(machine, shape, part));
             passes += sliced ? (double)list->op[i].write[0].pieces / plan->chunks : 1;
             calls++;
         }
     if (calls == 0)
         return 0;
-    double lost = sliced ? 0 : cut - gemm_seconds(machine, shape, part, (double)shape->rows);
-    if (is_weight(shape->pattern, part) && measured(machine->weight, shape->dtype) == NULL) /* every call reads and writes the gradient of its slice */
+    double whole = whole_seconds(machine, shape, part), lost = sliced ? 0 : cut - whole;
+    bool weight = is_weight(shape->pattern, part), known = measured(machine->weight, shape->dtype) != NULL;
+    if (weight && sliced && known) { /* a pass over the gradient has its share of the rows */
+        double pass = gemm_seconds(machine, shape, part, (double)shape->rows / passes);
+        lost = fmax(pass, gradient_seconds(machine, shape, part)) + (passes - 1) * pass - whole;
+    } else if (weight && !known) /* every call reads and writes the gradient of its slice */
         lost += (passes - 1) * over(2 * gradient_bytes(shape, part), machine->reduce_bytes_per_second);
-    else if (sliced && !is_weight(shape->pattern, part))
+    else if (sliced && !weight)
         lost += lost_by_slicing(machine, shape, calls);
     return fmax(lost / calls, 0);
 }
@@ -125,7 +142,7 @@ static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape 
 static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
 {
     for (int part = 0; part < TP_PLAN_PARTS; part++) {
-        out->gemm_seconds[part] = gemm_seconds(machine, shape, part, (double)shape->rows) + fetch_seconds(machine, shape, part);
+        out->gemm_seconds[part] = whole_seconds(machine, shape, part) + fetch_seconds(machine, shape, part);
         out->gemm_overhead[part] = machine->call_seconds + lost_by_cutting(machine, shape, plan, part);
     }
     if (plan->algorithm == TP_OVERLAP_DIRECT && shape->ranks > 1 && machine->direct_slowdown > 1) {

@@ -34,6 +34,7 @@ static const struct {
     {"copy_bytes_per_second", offsetof(tp_machine, copy_bytes_per_second), 1},
     {"reduce_bytes_per_second", offsetof(tp_machine, reduce_bytes_per_second), 1},
     {"memory_bytes_per_second", offsetof(tp_machine, memory_bytes_per_second), 1},
+    {"gradient_bytes_per_second", offsetof(tp_machine, gradient_bytes_per_second), 1},
     {"link_latency_nanoseconds", offsetof(tp_machine, link) + offsetof(tp_link, latency_seconds), 1e-9},
     {"link_bytes_per_second", offsetof(tp_machine, link) + offsetof(tp_link, bytes_per_second), 1},
 };

@@ -336,6 +336,7 @@ Test(machine, text_round_trip)
     machine.lanes_share_cores = false;
     machine.meet_seconds = 41e-6;
     machine.activation_seconds = 617e-12;
+    machine.gradient_bytes_per_second = 7e9;
     machine.weight[TP_DTYPE_F32] = (tp_machine_curve){.points = 1, .rows = {3}, .flops = {5e10}};
     machine.weight[TP_DTYPE_BF16] = (tp_machine_curve){.points = 2, .rows = {1, 64}, .flops = {1e10, 9e10}};
     size_t bytes = tp_machine_print(&machine, NULL, 0);
@@ -349,6 +350,7 @@ Test(machine, text_round_trip)
     tpt_same(back.direct_slowdown, machine.direct_slowdown, "slowdown");
     tpt_same(back.meet_seconds, 41e-6, "a collective beside compute");
     tpt_same(back.activation_seconds, 617e-12, "an activation");
+    tpt_same(back.gradient_bytes_per_second, 7e9, "gradients");
     for (int d = 0; d < TP_DTYPE_COUNT; d++) {
         same_curve(&back.gemm[d], &machine.gemm[d]);
         same_curve(&back.weight[d], &machine.weight[d]);

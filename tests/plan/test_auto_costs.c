@@ -216,6 +216,35 @@ Test(auto_costs, weight_gradients_have_a_curve)
     tp_plan_destroy(slices);
 }
 
+/* One that is in no cache is read and written as fast as memory is, in its first call: few tokens take as long as more. Slices are first calls all. */
+Test(auto_costs, gradients_come_out_of_memory)
+{
+    tp_machine machine = ideal(0);
+    tp_overlap_shape shape = linear(TP_PATTERN_BACKWARD, 2, 1000);
+    machine.weight[TP_DTYPE_F32] = (tp_machine_curve){.points = 1, .rows = {1}, .flops = {1e11}};
+    machine.memory_bytes_per_second = 1e12;
+    tp_plan *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_BACKWARD, 2, 1), *slices = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, 4),
+            *passes = tpt_plan(TP_OVERLAP_DIRECT, TP_PATTERN_ROW_BACKWARD, 2, 4);
+    tp_plan_costs costs;
+    const double rows = 1000 * 2000 * 4 / 1e12; /* the rest comes out of memory as it does everywhere */
+    machine.gradient_bytes_per_second = 4e6 / 0.030;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, pull, &costs), TP_OK, "%s", tp_last_message());
+    tpt_same(costs.gemm_seconds[1], 0.030 + rows, "30 ms for the gradient, 20 for the product");
+    tpt_same(costs.gemm_overhead[1], 0.010 / 2, "30 ms and 10 instead of 30");
+    machine.gradient_bytes_per_second = 4e6 / 0.015;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, pull, &costs), TP_OK);
+    tpt_same(costs.gemm_seconds[1], 0.020 + rows, "hidden under the product");
+    tpt_same(costs.gemm_overhead[1], 0.005 / 2, "15 ms and 10 instead of 20");
+    shape.pattern = TP_PATTERN_ROW_BACKWARD;
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, slices, &costs), TP_OK);
+    tpt_same(costs.gemm_overhead[1], 0, "a slice takes its share of 20 ms");
+    cr_assert_eq(tp_overlap_costs(&machine, &shape, passes, &costs), TP_OK);
+    tpt_same(costs.gemm_overhead[1], 0.005 / 8, "each slice in two calls");
+    tp_plan_destroy(pull);
+    tp_plan_destroy(slices);
+    tp_plan_destroy(passes);
+}
+
 /* Between the GEMMs of a feed-forward layer, forward and backward; the core of attention is no activation. */
 Test(auto_costs, activations_take_time)
 {
