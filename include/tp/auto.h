@@ -56,7 +56,7 @@ typedef struct tp_overlap_candidate {
     double seconds; /* predicted */
     double gemm_seconds; /* uncut, each GEMM and compute in one call */
     double comm_seconds, exposed_seconds, hidden;
-    double lane_seconds; /* that lanes without a core of their own take from compute, in `seconds` where compute is what is waited for */
+    double lane_seconds; /* that lanes without a core of their own take from what rank 0 computes; less of it in `seconds` where that is not what is waited for */
 } tp_overlap_candidate;
 
 #define TP_OVERLAP_CANDIDATES 24
@@ -65,7 +65,6 @@ typedef struct tp_overlap_choice {
     tp_overlap algorithm;
     int chunks;
     double seconds; /* predicted */
-    double doubted; /* what it was compared by: with half as much again for its lanes */
     int candidates;
     tp_overlap_candidate candidate[TP_OVERLAP_CANDIDATES]; /* [0]: none */
     char reason[160];

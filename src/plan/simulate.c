@@ -288,7 +288,8 @@ static double run_remote(tpi_simulation *s, const tpi_candidate *c, const tp_pla
 static void run_local(tpi_simulation *s, const tpi_candidate *c)
 {
     const tp_plan_op *op = tpi_simulation_op(s, c->rank, c->op);
-    double computed = c->when + tpi_price_compute(s->plan, s->costs, op), moved = c->when;
+    double more = s->extra != NULL ? s->extra[c->rank][c->op] : 0;
+    double computed = c->when + tpi_price_compute(s->plan, s->costs, op) + more, moved = c->when;
     if (op->kind != TP_OP_ENTER && op->kind != TP_OP_LEAVE)
         moved = run_remote(s, c, op);
     complete(s, c->rank, c->op, c->cause, (tp_span){c->when, fmax(computed, moved), c->when, computed, c->when, moved});
@@ -453,6 +454,11 @@ static tp_status fill(tpi_simulation *s)
 
 tp_status tp_plan_simulate(const tp_plan *plan, const tp_plan_costs *costs, tp_timeline **out)
 {
+    return tpi_plan_simulate(plan, costs, NULL, out);
+}
+
+tp_status tpi_plan_simulate(const tp_plan *plan, const tp_plan_costs *costs, double *const *extra, tp_timeline **out)
+{
     if (out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_plan_simulate: out is NULL");
     *out = NULL;
@@ -465,6 +471,7 @@ tp_status tp_plan_simulate(const tp_plan *plan, const tp_plan_costs *costs, tp_t
         return tpi_message(TP_ERR_MEMORY, "tp_plan_simulate: out of memory");
     s->plan = plan;
     s->costs = costs;
+    s->extra = extra;
     tp_status status = allocate_states(s, &states);
     if (status == TP_OK)
         status = tpi_timeline_allocate(plan, &s->timeline);
