@@ -33,7 +33,7 @@ typedef struct model_party {
     bench_team team;
     bench_team_figure figure;
     bench_samples phase[BENCH_PHASES];
-    double loss[BENCH_SAMPLES]; /* of each step */
+    bench_model_results results;
     double used[BENCH_RANKS][TP_MEMORY_KINDS];
     tp_status status;
     char message[BENCH_MESSAGE];
@@ -66,8 +66,10 @@ static tp_status walk(void *arg)
     tp_status status = bench_stepper_step(&w->stepper);
     bool clean = bench_thread_switches() == before;
     bool root = tp_ctx_rank(w->stepper.ctx) == 0;
-    if (root)
-        party->loss[w->steps] = w->stepper.loss;
+    if (root) {
+        party->results.loss[w->steps] = w->stepper.loss;
+        party->results.norm[w->steps] = w->stepper.norm;
+    }
     if (status == TP_OK && root && w->steps >= party->run->call->options.warmup) {
         for (int phase = 0; phase < BENCH_PHASES; phase++)
             bench_sample_add(&party->phase[phase], w->stepper.phase[phase], clean);
@@ -189,10 +191,10 @@ static void add_row(bench_call *call, const model_run *run, const model_party *p
     bench_integer(table, figure->total);
     bench_truth(table, bench_fits(call, party->ranks, party->threads));
     bench_real(table, run->peer != NULL ? bench_sample_figure(&run->peer->step).seconds / figure->seconds : NAN);
-    if (!isfinite(party->loss[call->options.steps - 1]))
+    if (!isfinite(party->results.loss[call->options.steps - 1]))
         bench_check_failed(call, "the loss of %d ranks is not finite", party->ranks);
     if (run->peer != NULL && !call->options.no_check)
-        bench_model_peer_compare(run->peer, party->loss, party->ranks);
+        bench_model_peer_compare(run->peer, &party->results, party->ranks);
 }
 
 /* PyTorch's row: the same columns as far as they say something of it. */
@@ -323,7 +325,7 @@ static int check_losses(bench_call *call, const model_run *run, int64_t steps)
         return bench_fail(call, "on the CPU: %.300s", tp_last_message());
     for (int i = 0; i < run->parties; i++) {
         const model_party *party = &run->party[i];
-        double loss = party->loss[steps - 1], off = fabs(loss - cpu.loss) / fabs(cpu.loss);
+        double loss = party->results.loss[steps - 1], off = fabs(loss - cpu.loss) / fabs(cpu.loss);
         bench_note(&call->table, "%s, %d ranks: loss %.6f after %lld steps, on the CPU %.6f", tp_dtype_name(run->dtype), party->ranks, loss,
                    (long long)steps, cpu.loss);
         if (!(off <= most))

@@ -1,4 +1,4 @@
-/* `model --peer torch`: PyTorch's side of the comparison, one more party that takes turns with ours, step by step: on the same weights and tokens, so with the same losses. */
+/* `model --peer torch`: PyTorch's side of the comparison, one more party that takes turns with ours, step by step: on the same weights and tokens, so with the same losses and gradients. */
 #ifndef BENCH_MODEL_PEER_H
 #define BENCH_MODEL_PEER_H
 
@@ -8,6 +8,11 @@
 
 #include <stdatomic.h>
 
+/* Of each step: loss, and norm of all gradients before clipping. */
+typedef struct bench_model_results {
+    double loss[BENCH_SAMPLES], norm[BENCH_SAMPLES];
+} bench_model_results;
+
 typedef struct bench_model_peer {
     bench_call *call;
     const bench_training *training;
@@ -15,7 +20,7 @@ typedef struct bench_model_peer {
     int threads;
     bench_torch torch;
     bench_samples step, phase[BENCH_PHASES];
-    double loss[BENCH_SAMPLES]; /* of each step */
+    bench_model_results results;
     atomic_bool failed;
     char message[BENCH_MESSAGE];
 } bench_model_peer;
@@ -27,8 +32,8 @@ int bench_model_peer_check(bench_call *call, const bench_training *training);
 int bench_model_peer_open(bench_model_peer *peer, bench_call *call, const bench_training *training, tp_dtype dtype, int threads);
 /* All steps, each in a turn of its own; ours fail when it has. */
 void bench_model_peer_run(bench_model_peer *peer, bench_turns *turns, int party);
-/* Holds the losses of one of ours against its, step by step: a note, and a failed check where they differ by more than rounding. */
-void bench_model_peer_compare(bench_model_peer *peer, const double *losses, int ranks);
+/* Holds one of ours against it, step by step: a note, and a failed check where losses or gradients differ by more than rounding. */
+void bench_model_peer_compare(bench_model_peer *peer, const bench_model_results *ours, int ranks);
 void bench_model_peer_close(bench_model_peer *peer);
 
 #endif

@@ -61,16 +61,23 @@ static tp_status read_sequences(bench_stepper *s)
     return bench_mirror_put(&s->targets);
 }
 
-static tp_status run_phase(bench_stepper *s, bench_phase phase)
+static tp_status step_optimizer(bench_stepper *s)
 {
     tp_step_report report;
+    TPI_TRY(tp_optimizer_step(s->ctx, s->optimizer, s->training->trainer.lr, &report));
+    s->norm = (double)report.grad_norm;
+    return TP_OK;
+}
+
+static tp_status run_phase(bench_stepper *s, bench_phase phase)
+{
     switch (phase) {
     case BENCH_FORWARD:
         TPI_TRY(tp_params_begin(s->ctx, s->params, s->count));
         return tp_model_forward(s->ctx, s->model, &s->pass, s->saved);
     case BENCH_BACKWARD: return tp_model_backward(s->ctx, s->model, &s->pass, s->saved);
     case BENCH_FINISH: return tp_params_finish(s->ctx, s->params, s->count);
-    case BENCH_OPTIMIZER: return tp_optimizer_step(s->ctx, s->optimizer, s->training->trainer.lr, &report);
+    case BENCH_OPTIMIZER: return step_optimizer(s);
     case BENCH_PHASES: break;
     }
     return TP_ERR_ARGUMENT;

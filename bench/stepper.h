@@ -19,7 +19,7 @@ typedef struct bench_stepper {
     void *saved;
     size_t id_bytes, saved_bytes;
     int64_t at; /* first token of the next step */
-    double loss; /* of the last step */
+    double loss, norm; /* of the last step; norm: of all gradients, before clipping */
     double phase[BENCH_PHASES]; /* its seconds */
 } bench_stepper;
 

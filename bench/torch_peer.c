@@ -225,7 +225,7 @@ bool bench_torch_step(bench_torch *self, const int32_t *ids, const int32_t *targ
     if (!bench_torch_line(self, message, "step\n") || !bench_torch_send(self, ids, bytes, message) || !bench_torch_send(self, targets, bytes, message) ||
         !answer(self, "step", text, message))
         return false;
-    if (sscanf(text, "%lf %lf %lf %lf %ld %lf", &out->seconds, &out->forward, &out->backward, &out->optimizer, &switched, &out->loss) != 6)
+    if (sscanf(text, "%lf %lf %lf %lf %ld %lf %lf", &out->seconds, &out->forward, &out->backward, &out->optimizer, &switched, &out->loss, &out->norm) != 7)
         return bench_say(message, "--peer torch: of a step it said '%.60s'", text);
     out->switched = switched != 0;
     self->steps++;

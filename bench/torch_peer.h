@@ -22,7 +22,7 @@ typedef struct bench_torch {
 typedef struct bench_torch_sample {
     double seconds, forward, backward, optimizer;
     bool switched;
-    double loss;
+    double loss, norm; /* norm: of all gradients, before clipping */
 } bench_torch_sample;
 
 /* The interpreter: as given, else what the variable TP_BENCH_PYTHON says, else python3. */

@@ -2,7 +2,7 @@
 
 Standard input gives a line of names and numbers, then "param NAME ROWS COLS DECAY" lines, each followed by its f32 values, then "go". Every "step" after that is
 followed by a step's tokens and targets (i32). Answers: "hello VERSION" at once, "ready WHAT" after "go",
-"step SECONDS FORWARD BACKWARD OPTIMIZER SWITCHES LOSS", or "fail WHY". Ends with its input.
+"step SECONDS FORWARD BACKWARD OPTIMIZER SWITCHES LOSS NORM" (of all gradients, before clipping), or "fail WHY". Ends with its input.
 
 Settings, chosen by what this PyTorch has, or given: compiled (TorchInductor; needs a C++ compiler) or eager; for bf16 autocast (f32 weights, cast in every step) or
 master (bf16 weights, f32 masters in the optimizer). Always: fused AdamW and fused attention where they are, its own best kernels in the precision that is compared.
@@ -133,7 +133,7 @@ class Side:
         self.params = {name: torch.nn.Parameter(value.to(dtype)) for name, value in weights.items()}
         self.masters = {name: value.clone() for name, value in weights.items()} if self.master else self.params
         self.model = Model(self.params, job)
-        self.clip = job["clip"]
+        self.clip = job["clip"] or float("inf")
         self.optimizer, self.kind = self.make_optimizer(job, decayed)
         if "compiled" in chosen:
             for block in self.model.blocks:  # twelve times the same code: compiled once
@@ -156,19 +156,20 @@ class Side:
             return self.model(ids, targets)
 
     def update(self):
+        """Clips and takes the optimizer's step; the norm of all gradients."""
         params, masters = list(self.params.values()), list(self.masters.values())
         if self.master:
             grads = [torch.empty_like(master) for master in masters]
             copy_all(grads, [param.grad for param in params])
             for master, grad in zip(masters, grads):
                 master.grad = grad
-        if self.clip > 0:
-            torch.nn.utils.clip_grad_norm_(masters, self.clip)
+        norm = torch.nn.utils.clip_grad_norm_(masters, self.clip)
         self.optimizer.step()
         if self.master:
             with torch.no_grad():
                 copy_all(params, masters)
         self.forget()
+        return norm
 
     def forget(self):
         for tensor in [*self.params.values(), *self.masters.values()]:
@@ -222,12 +223,12 @@ def take_step(side, job, data):
     forward = time.perf_counter()
     loss.backward()
     backward = time.perf_counter()
-    side.update()
+    norm = side.update()
     value = loss.item()
     end = time.perf_counter()
     switched = switches() - before
     time.sleep(0.02)  # OpenMP's threads spin for a while before they sleep
-    return f"step {end - start:.9f} {forward - start:.9f} {backward - forward:.9f} {end - backward:.9f} {switched} {value:.9g}"
+    return f"step {end - start:.9f} {forward - start:.9f} {backward - forward:.9f} {end - backward:.9f} {switched} {value:.9g} {norm.item():.9g}"
 
 
 def main():

@@ -16,7 +16,7 @@
 #define FAKE "./bench_fake_torch.tmp"
 /* Reads all that it is sent, as the script would. */
 #define READS "exec 3<&0; cat <&3 >/dev/null & "
-#define STEP "step 0.25 0.05 0.15 0.05 0 9\\n"
+#define STEP "step 0.25 0.05 0.15 0.05 0 9 1\\n"
 
 /* An interpreter that does this instead of running Python. */
 static void fake(const char *commands)
@@ -129,7 +129,7 @@ static const char *find_torch(void)
     return NULL;
 }
 
-/* The exit status says that losses of all steps agree: of the same weights and tokens, after the same updates. */
+/* The exit status says that losses and gradients of all steps agree: of the same weights and tokens, after the same updates. */
 Test(torch_peer, both_sides_do_the_same_work)
 {
     const char *python = find_torch();
@@ -146,4 +146,26 @@ Test(torch_peer, both_sides_do_the_same_work)
     char arguments[512];
     snprintf(arguments, sizeof arguments, SMALL "--peer torch --peer-settings eagr --python '%s'", python);
     expect(arguments, 3, "unknown setting 'eagr'", "compiled eager autocast master");
+}
+
+/* Its script with one thing done otherwise: losses or gradients tell, in bf16 too. */
+Test(torch_peer, other_work_of_the_script)
+{
+    static const char *const changes[] = {
+        "s/is_causal=True/is_causal=False/",
+        "s/approximate=.tanh.//; s/F.gelu/F.relu/",
+        "s/\"lr\": job\\[.lr.\\]/\"lr\": 30 * job[\"lr\"]/",
+        "s/clip_grad_norm_(masters,/clip_grad_norm_(masters[3:],/",
+    };
+    const char *python = find_torch();
+    if (python == NULL)
+        cr_skip_test("no interpreter here has PyTorch");
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        char commands[1024];
+        snprintf(commands, sizeof commands, "sed '%s' \"$1\" >bench_torch.tmp; cmp -s \"$1\" bench_torch.tmp && exit 9; exec '%s' bench_torch.tmp", changes[i], python);
+        fake(commands);
+        expect(SMALL "--peer torch --ranks 1 --threads 1 --dtype bf16 --peer-settings eager --python " FAKE, 1, "CHECK FAILED: bf16, 1 ranks: losses are", "are rounding");
+    }
+    remove("bench_torch.tmp");
+    remove(FAKE);
 }

@@ -2,7 +2,8 @@
 
     compare_torch.py DUMP_PROGRAM
 
-Every tensor must agree to 1e-5 of its norm in f32. Exits 77 (skipped) where PyTorch is missing.
+Every tensor must agree to 1e-5 of its norm in f32. Then some steps of AdamW, with clipping and decay, in f32 and bf16: losses, gradient norms, and how far the optimizer
+moved every weight, against PyTorch in double precision on weights that are rounded as ours are. Exits 77 (skipped) where PyTorch is missing.
 """
 import math
 import subprocess
@@ -18,16 +19,20 @@ except ImportError as error:
     sys.exit(77)
 
 TOLERANCE = 1e-5
+# Half an epsilon for every rounding on the way through three layers and back, about a dozen in each direction, as of a random walk; twice that.
+ROUNDINGS = 3 * 2 * 12
+BF16_TOLERANCE = 2 * math.sqrt(ROUNDINGS) * 2.0**-9
 HEADS = 12
 
 
 def read_dump(path):
+    """Name to tensor; those of one column are vectors."""
     tensors = {}
     with open(path, "rb") as file:
         while line := file.readline():
-            name, rows, cols = line.decode().split()
+            name, rows, cols = line.split()
             data = numpy.frombuffer(file.read(4 * int(rows) * int(cols)), "<f4")
-            tensors[name] = torch.tensor(data.reshape(int(rows), int(cols)))
+            tensors[name.decode()] = torch.tensor(data if cols == b"1" else data.reshape(int(rows), int(cols)))
     return tensors
 
 
@@ -49,7 +54,7 @@ def rotate(x, theta=10000.0):
     half = x.shape[-1] // 2
     frequency = theta ** (-torch.arange(half, dtype=torch.float64) / half)
     angle = torch.arange(x.shape[-2], dtype=torch.float64)[:, None] * frequency
-    cos, sin = angle.cos().float(), angle.sin().float()
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
     a, b = x[..., :half], x[..., half:]
     return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
 
@@ -87,22 +92,32 @@ def llama(w, ids):
     return norm(x, "norm") @ w["head.weight"].T
 
 
-def differs(what, ours, theirs):
+MODELS = {"gpt2": gpt2, "llama": llama}
+
+
+def differs(what, ours, theirs, tolerance=TOLERANCE):
     error = ((ours.double() - theirs.double()).norm() / theirs.double().norm()).item()
-    if error <= TOLERANCE:
+    if error <= tolerance:
         return 0, error
-    print(f"  {what}: differs by {error:.3g} of its norm, at most {TOLERANCE}")
+    print(f"  {what}: differs by {error:.3g} of its norm, at most {tolerance:.3g}")
     return 1, error
 
 
-def check(program, family, tp, sequence_parallel):
+def run_ours(*arguments):
     with tempfile.NamedTemporaryFile() as file:
-        subprocess.run([program, family, str(tp), str(sequence_parallel), file.name], check=True)
-        ours = read_dump(file.name)
-    weights = {name: t.squeeze(-1) if t.shape[1] == 1 else t for name, t in ours.items() if f"grad:{name}" in ours}
-    weights = {name: t.clone().requires_grad_() for name, t in weights.items()}
-    logits = {"gpt2": gpt2, "llama": llama}[family](weights, ours["ids"].long())
-    loss = F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ours["targets"].long().reshape(-1))
+        subprocess.run([*arguments[:4], file.name, *arguments[4:]], check=True)
+        return read_dump(file.name)
+
+
+def forward(family, weights, ours):
+    logits = MODELS[family](weights, ours["ids"].long())
+    return logits, F.cross_entropy(logits.reshape(-1, logits.shape[-1]), ours["targets"].long().reshape(-1))
+
+
+def check(program, family, tp, sequence_parallel):
+    ours = run_ours(program, family, str(tp), str(sequence_parallel))
+    weights = {name: t.clone().requires_grad_() for name, t in ours.items() if f"grad:{name}" in ours}
+    logits, loss = forward(family, weights, ours)
     loss.backward()
     results = [differs("logits", ours["logits"], logits.detach().reshape(ours["logits"].shape)),
                differs("loss", ours["loss"].reshape(()), loss.detach())]
@@ -113,9 +128,48 @@ def check(program, family, tp, sequence_parallel):
     return wrong
 
 
+def train(family, ours, dtype):
+    """The same steps in double precision: losses and gradient norms, and the masters that they leave."""
+    masters = {name: ours[name].double().requires_grad_() for name in ours if f"after:{name}" in ours}
+    groups = [{"params": [m for m in masters.values() if (m.dim() == 2) == decays], "weight_decay": 0.1 if decays else 0.0} for decays in (True, False)]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-3)
+    figures = []
+    while f"step:{len(figures)}" in ours:
+        weights = {name: master.detach().to(dtype).double().requires_grad_() for name, master in masters.items()}
+        loss = forward(family, weights, ours)[1]
+        loss.backward()
+        norm = torch.stack([weight.grad.norm() for weight in weights.values()]).norm()
+        for name, master in masters.items():
+            master.grad = weights[name].grad * min(1.0, 1.0 / norm.item())
+        optimizer.step()
+        figures.append(torch.tensor([loss.item(), norm.item()]))
+    return figures, {name: master.detach() for name, master in masters.items()}
+
+
+def check_training(program, family, dtype):
+    """What is compared of a weight is its way from the first value to the last."""
+    storage, tolerance = (torch.float32, TOLERANCE) if dtype == "f32" else (torch.bfloat16, BF16_TOLERANCE)
+    ours, cut = run_ours(program, family, "1", "0", dtype), run_ours(program, family, "2", "1", dtype)
+    figures, masters = train(family, ours, storage)
+    results = [differs(f"loss and norm of step {i}", ours[f"step:{i}"], figure, tolerance) for i, figure in enumerate(figures)]
+    for name, master in masters.items():
+        way = master - ours[name].double()
+        stored = len(figures) * 2.0**-24 * (master.norm() / way.norm()).item()  # each step rounds the master to f32, which is far larger than its way
+        results.append(differs(name, ours[f"master:{name}"].double() - ours[name].double(), way, tolerance + stored))
+        rounded = ours[f"master:{name}"].to(storage).float()
+        same = torch.equal(rounded, ours[f"after:{name}"]) and torch.equal(rounded, cut[f"after:{name}"])
+        results.append((0 if same else 1, 0.0))
+        if not same:
+            print(f"  {name}: is not its rounded master, or not the same on two ranks")
+    wrong, worst = sum(r[0] for r in results), max(r[1] for r in results)
+    print(f"{family} {dtype}, {len(figures)} steps: {len(results)} comparisons, worst {worst:.2g}, {wrong} wrong")
+    return wrong
+
+
 def main():
     torch.set_num_threads(1)
     wrong = sum(check(sys.argv[1], family, tp, sp) for family in ("gpt2", "llama") for tp, sp in ((1, 0), (2, 1), (3, 0), (8, 1)))
+    wrong += sum(check_training(sys.argv[1], family, dtype) for family in ("gpt2", "llama") for dtype in ("f32", "bf16"))
     sys.exit(1 if wrong else 0)
 
 
