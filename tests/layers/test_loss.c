@@ -240,15 +240,17 @@ Test(loss, huge_logits)
     float logits[16], gradient[16];
     for (int classes = 2; classes <= 8; classes *= 2)
         for (int ranks = 1; ranks <= classes; ranks *= 2) {
-            for (int i = 0; i < 16; i++)
-                logits[i] = 1e8f;
-            loss_case c = {.desc = {.vocabulary = classes},
-                           .pass = {.tokens = 1, .targets = targets},
-                           .dtype = TP_DTYPE_F32,
-                           .logits = logits,
-                           .gradient = gradient};
-            cr_assert_eq(run_on(&c, ranks), TP_OK);
-            cr_assert_leq(fabs(c.total[0] - log((double)classes)), tpt_tolerance(TP_DTYPE_F32, classes, 2.1), "%g", (double)c.total[0]);
+            for (int sign = -1; sign <= 1; sign += 2) {
+                for (int i = 0; i < 16; i++)
+                    logits[i] = (float)sign * 1e8f;
+                loss_case c = {.desc = {.vocabulary = classes},
+                               .pass = {.tokens = 1, .targets = targets},
+                               .dtype = TP_DTYPE_F32,
+                               .logits = logits,
+                               .gradient = gradient};
+                cr_assert_eq(run_on(&c, ranks), TP_OK);
+                cr_assert_leq(fabs(c.total[0] - log((double)classes)), tpt_tolerance(TP_DTYPE_F32, classes, 2.1), "%g", (double)c.total[0]);
+            }
         }
 }
 
@@ -351,6 +353,18 @@ static void check_refused(tp_cross_entropy_desc desc, int32_t target, const char
         cr_assert_not_null(strstr(tp_last_message(), second), "%s", tp_last_message());
         cr_assert_eq(c.total[0], 0.0f);
     }
+}
+
+/* Every rank has a share of the vocabulary. */
+Test(loss, more_ranks_than_classes_are_refused)
+{
+    static const int32_t targets[1] = {2};
+    static const float logits[3] = {1, 2, 3};
+    float gradient[3];
+    loss_case c = {.desc = {.vocabulary = 3}, .pass = {.tokens = 1, .targets = targets}, .dtype = TP_DTYPE_F32, .logits = logits, .gradient = gradient};
+    cr_assert_eq(run_on(&c, 3), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(run_on(&c, 4), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "vocabulary is 3") != NULL && strstr(tp_last_message(), "ranks 4") != NULL, "%s", tp_last_message());
 }
 
 Test(loss, bad_arguments_are_refused)

@@ -60,6 +60,9 @@ static void same_with_every_algorithm(const tpt_case *c)
             layout.overlap = (tp_overlap)overlap;
             layout.begin = ((size_t)overlap + i) % 2 == 0;
             compare(c, &one, &layout);
+            layout.apart = layout.issue_ahead && overlap == TP_OVERLAP_RING;
+            if (layout.apart)
+                compare(c, &one, &layout);
         }
     tpt_result_free(&one);
 }

@@ -247,6 +247,8 @@ typedef struct difference {
     tp_plan_desc plan, other; /* other: rank 1's */
     int64_t tokens, cols;     /* rank 1's */
     tp_dtype dtype;           /* rank 1's */
+    unsigned buffers;         /* those whose rows differ; 0: all */
+    bool prepared;            /* both ranks have prepared both plans before */
     tp_status status[2];
 } difference;
 
@@ -256,7 +258,13 @@ static tp_status run_differently(tp_ctx *ctx, void *arg)
     difference *d = arg;
     int rank = tp_ctx_rank(ctx);
     tpi_prepared *prepared;
-    tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), rank == 0 ? &d->plan : &d->other, &prepared);
+    tp_status status = TP_OK;
+    if (d->prepared)
+        status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &d->plan, &prepared);
+    if (d->prepared && status == TP_OK)
+        status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &d->other, &prepared);
+    if (status == TP_OK)
+        status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), rank == 0 ? &d->plan : &d->other, &prepared);
     if (status != TP_OK)
         return d->status[rank] = status;
     tpi_job job;
@@ -264,6 +272,8 @@ static tp_status run_differently(tp_ctx *ctx, void *arg)
     if (rank == 1)
         job.tokens = d->tokens;
     for (int buffer = 0; buffer < TP_BUFFERS && rank == 1; buffer++) {
+        if (d->buffers != 0 && !(d->buffers >> buffer & 1))
+            continue;
         job.view[buffer].dtype = d->dtype;
         job.view[buffer].cols = job.view[buffer].stride = d->cols;
     }
@@ -274,9 +284,9 @@ static tp_status run_differently(tp_ctx *ctx, void *arg)
     return d->status[rank] = status;
 }
 
-static void refused(difference d, const char *first, const char *second)
+static void refused(difference d, bool checks, const char *first, const char *second)
 {
-    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
+    const tp_run_options options = {.ranks = 2, .check_calls = checks, .ctx = {.threads = 1, .timeout_ms = 20000}};
     cr_assert_eq(tp_run_ranks(&options, run_differently, &d), TP_ERR_MISMATCH, "%s", tp_last_message());
     cr_expect(strstr(tp_last_message(), first) && strstr(tp_last_message(), second), "%s", tp_last_message());
     cr_expect(d.status[0] != TP_OK && d.status[1] != TP_OK);
@@ -296,14 +306,29 @@ Test(execute_faults, ranks_that_differ)
             cols.cols = COLS - 1;
             dtype.dtype = TP_DTYPE_BF16;
             chunks.other.chunks = 3;
-            refused(tokens, "8", "7");
-            refused(cols, "columns of f32", "that of rank");
-            refused(dtype, "f32", "bf16");
-            refused(chunks, "in 2 chunks", "in 3 chunks");
+            for (int checks = 0; checks < 2; checks++) {
+                refused(tokens, checks, "8", "7");
+                refused(cols, checks, "columns of f32", "that of rank");
+                refused(dtype, checks, "f32", "bf16");
+                refused(chunks, checks, "in 2 chunks", "in 3 chunks");
+            }
         }
+    /* Ranks that check: what is only received, or only written by a collective, must be of one kind too. */
+    static const tp_overlap receivers[] = {TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_NONE};
+    for (int r = 0; r < 3; r++) {
+        const tp_plan_desc plan = {.algorithm = receivers[r], .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = r == 2 ? 1 : 2};
+        const difference gathered = {.plan = plan, .other = plan, .tokens = TOKENS, .cols = COLS - 1, .dtype = TP_DTYPE_F32, .buffers = 1u << TP_BUFFER_GATHERED};
+        refused(gathered, true, "gathered of rank 0 has 2 columns", "that of rank 1 1 of f32");
+    }
     /* As many ops and flags. */
     const tp_plan_desc scatter = {.algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GEMM_SCATTER, .ranks = 2, .chunks = 2};
     difference patterns_differ = {.plan = scatter, .other = scatter, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32};
     patterns_differ.other.pattern = TP_PATTERN_GEMM_REDUCE;
-    refused(patterns_differ, "direct gemm-scatter in 2 chunks", "direct gemm-reduce in 2 chunks");
+    refused(patterns_differ, false, "direct gemm-scatter in 2 chunks", "direct gemm-reduce in 2 chunks");
+    refused(patterns_differ, true, "direct gemm-scatter in 2 chunks", "direct gemm-reduce in 2 chunks");
+    /* Plans that were both prepared: only who checks is told before they wait for each other. */
+    const tp_plan_desc none = {.algorithm = TP_OVERLAP_NONE, .pattern = TP_PATTERN_BACKWARD, .ranks = 2, .chunks = 1};
+    difference algorithms_differ = {.plan = none, .other = none, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32, .prepared = true};
+    algorithms_differ.other.algorithm = TP_OVERLAP_BULK;
+    refused(algorithms_differ, true, "none backward in 1 chunks", "bulk backward in 1 chunks");
 }

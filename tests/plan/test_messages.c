@@ -190,3 +190,32 @@ Test(messages, a_use_inside_a_group_is_refused)
     tp_plan_destroy(plan);
     tp_ctx_destroy(ctx);
 }
+
+/* Against the order of ranks, and of lists: rank 2 sends to rank 1, which sends that on to rank 0; beside it rank 0 sends to rank 2. */
+Test(messages, levels_follow_chains)
+{
+    static const int levels[3][2] = {{1, 2}, {1, 2}, {1, 1}}, ops[3][2] = {{2, 1}, {1, 2}, {1, 2}}, issued[3][2] = {{2, 2}, {1, 2}, {2, 2}};
+    tp_ctx *ctx;
+    tpi_messages messages;
+    tp_plan *plan = parse("plan ring gather-gemm ranks 3 chunks 1\n"
+                          "0: E writes input[0], output[0x3]; V 2 ~1 @copy writes gathered[2]; S 0 ~2 @comm after 0 reads input[0]; L\n"
+                          "1: E writes input[1], output[0x3]; V 2 ~2 @copy writes gathered[2]; S 2 ~0 @comm after 1 reads gathered[2]; L\n"
+                          "2: E writes input[2], output[0x3]; S 2 ~1 @comm after 0 reads input[2]; V 0 ~0 @copy writes gathered[0]; L\n");
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    for (int rank = 0; rank < 3; rank++) {
+        cr_assert_eq(tpi_messages_find(ctx, plan, rank, &messages), TP_OK, "%s", tp_ctx_message(ctx));
+        cr_assert_eq(messages.count, 2);
+        for (int m = 0; m < 2; m++) {
+            const tpi_grouped *message = &messages.message[m];
+            cr_expect(message->level == levels[rank][m] && message->op == ops[rank][m] && message->issued == issued[rank][m],
+                      "rank %d, message %d: level %d, op %d, issued with %d", rank, m, message->level, message->op, message->issued);
+        }
+        tpi_messages_free(ctx, &messages);
+    }
+    tpi_messages_share_lane(plan);
+    for (int rank = 0; rank < 3; rank++)
+        for (int i = 0; i < 4; i++)
+            cr_expect_eq(plan->rank[rank].op[i].lane, i == 1 || i == 2 ? TP_LANE_COMM : TP_LANE_COMPUTE);
+    tp_plan_destroy(plan);
+    tp_ctx_destroy(ctx);
+}

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/table.h"
 #include "core/context.h"
 #include "data.h"
 #include "tolerance.h"
@@ -232,6 +233,8 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     void *layer = NULL;
     if (s->layout->issue_ahead)
         tpi_ctx_issue_ahead(ctx);
+    if (s->layout->apart)
+        tp_ctx_group(ctx, TP_AXIS_TP)->apart = true;
     tp_status status = c->table->create(ctx, c->desc, s->layout, &layer);
     if (status != TP_OK)
         return status;

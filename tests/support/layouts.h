@@ -14,6 +14,7 @@ typedef struct tpt_layout {
     tp_isa isa;
     uint64_t lane_delay_seed;
     bool issue_ahead; /* ranks wait for each other when they issue, as on devices */
+    bool apart;       /* with that, under RING: messages go over the communicator, as between processes */
     bool split_backward; /* backward_input, then backward_weight, instead of backward */
     unsigned frozen; /* bit k: parameters 2k and 2k + 1 have no gradients */
     bool without_dx;
