@@ -78,12 +78,13 @@ static double waking(const tpi_simulation *s, const tp_plan_op *waits, const tp_
     return waits->lane != TP_LANE_COMPUTE || awaited->lane != TP_LANE_COMPUTE ? s->costs->wake_seconds : 0;
 }
 
-/* The end of what the op waits for, however late its lane sees it; not the end of the last op on its lane, which waited for an arrival. */
+/* The end of what the op waits for, however late its lane sees it; not the end of the last op on its lane, which waited for an arrival. A PULL's time runs from when
+ * its data was there, as the executor has it, also if the host issues it later. */
 static double posted_at(const tpi_simulation *s, int rank, int index)
 {
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
     const tpi_op_state *state = &s->state[rank][index];
-    double when = state->issuer >= 0 ? end_of(s, (tp_wait){rank, state->issuer}) : 0;
+    double when = state->issuer >= 0 && (op->kind != TP_OP_PULL || op->waits == 0) ? end_of(s, (tp_wait){rank, state->issuer}) : 0;
     for (int i = 0; i < op->waits; i++)
         when = fmax(when, end_of(s, op->wait[i]));
     return when;

@@ -138,3 +138,13 @@ Test(simulate_costs, a_link_serves_one_transfer_at_a_time)
                      &costs),
              2, "an op that reads from two peers");
 }
+
+/* A PULL crosses from when its data is there, although compute issues it later: results of the first chunk follow the second chunk's partial sums on the link. */
+Test(simulate_costs, pulls_cross_when_their_data_is_there)
+{
+    tp_plan_costs costs = {.link = {0.25, 1e6}};
+    costs.bytes[TP_BUFFER_PARTIAL] = 4e6;
+    costs.bytes[TP_BUFFER_OUTPUT] = 2e6;
+    double seconds = generated(TP_OVERLAP_PULL, TP_PATTERN_GEMM_REDUCE, 2, 2, &costs);
+    tpt_same(seconds, 2 * 1 + 2 * 0.5 + 0.25, "two chunks of sums, two of results, the last one's latency");
+}
