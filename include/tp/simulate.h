@@ -18,6 +18,7 @@ typedef struct tp_plan_costs {
     double reduce_bytes_per_second; /* memory rate of REDUCE, and of a reducing collective's adds */
     double copy_bytes_per_second;   /* memory rate of PULL, PUSH, RECV, COPY and all-gather; 0: only the link counts */
     double transfer_overhead;  /* fixed, a PULL, PUSH, SEND or COLLECTIVE */
+    double lane_seconds;       /* least, a PULL, PUSH, SEND or COLLECTIVE on COMM or COPY: from its beginning there to its end, however little it moves */
     double wait_seconds;       /* fixed, a wait for another lane or rank that is not over before */
     double wake_seconds;       /* more, where who waits or who is waited for is on COMM or COPY, and a collective there: such waits are slept through */
     double arrival_seconds;    /* from an arrival over the link to its being seen by who sleeps for it: once a transfer or collective; holds up no later transfer */

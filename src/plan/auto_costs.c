@@ -225,6 +225,7 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     out->reduce_bytes_per_second = machine->reduce_bytes_per_second;
     out->copy_bytes_per_second = machine->copy_bytes_per_second;
     out->transfer_overhead = machine->transfer_seconds;
+    out->lane_seconds = machine->lanes_share_cores ? machine->lane_seconds : 0;
     out->wait_seconds = machine->wait_seconds;
     out->wake_seconds = machine->lanes_share_cores ? machine->wake_seconds : 0;
     out->link = machine->link;

@@ -11,12 +11,15 @@
  * the kernel, and changes from run to run. */
 #define UNAWAITED 0.5
 
+/* What is taken from compute makes it busy for longer, so that later ops find it at work too. */
+#define ROUNDS 2
+
 typedef struct lane_job {
     const tp_machine *machine;
     const tp_plan *plan;
     const tp_plan_costs *costs;
-    const tp_timeline *timeline;                /* of the plan with cores for its lanes */
-    int awaited[TP_PLAN_MAX_RANKS][TP_LANES];   /* past the last op of a lane that compute of some rank waits for */
+    const tp_timeline *timeline;
+    int awaited[TP_PLAN_MAX_RANKS][TP_LANES]; /* past the last op of a lane that compute of some rank waits for */
     bool used[TP_PLAN_MAX_RANKS][TP_LANES];
 } lane_job;
 
@@ -100,40 +103,57 @@ static bool uses_lanes(const tp_plan *plan)
     return false;
 }
 
-static tp_status charge_all(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs, const tp_timeline *timeline, tpi_lane_charges *out)
+/* Room for a figure an op. */
+static tp_status allocate(const tp_plan *plan, tpi_lane_charges *out)
 {
-    size_t ops = 0, used = 0;
+    size_t ops = 0;
     for (int rank = 0; rank < plan->ranks; rank++)
         ops += (size_t)plan->rank[rank].count;
-    lane_job *job = calloc(1, sizeof *job);
     out->memory = calloc(ops, sizeof *out->memory);
-    if (job == NULL || out->memory == NULL) {
-        free(job);
-        free(out->memory);
-        out->memory = NULL;
+    if (out->memory == NULL)
         return tpi_message(TP_ERR_MEMORY, "tp_overlap_predict: out of memory for %zu ops", ops);
-    }
-    *job = (lane_job){.machine = machine, .plan = plan, .costs = costs, .timeline = timeline};
-    find_awaited(job);
+    double *next = out->memory;
     for (int rank = 0; rank < plan->ranks; rank++) {
-        out->seconds[rank] = out->memory + used;
-        used += (size_t)plan->rank[rank].count;
+        out->seconds[rank] = next;
+        next += plan->rank[rank].count;
+    }
+    return TP_OK;
+}
+
+/* From what compute does when nothing, or what was charged before, is taken from it. Waits that lead nowhere are found by simulating. */
+static tp_status charge(lane_job *job, tpi_lane_charges *out)
+{
+    tp_timeline *timeline;
+    TPI_TRY(tpi_plan_simulate(job->plan, job->costs, out->seconds, &timeline));
+    *job = (lane_job){.machine = job->machine, .plan = job->plan, .costs = job->costs, .timeline = timeline};
+    find_awaited(job);
+    out->total = 0;
+    for (int rank = 0; rank < job->plan->ranks; rank++) {
+        for (int i = 0; i < job->plan->rank[rank].count; i++)
+            out->seconds[rank][i] = 0;
         charge_rank(job, rank, out->seconds[rank]);
     }
-    for (int i = 0; i < plan->rank[0].count; i++)
+    for (int i = 0; i < job->plan->rank[0].count; i++)
         out->total += out->seconds[0][i];
-    free(job);
+    tp_timeline_destroy(timeline);
     return TP_OK;
 }
 
 tp_status tpi_lanes_charge(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs, tpi_lane_charges *out)
 {
-    tp_timeline *timeline;
     *out = (tpi_lane_charges){.total = 0};
     if (!machine->lanes_share_cores || !uses_lanes(plan))
         return TP_OK;
-    TPI_TRY(tp_plan_simulate(plan, costs, &timeline)); /* waits that lead nowhere are found here */
-    tp_status status = charge_all(machine, plan, costs, timeline, out);
-    tp_timeline_destroy(timeline);
+    lane_job *job = calloc(1, sizeof *job);
+    tp_status status = job != NULL ? allocate(plan, out) : tpi_message(TP_ERR_MEMORY, "tp_overlap_predict: out of memory");
+    if (status == TP_OK)
+        *job = (lane_job){.machine = machine, .plan = plan, .costs = costs};
+    for (int round = 0; round < ROUNDS && status == TP_OK; round++)
+        status = charge(job, out);
+    free(job);
+    if (status != TP_OK) {
+        free(out->memory);
+        out->memory = NULL;
+    }
     return status;
 }

@@ -30,6 +30,7 @@ tp_status tpi_price_check_costs(const char *function, const tp_plan *plan, const
         {"reduce_bytes_per_second", costs->reduce_bytes_per_second},
         {"copy_bytes_per_second", costs->copy_bytes_per_second},
         {"transfer_overhead", costs->transfer_overhead},
+        {"lane_seconds", costs->lane_seconds},
         {"wait_seconds", costs->wait_seconds},
         {"wake_seconds", costs->wake_seconds},
         {"arrival_seconds", costs->arrival_seconds},

@@ -219,13 +219,19 @@ static double cross(tpi_simulation *s, tp_wait by, int from, int to, double byte
     return fmax(end + arriving(s, 1), c->when);
 }
 
+/* What an op is on its lane at least. */
+static double least_on(const tpi_simulation *s, const tp_plan_op *op)
+{
+    return op->lane != TP_LANE_COMPUTE ? s->costs->lane_seconds : 0;
+}
+
 /* PULL, PUSH, SEND with its RECV. */
 static void run_transfer(tpi_simulation *s, tpi_candidate c)
 {
     const tp_plan_op *op = tpi_simulation_op(s, c.rank, c.op);
     int from = op->kind == TP_OP_PULL ? op->peer : c.rank, to = op->kind == TP_OP_PULL ? c.rank : op->peer;
     double bytes = tpi_price_bytes(s->plan, s->costs, &op->read[0]);
-    double copying = tpi_price_seconds(bytes, s->costs->copy_bytes_per_second), copied = c.when + copying;
+    double copying = tpi_price_seconds(bytes, s->costs->copy_bytes_per_second), copied = c.when + fmax(copying, least_on(s, op));
     double overhead = s->costs->transfer_overhead, end = fmax(cross(s, (tp_wait){c.rank, c.op}, from, to, bytes, &c), copied) + overhead;
     count_crossing(s, from, to, bytes, op->kind == TP_OP_PUSH ? 0 : overhead);
     s->alone[c.rank].copies[op->lane] += copying + overhead; /* the passive end of a one-sided copy does nothing */
@@ -244,7 +250,7 @@ static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int r
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
     tpi_collective_price price = tpi_price_collective(s->plan, costs, op);
     double rate = costs->link.bytes_per_second, overhead = s->plan->ranks > 1 ? costs->transfer_overhead : 0;
-    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), end = c->when + copying + waking(s, op, op);
+    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), end = c->when + fmax(copying + waking(s, op, op), least_on(s, op));
     tpi_alone *alone = &s->alone[rank];
     if (modelled(s) && s->plan->ranks > 1) {
         s->out[rank] = (tpi_link_end){fmax(s->out[rank].free, c->posted) + price.sent / rate, {rank, index}};

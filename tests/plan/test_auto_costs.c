@@ -90,7 +90,7 @@ Test(auto_costs, only_awaited_ops_switch)
         tp_pattern pattern;
         double ops;
         int lanes;
-    } cases[] = {{TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 1.5, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_CHAIN_REDUCE, 1.5, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 3, 1},
+    } cases[] = {{TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 1.5, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_CHAIN_REDUCE, 1.5, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 3, 0},
                  {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 4, 1}, {TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 4, 1}, {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 0, 0}};
     tp_machine machine = ideal(0);
     machine.lanes_share_cores = true;

@@ -139,6 +139,20 @@ Test(simulate_costs, a_link_serves_one_transfer_at_a_time)
              2, "an op that reads from two peers");
 }
 
+/* An op beside compute takes its lane's thread a while, however little it moves: many small ones take that each, long ones no more than they move. */
+Test(simulate_costs, lanes_take_their_time)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL, TP_OVERLAP_PIPELINE};
+    for (int a = 0; a < 3; a++) {
+        tp_plan_costs costs = {.lane_seconds = 0.5};
+        costs.bytes[TP_BUFFER_INPUT] = TPT_BYTES;
+        tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, 4, &costs), 4 * 0.5, tp_overlap_name(algorithms[a]));
+        tpt_same(generated(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1, &costs), 0, "on the compute lane");
+        costs.link.bytes_per_second = TPT_BYTES / 8; /* 4 s for the remote half */
+        tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, 4, &costs), 4, tp_overlap_name(algorithms[a]));
+    }
+}
+
 /* A PULL crosses from when its data is there, although compute issues it later: results of the first chunk follow the second chunk's partial sums on the link. */
 Test(simulate_costs, pulls_cross_when_their_data_is_there)
 {
