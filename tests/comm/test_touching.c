@@ -13,6 +13,7 @@ typedef struct scene {
     atomic_int inside;          /* rank 1 is in a stretch that touches its peers' buffers */
     atomic_int returned[RANKS]; /* these return with an error */
     bool left_early[RANKS];     /* they did while rank 1 was still inside */
+    bool began_late, marked;    /* rank 1 touches after the failure; its mark stays */
     tp_status status[RANKS];
 } scene;
 
@@ -73,8 +74,8 @@ static tp_status touch_after_failure(tp_ctx *ctx, void *arg)
         return status;
     }
     CHECK(wait_for(&s->returned[0], LONG_MS));
-    CHECK(!tpi_touch_begin(&call));
-    CHECK(atomic_load(&call.seat->touching) == 0);
+    s->began_late = tpi_touch_begin(&call);
+    s->marked = atomic_load(&call.seat->touching) != 0;
     return TP_OK;
 }
 
@@ -84,4 +85,28 @@ Test(touching, nobody_touches_after_a_failure)
     scene s = {.inside = 0};
     const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
     cr_assert_eq(tp_run_ranks(&options, touch_after_failure, &s), TP_ERR_NUMERIC, "%s", tp_last_message());
+    cr_assert(!s.began_late && !s.marked);
+}
+
+static tp_status wait_in_vain(tp_ctx *ctx, void *arg)
+{
+    scene *s = arg;
+    tpi_call call = tpi_call_begin(tp_ctx_world(ctx), "scene", 0);
+    if (tp_ctx_rank(ctx) == 0) {
+        tpi_call_fail(&call, TP_ERR_TIMEOUT, "planted failure");
+        atomic_store(&s->returned[0], 1);
+        return s->status[0] = tpi_call_peer_failed(&call); /* as another thread of this rank sees it */
+    }
+    CHECK(wait_for(&s->returned[0], LONG_MS));
+    return s->status[1] = tp_barrier(ctx, tp_ctx_world(ctx));
+}
+
+/* Who waited in vain is told so; its peers, that it failed. */
+Test(touching, a_time_out_is_of_one_rank)
+{
+    scene s = {.inside = 0};
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
+    cr_assert_eq(tp_run_ranks(&options, wait_in_vain, &s), TP_ERR_TIMEOUT, "%s", tp_last_message());
+    cr_assert_eq(s.status[0], TP_ERR_TIMEOUT);
+    cr_assert_eq(s.status[1], TP_ERR_PEER);
 }

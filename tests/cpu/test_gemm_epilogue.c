@@ -3,7 +3,7 @@
 
 #include "gemm_case.h"
 
-enum { ROWS = 23, COLS = 83, INNER = 40, COUNT = ROWS * COLS, STRIDE = COLS + 5 };
+enum { ROWS = 23, COLS = 83, INNER = 40, COUNT = ROWS * COLS, STRIDE = COLS + 5, RESIDUAL_STRIDE = STRIDE + 3, PRE_STRIDE = STRIDE + 2 };
 
 typedef struct inputs {
     gemm_matrix a, b;
@@ -35,7 +35,7 @@ static inputs inputs_new(tp_dtype dtype)
     const tpi_inner chain = gemm_one_chain(INNER);
     gemm_reference(&in.a, &in.b, &chain, NULL, in.root);
     in.bias_stored = stored(dtype, in.bias, 1, COLS);
-    in.residual_stored = stored(dtype, in.residual, ROWS, STRIDE);
+    in.residual_stored = stored(dtype, in.residual, ROWS, RESIDUAL_STRIDE);
     in.act_input_stored = stored(dtype, in.act_input, ROWS, STRIDE + 1);
     return in;
 }
@@ -170,7 +170,7 @@ static void check_linear_steps(tp_ctx *ctx, const inputs *in)
 
     args = plain(in, c);
     args.residual = in->residual_stored;
-    args.residual_stride = STRIDE;
+    args.residual_stride = RESIDUAL_STRIDE;
     for (int i = 0; i < COUNT; i++)
         want[i] = in->root[i] + in->residual[i];
     cr_assert_eq(gemm_call(ctx, &args), TP_OK);
@@ -193,6 +193,27 @@ static void check_linear_steps(tp_ctx *ctx, const inputs *in)
     assert_exact("relu", c, in->dtype, want);
     assert_exact("value before the activation", pre, in->dtype, in->root);
     free(c);
+    free(pre);
+}
+
+/* Kept beside C and nothing else to do, its rows further apart than C's. */
+static void check_pre_alone(tp_ctx *ctx, const inputs *in)
+{
+    const size_t size = tp_dtype_size(in->dtype);
+    void *c = new_c(in->dtype), *rows = new_c(in->dtype);
+    char *pre = tpt_array(in->dtype, ROWS * PRE_STRIDE);
+    for (int64_t i = 0; i < ROWS * PRE_STRIDE; i++)
+        tpt_set(pre, in->dtype, i, -7);
+    tpi_gemm_args args = plain(in, c);
+    args.pre = pre;
+    args.pre_stride = PRE_STRIDE;
+    cr_assert_eq(gemm_call(ctx, &args), TP_OK);
+    for (int64_t r = 0; r < ROWS; r++)
+        memcpy((char *)rows + (size_t)(r * STRIDE) * size, pre + (size_t)(r * PRE_STRIDE) * size, STRIDE * size);
+    assert_exact("C", c, in->dtype, in->root);
+    assert_exact("its copy", rows, in->dtype, in->root);
+    free(c);
+    free(rows);
     free(pre);
 }
 
@@ -224,6 +245,7 @@ Test(gemm_epilogue, each_step)
     for (int d = 0; d < 3; d++) {
         inputs in = inputs_new(gemm_dtypes[d]);
         check_linear_steps(ctx, &in);
+        check_pre_alone(ctx, &in);
         check_activations(ctx, &in);
         inputs_free(&in);
     }
@@ -245,7 +267,7 @@ static tpi_gemm_args everything(const inputs *in, void *c, void *pre, tpi_activa
     }
     args.dropout = 0.1f;
     args.residual = in->residual_stored;
-    args.residual_stride = STRIDE;
+    args.residual_stride = RESIDUAL_STRIDE;
     return args;
 }
 
