@@ -63,37 +63,43 @@ static tp_tensor part_of(const bench_collective *c, void *data, tp_range range)
     return tp_tensor_1d(begin, c->dtype, range.end - range.begin);
 }
 
-static tp_status call_all_to_all(const bench_collective *c, tp_tensor in, tp_tensor out)
+static tp_status call_all_to_all(const bench_collective *c)
 {
     int64_t counts[BENCH_LIST];
     for (int rank = 0; rank < c->ranks; rank++)
         counts[rank] = c->count / c->ranks;
-    return tp_all_to_all(c->ctx, tp_ctx_world(c->ctx), in, counts, out, counts);
+    return tp_all_to_all(c->ctx, tp_ctx_world(c->ctx), c->from, counts, c->to, counts);
 }
 
-static tp_status call_sendrecv(const bench_collective *c, tp_tensor in, tp_tensor out)
+static tp_status call_sendrecv(const bench_collective *c)
 {
     int next = (c->rank + 1) % c->ranks, previous = (c->rank + c->ranks - 1) % c->ranks;
-    tp_p2p ops[2] = {{.send = true, .peer = next, .tensor = in}, {.send = false, .peer = previous, .tensor = out}};
+    tp_p2p ops[2] = {{.send = true, .peer = next, .tensor = c->from}, {.send = false, .peer = previous, .tensor = c->to}};
     return tp_p2p_batch(c->ctx, tp_ctx_world(c->ctx), ops, 2);
+}
+
+void bench_collective_prepare(bench_collective *c)
+{
+    tp_range mine = tp_shard_range(c->count, c->ranks, c->rank);
+    c->from = tp_tensor_1d(c->in, c->dtype, c->count);
+    c->to = tp_tensor_1d(c->in_place && bench_collective_reduces(c->operation) ? c->in : c->out, c->dtype, c->count);
+    c->desc = (tp_reduce_desc){.op = c->reduce, .algorithm = c->operation == BENCH_ALL_REDUCE ? c->algorithm : TP_ALL_REDUCE_AUTO};
+    if (c->operation == BENCH_REDUCE_SCATTER)
+        c->to = part_of(c, c->to.data, mine);
+    else if (c->operation == BENCH_ALL_GATHER)
+        c->from = part_of(c, c->in_place ? c->out : c->in, mine);
 }
 
 tp_status bench_collective_call(const bench_collective *c)
 {
     tp_comm *world = tp_ctx_world(c->ctx);
-    tp_range mine = tp_shard_range(c->count, c->ranks, c->rank);
-    tp_tensor in = tp_tensor_1d(c->in, c->dtype, c->count);
-    tp_tensor out = tp_tensor_1d(c->out, c->dtype, c->count);
-    tp_reduce_desc reduce = {.op = c->reduce, .algorithm = c->algorithm};
     switch (c->operation) {
-    case BENCH_ALL_REDUCE: return tp_all_reduce(c->ctx, world, in, c->in_place ? in : out, &reduce);
-    case BENCH_REDUCE_SCATTER:
-        reduce.algorithm = TP_ALL_REDUCE_AUTO;
-        return tp_reduce_scatter(c->ctx, world, in, part_of(c, c->in_place ? c->in : c->out, mine), NULL, &reduce);
-    case BENCH_ALL_GATHER: return tp_all_gather(c->ctx, world, part_of(c, c->in_place ? c->out : c->in, mine), out, NULL);
-    case BENCH_BROADCAST: return tp_broadcast(c->ctx, world, out, 0);
-    case BENCH_ALL_TO_ALL: return call_all_to_all(c, in, out);
-    case BENCH_SENDRECV: return call_sendrecv(c, in, out);
+    case BENCH_ALL_REDUCE: return tp_all_reduce(c->ctx, world, c->from, c->to, &c->desc);
+    case BENCH_REDUCE_SCATTER: return tp_reduce_scatter(c->ctx, world, c->from, c->to, NULL, &c->desc);
+    case BENCH_ALL_GATHER: return tp_all_gather(c->ctx, world, c->from, c->to, NULL);
+    case BENCH_BROADCAST: return tp_broadcast(c->ctx, world, c->to, 0);
+    case BENCH_ALL_TO_ALL: return call_all_to_all(c);
+    case BENCH_SENDRECV: return call_sendrecv(c);
     case BENCH_OPERATIONS: break;
     }
     return TP_ERR_ARGUMENT;

@@ -25,6 +25,9 @@ typedef struct bench_collective {
     int ranks, rank;
     tp_ctx *ctx;
     void *in, *out; /* `count` elements each */
+    /* The call's arguments, by bench_collective_prepare. */
+    tp_tensor from, to;
+    tp_reduce_desc desc;
 } bench_collective;
 
 /* Elements for a size in bytes. */
@@ -37,6 +40,8 @@ bool bench_collective_reduces(bench_operation operation);
 /* busbw = algbw * this: what a link carries at least, whatever the algorithm. */
 double bench_collective_factor(bench_operation operation, int ranks);
 
+/* What else is set is what is called: its arguments are made before it is timed, as an MPI program has its own. */
+void bench_collective_prepare(bench_collective *collective);
 tp_status bench_collective_call(const bench_collective *collective);
 
 /* Fills the buffers, calls once, and counts wrong elements of this rank's result. Collective. */

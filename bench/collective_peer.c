@@ -141,6 +141,7 @@ static tp_status run_case(peer_run *run, bench_collective *c, unsigned requests[
     bench_team_part parts[SIDES * KINDS];
     int count = 0;
     double wrong = 0;
+    bench_collective_prepare(c);
     if (c->rank == 0)
         bench_progress("collective: %s beside MPI, %lld bytes", bench_operation_names[c->operation], (long long)c->count * 4);
     if (!options->no_check) {

@@ -74,6 +74,7 @@ static tp_status run_case(collective_run *run, bench_collective *c)
     const bench_options *options = &run->call->options;
     double wrong = 0;
     tp_status status = TP_OK;
+    bench_collective_prepare(c);
     if (c->rank == 0)
         bench_progress("collective: %s, %d ranks, %lld elements of %s", bench_operation_names[c->operation], run->ranks, (long long)c->count,
                        tp_dtype_name(c->dtype));

@@ -6,30 +6,9 @@
 
 #include "comm/threads.h"
 
-/* Two ranks with a core each: up to here staging is faster than two gates. */
-#define PAIR_STAGED_BYTES ((size_t)8192)
-
 #define NANOSECONDS_PER_MS ((int64_t)1000000)
 /* Thirty years. */
 #define LONGEST_TIMEOUT_MS ((int64_t)1000000000000)
-
-tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp)
-{
-    tpi_thread_comm *own = comm->state;
-    /* With a modelled link a communicator's operations follow each other in modelled time too. */
-    int64_t ready = stamp > own->link_done ? stamp : own->link_done;
-    return (tpi_call){
-        .ctx = comm->ctx,
-        .own = own,
-        .group = own->group,
-        .seat = &own->group->seats[comm->rank],
-        .name = name,
-        .rank = comm->rank,
-        .size = comm->size,
-        .stamp = ready,
-        .latest = ready,
-    };
-}
 
 /* Who a communicator is for is known when it has been made. */
 tpi_spin *tpi_call_spin(const tpi_call *call)
@@ -38,33 +17,6 @@ tpi_spin *tpi_call_spin(const tpi_call *call)
     if (call->own->comm.beside && spin->waits == 0)
         spin->limit = spin->turns = tpi_world_lane_spins(call->group->world, call->ctx);
     return spin;
-}
-
-const tpi_post *tpi_call_peer(const tpi_call *call, int rank)
-{
-    return &call->group->seats[rank].post[call->seat->posts & 1];
-}
-
-const void *tpi_call_in(const tpi_call *call, int rank)
-{
-    return call->group->flags[rank].in[call->seat->posts & 1];
-}
-
-void *tpi_call_out(const tpi_call *call, int rank)
-{
-    return call->group->flags[rank].out[call->seat->posts & 1];
-}
-
-char *tpi_call_staging(const tpi_call *call, int rank)
-{
-    unsigned turn = call->seat->stagings & 1;
-    size_t place = call->size == 2 ? ((unsigned)rank + turn) & 1 : (unsigned)rank * 2 + turn;
-    return call->group->staging + place * TPI_STAGING_STRIDE;
-}
-
-bool tpi_call_stages(const tpi_call *call, size_t bytes)
-{
-    return bytes <= (call->size == 2 && call->group->flagged ? PAIR_STAGED_BYTES : call->group->world->staged_bytes);
 }
 
 int64_t tpi_call_timeout_ms(const tpi_call *call)
@@ -245,15 +197,21 @@ static bool comes_soon(const tpi_flag *flag, unsigned round)
     return false;
 }
 
-static tp_status pass_flags(tpi_call *call, uint32_t fingerprint)
+static inline tp_status pass_flags(tpi_call *call, const tpi_post *post, uint32_t fingerprint)
 {
     tpi_group *group = call->group;
     if (atomic_load_explicit(&group->gate.value, memory_order_acquire) & 1)
         return tpi_call_peer_failed(call);
-    unsigned round = atomic_load_explicit(&call->seat->arrived, memory_order_relaxed) + 1;
+    unsigned round = atomic_load_explicit(&call->seat->arrived, memory_order_relaxed) + 1, place = call->seat->posts & 1;
     atomic_store_explicit(&call->seat->arrived, round, memory_order_relaxed);
-    group->flags[call->rank].fingerprint[round & 1] = fingerprint;
-    tpi_flag_raise(&group->flags[call->rank], round);
+    /* The line's stores side by side: a peer that looks in between takes it away. */
+    tpi_flag *own = &group->flags[call->rank];
+    if (post) {
+        own->in[place] = post->in;
+        own->out[place] = post->out;
+    }
+    own->fingerprint[round & 1] = fingerprint;
+    tpi_flag_raise(own, round);
     bool same = true;
     int rank = call->rank;
     for (int i = 1; i < call->size; i++) {
@@ -266,11 +224,14 @@ static tp_status pass_flags(tpi_call *call, uint32_t fingerprint)
     return same ? TP_OK : tpi_check_common(call);
 }
 
-static tp_status pass_gate(tpi_call *call, uint32_t fingerprint)
+/* Who waits at the gate's word finds buffers in its peers' flags too. */
+static tp_status pass_word(tpi_call *call, const tpi_post *post, uint32_t fingerprint)
 {
     tpi_group *group = call->group;
-    if (group->flagged)
-        return pass_flags(call, fingerprint);
+    if (post) {
+        group->flags[call->rank].in[call->seat->posts & 1] = post->in;
+        group->flags[call->rank].out[call->seat->posts & 1] = post->out;
+    }
     unsigned seen = atomic_load_explicit(&group->gate.value, memory_order_acquire);
     if (seen & 1)
         return tpi_call_peer_failed(call);
@@ -288,9 +249,15 @@ static tp_status pass_gate(tpi_call *call, uint32_t fingerprint)
     return ((now ^ seen) & ~1u) != 0 ? TP_OK : tpi_call_peer_failed(call);
 }
 
+/* post: what this rank says there; NULL: nothing. */
+static inline tp_status pass_gate(tpi_call *call, const tpi_post *post, uint32_t fingerprint)
+{
+    return call->group->flagged ? pass_flags(call, post, fingerprint) : pass_word(call, post, fingerprint);
+}
+
 tp_status tpi_call_gate(tpi_call *call)
 {
-    return pass_gate(call, 0);
+    return pass_gate(call, NULL, 0);
 }
 
 static void find_latest(tpi_call *call)
@@ -309,17 +276,6 @@ bool tpi_call_stages_rows(const tpi_call *call, const tpi_collective_args *args)
             return false;
     }
     return true;
-}
-
-void tpi_call_next(tpi_call *call)
-{
-    call->seat->posts++;
-}
-
-void tpi_call_next_staged(tpi_call *call)
-{
-    call->seat->posts++;
-    call->seat->stagings++;
 }
 
 tpi_post tpi_post_of(const tpi_collective_args *args)
@@ -348,14 +304,11 @@ tpi_post tpi_post_of_reduction(const tpi_collective_args *args)
 }
 
 /* With this rank's post filled in. */
-static tp_status publish(tpi_call *call, tpi_post *mine)
+static inline tp_status publish(tpi_call *call, tpi_post *mine)
 {
     mine->call = call->name;
     mine->stamp = call->stamp;
-    tpi_flag *flag = &call->group->flags[call->rank];
-    flag->in[call->seat->posts & 1] = mine->in;
-    flag->out[call->seat->posts & 1] = mine->out;
-    TPI_TRY(pass_gate(call, tpi_post_fingerprint(call, mine)));
+    TPI_TRY(pass_gate(call, mine, tpi_post_fingerprint(call, mine)));
     const tp_world_desc *desc = &call->group->world->desc;
     if (desc->check_calls)
         TPI_TRY(tpi_check_posts(call));

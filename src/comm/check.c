@@ -14,6 +14,10 @@ typedef struct matrix {
 /* Elements of a tensor whose strides are those of a dense one, in one pass over it; -1: it is too large, or a size is negative. */
 static int64_t elements_of(const tp_tensor *tensor, bool *dense)
 {
+    if (tensor->dims == 1) {
+        *dense = tensor->shape[0] <= 1 || tensor->stride[0] == 1;
+        return tensor->shape[0] < 0 ? -1 : tensor->shape[0];
+    }
     int64_t elements = 1, expected = 1;
     bool empty = false, large = false;
     *dense = true;
@@ -53,7 +57,9 @@ static tp_status check_tensor(tp_ctx *ctx, const char *call, const char *name, c
 
 static tp_status check_matrix(tp_ctx *ctx, const char *call, const char *name, const tp_tensor *tensor, matrix *out)
 {
-    *out = (matrix){.name = name, .tensor = tensor, .cols = 1};
+    out->name = name;
+    out->tensor = tensor;
+    out->cols = 1;
     TPI_TRY(check_tensor(ctx, call, name, tensor, &out->bytes));
     out->rows = tensor->shape[0];
     for (int dim = 1; dim < tensor->dims; dim++)
@@ -179,10 +185,26 @@ static tp_status check_reduce(tp_ctx *ctx, const char *call, const tp_reduce_des
 /* What a caller who gives none means. */
 static const tp_reduce_desc plain_sum = {.op = TP_REDUCE_SUM};
 
+/* A tensor that is none keeps its sizes to itself. */
+static void set_optional(tp_tensor *out, const tp_tensor *tensor)
+{
+    out->data = NULL;
+    out->dtype = tensor->dtype;
+    out->dims = 0;
+    if (!is_none(tensor))
+        *out = *tensor;
+}
+
 /* Field by field: a small collective takes as long as clearing all of them. */
 static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in, const matrix *out, const matrix *global, const tp_reduce_desc *reduce)
 {
-    args->reduce = *reduce;
+    args->reduce.op = reduce->op;
+    args->reduce.algorithm = reduce->algorithm;
+    set_optional(&args->reduce.bias, &reduce->bias);
+    set_optional(&args->reduce.residual, &reduce->residual);
+    args->reduce.dropout = reduce->dropout;
+    args->reduce.dropout_key = reduce->dropout_key;
+    args->reduce.first_row = reduce->first_row;
     args->comm = comm;
     args->out_rows = 0;
     args->counts = NULL;

@@ -5,6 +5,10 @@
 
 #include "comm/table.h"
 
+/* Refusals are rare: what leads to them lies out of the way of small operations. */
+tp_status tpi_refuse(tp_ctx *ctx, tp_status status, const char *format, ...) __attribute__((cold));
+tp_status tpi_fail(tp_ctx *ctx, tp_status status, const char *format, ...) __attribute__((cold));
+
 /* Ranks of one communicator: the widest sum that the reduce op takes. */
 #define TPI_MAX_RANKS 64
 

@@ -7,6 +7,11 @@
 /* With more, everybody's looking at everybody costs more than counting. */
 #define MOST_FLAGS 8
 
+/* Where the first staging buffer begins in its page, and with TPI_STAGING_STRIDE the second: apart from quarters of pages, where halves of callers' small
+ * buffers mostly begin. A load that seems to be of what was just stored, by the address within the page, waits for it. */
+#define PAGE ((size_t)4096)
+#define STAGING_FIRST ((size_t)512)
+
 static void *allocate_lines(size_t bytes)
 {
     size_t whole = (bytes + TPI_CACHE_LINE - 1) / TPI_CACHE_LINE * TPI_CACHE_LINE;
@@ -20,7 +25,7 @@ void tpi_group_free(tpi_group *group)
 {
     if (!group)
         return;
-    free(group->staging);
+    free(group->pages);
     free(group->channels);
     free(group->seats);
     free(group->flags);
@@ -74,11 +79,13 @@ tpi_group *tpi_group_create(tp_world *world, const int *world_ranks, int size)
     group->seats = allocate_lines(ranks * sizeof *group->seats);
     group->channels = allocate_lines(ranks * ranks * sizeof *group->channels);
     /* Not cleared: pages that are never used stay untouched. */
-    group->staging = aligned_alloc(TPI_CACHE_LINE, ranks * 2 * TPI_STAGING_STRIDE);
-    if (!group->flags || !group->seats || !group->channels || !group->staging) {
+    size_t staging = STAGING_FIRST + ranks * 2 * TPI_STAGING_STRIDE;
+    group->pages = aligned_alloc(PAGE, (staging + PAGE - 1) / PAGE * PAGE);
+    if (!group->flags || !group->seats || !group->channels || !group->pages) {
         tpi_group_free(group);
         return NULL;
     }
+    group->staging = group->pages + STAGING_FIRST;
     for (int rank = 0; rank < size; rank++)
         group->seats[rank].world_rank = world_ranks ? world_ranks[rank] : rank;
     world_enter(world, group);

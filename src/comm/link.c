@@ -7,11 +7,6 @@
 /* Eleven days: additions can't overflow. */
 #define LONGEST 1e15
 
-static bool modelled(const tp_world *world)
-{
-    return world->desc.link.bytes_per_second > 0;
-}
-
 static int64_t occupied(const tp_world *world, size_t bytes)
 {
     double nanoseconds = (double)bytes / world->desc.link.bytes_per_second * 1e9;
@@ -35,11 +30,9 @@ void tpi_link_complete(tpi_call *call, int64_t done)
         tpi_sleep_until(done);
 }
 
-void tpi_link_collective(tpi_call *call, size_t sent, size_t received, int steps)
+void tpi_link_crossed(tpi_call *call, size_t sent, size_t received, int steps)
 {
     tp_world *world = call->group->world;
-    if (!modelled(world) || call->size == 1)
-        return;
     tpi_link_state *link = &world->links[call->seat->world_rank];
     pthread_mutex_lock(&world->link_lock);
     link->out_free = later(link->out_free, call->latest) + occupied(world, sent);
@@ -51,7 +44,7 @@ void tpi_link_collective(tpi_call *call, size_t sent, size_t received, int steps
 
 int64_t tpi_link_message(tp_world *world, int from, int to, size_t bytes, int64_t stamp)
 {
-    if (!modelled(world) || from == to)
+    if (!tpi_link_modelled(world) || from == to)
         return 0;
     pthread_mutex_lock(&world->link_lock);
     int64_t *out_free = &world->links[from].out_free, *in_free = &world->links[to].in_free;

@@ -111,6 +111,7 @@ typedef struct tpi_group {
     tpi_flag *flags;
     tpi_seat *seats;
     tpi_channel *channels;                       /* [from][to] */
+    char *pages;                                 /* staging's memory */
     char *staging;                               /* [rank][2][TPI_STAGING_STRIDE]; of two ranks: two buffers, which they swap */
     /* Low half: ranks at the gate. High half: the sum of their posts' fingerprints, which are equal if the calls are. */
     alignas(TPI_CACHE_LINE) atomic_uint_fast64_t waiting;
@@ -202,7 +203,16 @@ int64_t tpi_nanoseconds(void);
 bool tpi_flags_usable(void);
 /* Where flags are usable: every thread of the process has passed a full fence when this returns. */
 void tpi_fence_all(void);
-void tpi_flag_raise(tpi_flag *flag, unsigned round);
+void tpi_flag_wake(tpi_flag *flag);
+/* A plain store, so that this rank looks at its peers' flags while its own is still on its way. Sleepers are looked for without a fence: whoever is about to
+ * sleep has all threads of the process pass one (membarrier), and then looks again. */
+static inline void tpi_flag_raise(tpi_flag *flag, unsigned round)
+{
+    atomic_store_explicit(&flag->round, round * 2, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&flag->sleepers, memory_order_relaxed) > 0)
+        tpi_flag_wake(flag);
+}
 static inline bool tpi_flag_reached(const tpi_flag *flag, unsigned round)
 {
     return (int)(atomic_load_explicit(&flag->round, memory_order_acquire) - round * 2) >= 0;
@@ -232,24 +242,77 @@ void tpi_shared_boards_free(tpi_shared_board *first);
 tpi_post tpi_post_of(const tpi_collective_args *args);
 tpi_post tpi_post_of_reduction(const tpi_collective_args *args);
 
-/* call.c */
-tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp);
+/* call.c; what every operation passes is inline: a small one takes a quarter of a microsecond. */
+static inline tpi_call tpi_call_begin(tp_comm *comm, const char *name, int64_t stamp)
+{
+    tpi_thread_comm *own = comm->state;
+    /* With a modelled link a communicator's operations follow each other in modelled time too. */
+    int64_t ready = stamp > own->link_done ? stamp : own->link_done;
+    return (tpi_call){
+        .ctx = comm->ctx,
+        .own = own,
+        .group = own->group,
+        .seat = &own->group->seats[comm->rank],
+        .name = name,
+        .rank = comm->rank,
+        .size = comm->size,
+        .stamp = ready,
+        .latest = ready,
+    };
+}
+
 /* How its waits spin. */
 tpi_spin *tpi_call_spin(const tpi_call *call);
+
 /* Where the argument pointers of rank p are after a post. */
-const tpi_post *tpi_call_peer(const tpi_call *call, int rank);
+static inline const tpi_post *tpi_call_peer(const tpi_call *call, int rank)
+{
+    return &call->group->seats[rank].post[call->seat->posts & 1];
+}
+
 /* The same for the buffers alone, out of the line that said that the rank came. */
-const void *tpi_call_in(const tpi_call *call, int rank);
-void *tpi_call_out(const tpi_call *call, int rank);
-char *tpi_call_staging(const tpi_call *call, int rank);
+static inline const void *tpi_call_in(const tpi_call *call, int rank)
+{
+    return call->group->flags[rank].in[call->seat->posts & 1];
+}
+
+static inline void *tpi_call_out(const tpi_call *call, int rank)
+{
+    return call->group->flags[rank].out[call->seat->posts & 1];
+}
+
+static inline char *tpi_call_staging(const tpi_call *call, int rank)
+{
+    unsigned turn = call->seat->stagings & 1;
+    size_t place = call->size == 2 ? ((unsigned)rank + turn) & 1 : (unsigned)rank * 2 + turn;
+    return call->group->staging + place * TPI_STAGING_STRIDE;
+}
+
+/* Two ranks with a core each: up to here staging is faster than two gates. */
+#define TPI_PAIR_STAGED_BYTES ((size_t)8192)
+
 /* Whether a buffer of so many bytes goes through staging: the same answer on all ranks. */
-bool tpi_call_stages(const tpi_call *call, size_t bytes);
+static inline bool tpi_call_stages(const tpi_call *call, size_t bytes)
+{
+    return bytes <= (call->size == 2 && call->group->flagged ? TPI_PAIR_STAGED_BYTES : call->group->world->staged_bytes);
+}
+
 /* Whether every rank's rows do. */
 bool tpi_call_stages_rows(const tpi_call *call, const tpi_collective_args *args);
+
 /* Turns to the other post, and to staging that nobody reads any more. Then tpi_call_post publishes it and passes the gate; from then on a peer may write
  * this rank's own staging. */
-void tpi_call_next(tpi_call *call);
-void tpi_call_next_staged(tpi_call *call);
+static inline void tpi_call_next(tpi_call *call)
+{
+    call->seat->posts++;
+}
+
+static inline void tpi_call_next_staged(tpi_call *call)
+{
+    call->seat->posts++;
+    call->seat->stagings++;
+}
+
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post);
 /* The same for a collective, or one that reduces, written where it is read: copies of what was just written wait for it. */
 tp_status tpi_call_post_args(tpi_call *call, const tpi_collective_args *args, bool reduces);
@@ -269,17 +332,40 @@ int64_t tpi_call_timeout_ms(const tpi_call *call);
 /* A wait of this call ran past its bound; `detail` says for what. */
 tp_status tpi_call_timed_out(const tpi_call *call, const char *detail);
 
-/* threads_check.c: a number of what all ranks must have in common. */
-uint32_t tpi_post_fingerprint(const tpi_call *call, const tpi_post *post);
+/* threads_check.c */
+uint64_t tpi_post_mix_counts(uint64_t state, const tpi_call *call, const tpi_post *post);
+/* A number of what all ranks must have in common. */
+static inline uint32_t tpi_post_fingerprint(const tpi_call *call, const tpi_post *post)
+{
+    uint64_t small = (uint64_t)post->in_dtype | (uint64_t)post->out_dtype << 8 | (uint64_t)(post->op + 1) << 16 |
+                     (uint64_t)post->algorithm << 24 | (uint64_t)(post->root + 1) << 32;
+    /* A call's name is the same string on all ranks, but for one that says it all. Each number by a factor of its own: none waits for another. */
+    uintptr_t name = post->named ? 0 : (uintptr_t)post->call;
+    uint64_t rows = post->exchange ? 0 : (uint64_t)post->rows;
+    uint64_t sum = name * 0x9e3779b97f4a7c15u + small * 0xbf58476d1ce4e5b9u + rows * 0x94d049bb133111ebu + (uint64_t)post->cols * 0xd6e8feb86659fd93u;
+    uint64_t state = sum ^ sum >> 32;
+    if (post->counts && !post->exchange)
+        state = tpi_post_mix_counts(state, call, post);
+    return (uint32_t)(state >> 8);
+}
 /* For the last rank at a gate, when fingerprints differ: TP_ERR_MISMATCH names two ranks and their calls. */
 tp_status tpi_check_common(const tpi_call *call);
 /* A checking world's comparison of the posts of all ranks, by all of them. */
 tp_status tpi_check_posts(tpi_call *call);
 
 /* link.c: nothing without a modelled link. */
+static inline bool tpi_link_modelled(const tp_world *world)
+{
+    return world->desc.link.bytes_per_second > 0;
+}
 /* Completes a collective in which this rank sends and receives so many bytes in so many dependent steps: sleeps until
  * the link would have. */
-void tpi_link_collective(tpi_call *call, size_t sent, size_t received, int steps);
+void tpi_link_crossed(tpi_call *call, size_t sent, size_t received, int steps);
+static inline void tpi_link_collective(tpi_call *call, size_t sent, size_t received, int steps)
+{
+    if (tpi_link_modelled(call->group->world) && call->size > 1)
+        tpi_link_crossed(call, sent, received, steps);
+}
 /* Enters a message of world ranks into both links' schedules; when it has arrived, in nanoseconds. */
 int64_t tpi_link_message(tp_world *world, int from, int to, size_t bytes, int64_t stamp);
 /* Sleeps until `done` and remembers it as this communicator's latest completion. */

@@ -125,7 +125,7 @@ static uint64_t mix(uint64_t state, uint64_t value)
 }
 
 /* Counts that are given count only where they are not the balanced ones, which others may have meant by giving none. */
-static uint64_t mix_counts(uint64_t state, const tpi_call *call, const tpi_post *post)
+uint64_t tpi_post_mix_counts(uint64_t state, const tpi_call *call, const tpi_post *post)
 {
     uint64_t mixed = state;
     bool balanced = true;
@@ -135,18 +135,4 @@ static uint64_t mix_counts(uint64_t state, const tpi_call *call, const tpi_post 
         mixed = mix(mixed, (uint64_t)post->counts[rank]);
     }
     return balanced ? state : mixed;
-}
-
-uint32_t tpi_post_fingerprint(const tpi_call *call, const tpi_post *post)
-{
-    uint64_t small = (uint64_t)post->in_dtype | (uint64_t)post->out_dtype << 8 | (uint64_t)(post->op + 1) << 16 |
-                     (uint64_t)post->algorithm << 24 | (uint64_t)(post->root + 1) << 32;
-    /* A call's name is the same string on all ranks, but for one that says it all. Each number by a factor of its own: none waits for another. */
-    uintptr_t name = post->named ? 0 : (uintptr_t)post->call;
-    uint64_t rows = post->exchange ? 0 : (uint64_t)post->rows;
-    uint64_t sum = name * 0x9e3779b97f4a7c15u + small * 0xbf58476d1ce4e5b9u + rows * 0x94d049bb133111ebu + (uint64_t)post->cols * 0xd6e8feb86659fd93u;
-    uint64_t state = sum ^ sum >> 32;
-    if (post->counts && !post->exchange)
-        state = mix_counts(state, call, post);
-    return (uint32_t)(state >> 8);
 }

@@ -29,8 +29,7 @@ static void next(tpi_call *call, bool staged)
 static void gather_rows(const tpi_call *call, const tpi_collective_args *args, bool staged)
 {
     /* Everyone begins at its own, so that not all read the same rank at once. */
-    for (int i = 0; i < call->size; i++) {
-        int from = (call->rank + i) % call->size;
+    for (int i = 0, from = call->rank; i < call->size; i++, from = from + 1 == call->size ? 0 : from + 1) {
         tp_range rows = tpi_comm_range(args->counts, args->rows, call->size, from);
         const void *in = staged ? tpi_call_staging(call, from) : tpi_call_in(call, from);
         void *out = tpi_comm_at_out(args->out, rows.begin * args->cols, args->out_dtype);

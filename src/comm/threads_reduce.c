@@ -1,6 +1,7 @@
 /* Sums, maxima and minima over thread ranks. Every element is added by one call of the backend's reduce op over all
  * ranks' values, in the order of the fixed tree, so one-shot, two-shot and reduce_scatter give the same bits. */
 #include "comm/threads.h"
+#include "cpu/cpu.h"
 
 /* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
 #define SLICE_ELEMENTS 64
@@ -18,6 +19,32 @@ static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, c
         .cols = args->cols,
         .reduce = &args->reduce,
     };
+}
+
+/* The sum of two ranks' staged elements and nothing else: what small operations mostly are. */
+static bool adds_pair(const tpi_call *call, const tpi_collective_args *args)
+{
+    const tp_reduce_desc *desc = &args->reduce;
+    return call->size == 2 && desc->op == TP_REDUCE_SUM && args->in_dtype == args->out_dtype && args->in_dtype <= TP_DTYPE_F16 && !desc->bias.data &&
+           !desc->residual.data && desc->dropout == 0;
+}
+
+/* The tree begins with rank 0's. */
+static void add_pair(const tpi_call *call, const tpi_collective_args *args, const void *own, const void *peers, int64_t elements)
+{
+    bool first = call->rank == 0;
+    tpi_cpu_table_of(call->ctx)->sum_pair(args->in_dtype, args->out, first ? own : peers, first ? peers : own, elements);
+}
+
+/* An all-reduce of two ranks that one staging buffer holds. */
+static tp_status one_shot_pair(tpi_call *call, const tpi_collective_args *args, size_t bytes)
+{
+    tpi_call_next_staged(call);
+    tpi_comm_copy(tpi_call_staging(call, call->rank), args->in, bytes);
+    TPI_TRY(tpi_call_post_args(call, args, true));
+    add_pair(call, args, args->in, tpi_call_staging(call, 1 - call->rank), args->rows * args->cols);
+    tpi_link_collective(call, bytes, bytes, 1);
+    return TP_OK;
 }
 
 /* Copies a stretch of this rank's input to its staging, and adds everybody's: one gate a stretch, and in place needs no
@@ -152,7 +179,7 @@ tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args
     if (algorithm == TP_ALL_REDUCE_AUTO)
         algorithm = tpi_call_stages(call, bytes) ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT;
     if (algorithm == TP_ALL_REDUCE_ONE_SHOT)
-        return one_shot(call, args);
+        return adds_pair(call, args) && bytes <= TPI_STAGING_BYTES ? one_shot_pair(call, args, bytes) : one_shot(call, args);
     if (algorithm == TP_ALL_REDUCE_TWO_SHOT)
         return sliced(call, args, slice_by_tree, 2);
     return sliced(call, args, slice_by_ring, 2 * (call->size - 1));
@@ -202,7 +229,12 @@ tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *
     TPI_TRY(tpi_call_post_args(call, args, true));
     if (!staged && !tpi_touch_begin(call))
         return tpi_call_peer_failed(call);
-    tp_status status = reduce_rows(call, args, rows, staged);
+    tp_status status = TP_OK;
+    if (staged && adds_pair(call, args))
+        add_pair(call, args, tpi_comm_at(args->in, rows.begin * args->cols, args->in_dtype), tpi_call_staging(call, 1 - call->rank),
+                 (rows.end - rows.begin) * args->cols);
+    else
+        status = reduce_rows(call, args, rows, staged);
     if (!staged)
         tpi_touch_end(call);
     if (status != TP_OK)

@@ -109,14 +109,9 @@ void tpi_fence_all(void)
     syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
 }
 
-/* A plain store, so that this rank looks at its peers' flags while its own is still on its way. Sleepers are looked for without a fence: whoever is about to
- * sleep has all threads of the process pass one (membarrier), and then looks again. */
-void tpi_flag_raise(tpi_flag *flag, unsigned round)
+void tpi_flag_wake(tpi_flag *flag)
 {
-    atomic_store_explicit(&flag->round, round * 2, memory_order_release);
-    atomic_signal_fence(memory_order_seq_cst);
-    if (atomic_load_explicit(&flag->sleepers, memory_order_relaxed) > 0)
-        wake_all(&flag->round);
+    wake_all(&flag->round);
 }
 
 /* The owner may overwrite the bit with a later round; who waits for that one is through, and others look at the gate's word first (call.c). */
