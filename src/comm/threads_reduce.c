@@ -172,12 +172,20 @@ static tp_status slice_by_ring(tpi_call *call, const tpi_span *span)
     return TP_OK;
 }
 
+/* Where the input has been written and the output is read next, an exchange of two ranks through staging is the faster way up to here. */
+#define PAIR_REDUCED_BYTES ((size_t)12288)
+
+static bool pays_one_shot(const tpi_call *call, size_t bytes)
+{
+    return call->size == 2 && call->group->flagged ? bytes <= PAIR_REDUCED_BYTES : tpi_call_stages(call, bytes);
+}
+
 tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args)
 {
     tp_all_reduce_algorithm algorithm = args->reduce.algorithm;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);
     if (algorithm == TP_ALL_REDUCE_AUTO)
-        algorithm = tpi_call_stages(call, bytes) ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT;
+        algorithm = pays_one_shot(call, bytes) ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT;
     if (algorithm == TP_ALL_REDUCE_ONE_SHOT)
         return adds_pair(call, args) && bytes <= TPI_STAGING_BYTES ? one_shot_pair(call, args, bytes) : one_shot(call, args);
     if (algorithm == TP_ALL_REDUCE_TWO_SHOT)
