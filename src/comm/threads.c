@@ -91,7 +91,7 @@ static tp_status run_here(tp_ctx *ctx, const op_task *task)
     TPI_TRY(tpi_ctx_usable(ctx));
     tp_status status = run_op(ctx, task, task->args);
     if (status != TP_OK && tp_ctx_failure(ctx) == TP_OK)
-        tpi_fail(ctx, status, "%s: %s", task->op->name, tp_last_message()[0] ? tp_last_message() : tp_status_text(status));
+        tpi_fail(ctx, status, "%s", tp_last_message()[0] ? tp_last_message() : tp_status_text(status));
     return status;
 }
 
