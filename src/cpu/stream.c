@@ -232,7 +232,7 @@ tp_status tpi_cpu_run(tpi_stream *base, tpi_task task, const void *args, size_t 
 {
     cpu_stream *stream = (cpu_stream *)base;
     /* The short way of what runs at once: a small collective passes here in a quarter of a microsecond. */
-    if (!stream->is_lane && !base->ctx->desc.synchronous && !is_broken(base->ctx))
+    if (!stream->is_lane && bytes <= TPI_TASK_BYTES && !base->ctx->desc.synchronous && !is_broken(base->ctx))
         return run_here(base->ctx, task, args);
     return issue_task(base, ENTRY_TASK, task, args, bytes);
 }

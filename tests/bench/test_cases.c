@@ -98,6 +98,7 @@ static tp_status check_all(tp_ctx *ctx, void *arg)
             continue;
         int64_t bytes = counts[i / BENCH_OPERATIONS / 12] * (int64_t)tp_dtype_size(c.dtype), wrong;
         c.count = bench_collective_count(c.operation, bytes, c.dtype, c.ranks);
+        bench_collective_prepare(&c);
         TPI_TRY(bench_collective_check(&c, &wrong));
         job->wrong[rank] += wrong;
     }
