@@ -17,6 +17,7 @@ test program. The last line is "N passed, N failed, N skipped"; the exit status 
                   the first three
   --quick         only the tests of core, cpu, comm and plan, and the lint
   --cuda          only the tests of the CUDA backend and of the simulated GPUs
+  --schedules     only the tests of the CUDA backend, five times: every case under every schedule of the simulated GPUs (else each takes one)
   --tests REGEX   only tests whose name matches
   --strict        what is missing after installing is a failure, not a skip
   --no-install    install nothing
@@ -27,11 +28,12 @@ examples
   tests/run.sh                              everything once, optimised
   tests/run.sh --quick --preset debug       while working on an op
   tests/run.sh --preset tsan --tests comm   communication under the thread sanitizer
+  tests/run.sh --schedules --jobs 1         what the simulated GPUs can show, beside their mutants
   tests/run.sh --all --strict               what continuous integration runs
 TEXT
 }
 
-presets=() all=no cuda=no quick=no strict=no install=yes jobs=$(nproc) pattern=.
+presets=() all=no cuda=no schedules=no quick=no strict=no install=yes jobs=$(nproc) pattern=.
 while [ $# -gt 0 ]; do
     case $1 in
     --preset | --tests | --jobs) [ $# -ge 2 ] || die "$1 needs a value (see --help)" ;;
@@ -43,6 +45,7 @@ while [ $# -gt 0 ]; do
     --all) all=yes ;;
     --quick) quick=yes ;;
     --cuda) cuda=yes ;;
+    --schedules) schedules=yes ;;
     --strict) strict=yes ;;
     --no-install) install=no ;;
     --help | -h) usage; exit 0 ;;
@@ -105,6 +108,9 @@ run_tests() {
     local log=build/logs/$1/test.log options=(-j "$jobs" -V -R "$pattern") wrapper=() line
     [ $quick = no ] || options+=(-L '^(core|cpu|comm|plan|lint|support)$')
     [ $cuda = no ] || options+=(-L '^(cuda|gpusim)$')
+    [ $schedules = no ] || options+=(-L '^cuda$')
+    # Its works have schedules of their own.
+    [ -z "${TPT_CUDA_SCHEDULE:-}" ] || options+=(-E "^cuda_sync_mutants$")
     # The rules hold for the sources, and kernels are nvcc's whatever compiles the rest: once is enough.
     [ "$1" = "${presets[0]}" ] || options+=(-LE '^(lint|cuda)$')
     # The thread sanitizer needs a plain address-space layout, which some kernels don't give by themselves.
@@ -151,6 +157,11 @@ for preset in "${presets[@]}"; do
     fi
     built=$SECONDS
     run_tests "$preset"
+    for schedule in 1 2 3 4; do
+        [ $schedules = yes ] || break
+        echo "  schedules moved on by $schedule, after $SECONDS s"
+        TPT_CUDA_SCHEDULE=$schedule run_tests "$preset"
+    done
     echo "  $preset: built in $((built - begin)) s, tested in $((SECONDS - built)) s"
 done
 

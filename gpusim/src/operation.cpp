@@ -93,6 +93,13 @@ bool operation_before(uint32_t earlier, const Operation &now)
     return true;
 }
 
+bool operation_between(const VectorClock &past, const VectorClock &now)
+{
+    return std::any_of(records().begin(), records().end(), [&](const OperationRecord &record) {
+        return past.at(record.component) < record.time && record.time <= now.at(record.component);
+    });
+}
+
 const char *interned(const std::string &text)
 {
     static auto &all = *new std::set<std::string>;

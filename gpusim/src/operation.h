@@ -66,6 +66,7 @@ uint32_t component_new();
 uint32_t operation_register(uint32_t component, uint32_t time, const char *name);
 const OperationRecord &operation_record(uint32_t id);
 bool operation_before(uint32_t earlier, const Operation &now); // is `earlier` ordered before `now`?
+bool operation_between(const VectorClock &past, const VectorClock &now); // is there one before `now` that is not before `past`?
 const char *interned(const std::string &text); // lives for ever
 
 // Set on the calling thread while an operation runs.

@@ -264,6 +264,8 @@ void run_head(Stream &stream)
     switch (head.kind) {
     case TaskKind::wait:
         stream.clock.join(head.issued);
+        if (head.told)
+            head.told(operation_between(stream.clock, head.event->clock));
         stream.clock.join(head.event->clock);
         return finish_head(stream);
     case TaskKind::record:

@@ -63,6 +63,7 @@ struct Task {
     std::shared_ptr<Running> running;
     uint64_t idle_step = UINT64_MAX, idle_look = UINT64_MAX; // of the machine, when the kernel had nothing to do but poll
     std::shared_ptr<EventState> event;
+    std::function<void(bool)> told; // a wait: whether it ordered anything; may be empty
     std::vector<std::shared_ptr<Rendezvous>> parts; // all must be done for the task to be
     std::function<void(Stream &, Task &)> issue; // a captured rendezvous: finds its partners anew at each launch
     VectorClock issued;                          // what the issuing host thread knew

@@ -165,6 +165,29 @@ GPUSIM_TEST(skipped_wait_is_found)
         }
 }
 
+// The first wait orders the write; the second knows it already, though of another event; the third comes after another write; and nothing was done before
+// the fourth.
+GPUSIM_TEST(waits_that_order_nothing_are_known)
+{
+    check::in_every_schedule([] {
+        Pair pair;
+        gpusim_thread(3);
+        pair.write();
+        order(pair.first, pair.second);
+        order(pair.first, pair.second);
+        pair.write();
+        order(pair.first, pair.second);
+        order(pair.second, pair.first);
+        gpusim_thread(0);
+        cudaDeviceSynchronize();
+        const bool expected[] = {true, false, true, false};
+        CHECK(gpusim_thread_waits(3) == 4);
+        for (int n = 1; n <= 4; n++)
+            CHECK(gpusim_wait_orders(3, n) == expected[n - 1]);
+        CHECK(gpusim_reports(-1) == 0);
+    });
+}
+
 GPUSIM_TEST(devices_are_ordered_by_events)
 {
     check::in_every_schedule([] {

@@ -7,13 +7,11 @@
 
 #include "comm/ranks.h"
 #include "cuda/cuda_support.h"
+#include "cuda/gpus.h"
 #include "cuda/simulator.h"
 
-static const struct {
-    const char *name;
-    gpusim_schedule schedule;
-    uint64_t seed;
-} tpt_schedules[] = {{"eager", GPUSIM_EAGER, 1}, {"lazy", GPUSIM_LAZY, 2}, {"random", GPUSIM_RANDOM, 3}};
+/* Schedules that a case here runs under by itself. */
+enum { TPT_RANK_SCHEDULES = 3 };
 
 /* Real machines have fewer than the simulator: what needs more is left out there. */
 static inline bool tpt_have_gpus(int count)
@@ -23,10 +21,11 @@ static inline bool tpt_have_gpus(int count)
 }
 
 /* Before a run: the schedule by number, with nothing reported. */
-static inline void tpt_schedule(size_t number)
+static inline void tpt_schedule(unsigned number)
 {
-    tpt_simulator_configure(
-        &(gpusim_options){.devices = 8, .schedule = tpt_schedules[number].schedule, .seed = tpt_schedules[number].seed});
+    gpusim_options options = tpt_gpus_schedule_of(number);
+    options.devices = 8;
+    tpt_gpus_configure(&options);
 }
 
 static inline void tpt_no_reports(const char *what)

@@ -1,6 +1,7 @@
 #include "cuda/cuda_support.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 
 typedef int (*reports_function)(int kind);
 typedef const char *(*text_function)(int index);
@@ -38,10 +39,30 @@ static void assert_no_reports(void)
     cr_assert_eq(count, 0, "%d reports of the simulator, the first: %s", count, text && count > 0 ? text(0) : "");
 }
 
+static void take_schedule(const gpusim_options *machine)
+{
+    static unsigned opened;
+    unsigned name = 0;
+
+    for (const char *letter = program_invocation_short_name; *letter != '\0'; letter++)
+        name += (unsigned)*letter;
+    gpusim_options options = tpt_gpus_schedule_of(name + opened++);
+    options.compute_capability = machine->compute_capability;
+    options.devices = machine->devices;
+    options.device_bytes = machine->device_bytes;
+    tpt_gpus_configure(&options);
+}
+
 void tpt_sides_open(tpt_sides *sides)
+{
+    tpt_sides_open_on(sides, &(gpusim_options){0});
+}
+
+void tpt_sides_open_on(tpt_sides *sides, const gpusim_options *machine)
 {
     tp_ctx_desc desc = {.threads = 1};
 
+    take_schedule(machine);
     memset(sides, 0, sizeof *sides);
     cr_assert_eq(tp_ctx_create(&desc, &sides->ctx[TPT_CPU]), TP_OK, "%s", tp_last_message());
     desc.device = TP_DEVICE_CUDA;

@@ -47,14 +47,15 @@ gpusim_options tpt_gpus_schedule(unsigned number)
     return schedules[number % TPT_SCHEDULES];
 }
 
-unsigned tpt_gpus_turns(void)
+gpusim_options tpt_gpus_schedule_of(unsigned which_case)
 {
-    return getenv("TPT_CUDA_ALL_SCHEDULES") != NULL ? TPT_SCHEDULES : 1;
+    const char *text = getenv("TPT_CUDA_SCHEDULE");
+    return tpt_gpus_schedule(which_case + (text != NULL ? (unsigned)strtoul(text, NULL, 10) : 0));
 }
 
-void tpt_gpus_turn(unsigned which_case, unsigned turn)
+void tpt_gpus_turn(unsigned which_case)
 {
-    gpusim_options options = tpt_gpus_schedule(which_case + turn);
+    gpusim_options options = tpt_gpus_schedule_of(which_case);
     tpt_gpus_configure(&options);
 }
 
@@ -108,6 +109,12 @@ int64_t tpt_gpus_thread_waits(int number)
 {
     int64_t (*waits)(int);
     return FIND(waits, "gpusim_thread_waits") ? waits(number) : 0;
+}
+
+bool tpt_gpus_wait_orders(int number, int64_t n)
+{
+    bool (*orders)(int, int64_t);
+    return !FIND(orders, "gpusim_wait_orders") || orders(number, n);
 }
 
 int tpt_gpus_barriers(void)

@@ -11,10 +11,10 @@ enum { TPT_SCHEDULES = 5 };
 bool tpt_gpus_configure(const gpusim_options *options);
 /* Eager, lazy, and three random ones. */
 gpusim_options tpt_gpus_schedule(unsigned number);
-/* How many of them a case runs under: one, or all if the environment has TPT_CUDA_ALL_SCHEDULES; and the one to take at a turn: neighbouring cases
- * take neighbouring schedules, so that all come up. */
-unsigned tpt_gpus_turns(void);
-void tpt_gpus_turn(unsigned which_case, unsigned turn);
+/* The one for a case: neighbouring cases take neighbouring schedules, so that all come up. TPT_CUDA_SCHEDULE=n in the environment moves all of them on
+ * by n: after five runs, 0 to 4, every case was under every schedule. */
+gpusim_options tpt_gpus_schedule_of(unsigned which_case);
+void tpt_gpus_turn(unsigned which_case);
 
 int tpt_gpus_reports(const char **first);
 int tpt_gpus_leaks(void);
@@ -24,6 +24,8 @@ void tpt_gpus_clear_counts(void);
 /* Numbers the calling thread; how many waits it has issued. */
 void tpt_gpus_thread(int number);
 int64_t tpt_gpus_thread_waits(int number);
+/* Whether its n-th wait, from 1 on, ordered anything that no other did. */
+bool tpt_gpus_wait_orders(int number, int64_t n);
 int tpt_gpus_barriers(void);
 gpusim_site tpt_gpus_barrier(int index);
 

@@ -27,13 +27,11 @@ static void check_layouts(const tpt_case *c, const tpt_result *one, unsigned num
         char name[128];
         layout.sequence_parallel = layout.sequence_parallel && !c->sees_all_tokens;
         snprintf(name, sizeof name, "tp %d, sequence parallelism %s, %d devices", layout.tp, layout.sequence_parallel ? "on" : "off", layout.devices);
-        for (unsigned turn = 0; turn < tpt_gpus_turns(); turn++) {
-            tpt_gpus_turn(number + i, turn);
-            tpt_case_run(c, &layout, &other);
-            tpt_gpus_clean(name);
-            cr_assert(tpt_result_same(c, name, one, &other), "%s: %s differs from one rank", c->name, name);
-            tpt_result_free(&other);
-        }
+        tpt_gpus_turn(number + i);
+        tpt_case_run(c, &layout, &other);
+        tpt_gpus_clean(name);
+        cr_assert(tpt_result_same(c, name, one, &other), "%s: %s differs from one rank", c->name, name);
+        tpt_result_free(&other);
     }
 }
 
@@ -42,22 +40,18 @@ void tpt_gpus_check_layer(const tpt_case *c, int depth, bool same_bits, unsigned
     tpt_result cpu, gpu, fast;
     tpt_layout layout = tpt_gpus_layout((tpt_layout){.tp = 1});
     tpt_case_run(c, &(tpt_layout){.tp = 1, .threads = 1}, &cpu);
-    for (unsigned turn = 0; turn < tpt_gpus_turns(); turn++) {
-        tpt_gpus_turn(number + 2, turn);
-        tpt_case_run(c, &layout, &gpu);
-        tpt_gpus_clean(c->name);
-        if (same_bits)
-            cr_assert(tpt_result_same(c, "one GPU", &cpu, &gpu), "%s: the GPU differs from the CPU", c->name);
-        else
-            cr_assert(tpt_result_near(c, &gpu, &cpu, depth), "%s: the GPU differs from the CPU", c->name);
-        if (turn + 1 < tpt_gpus_turns())
-            tpt_result_free(&gpu);
-    }
+    tpt_gpus_turn(number + 2);
+    tpt_case_run(c, &layout, &gpu);
+    tpt_gpus_clean(c->name);
+    if (same_bits)
+        cr_assert(tpt_result_same(c, "one GPU", &cpu, &gpu), "%s: the GPU differs from the CPU", c->name);
+    else
+        cr_assert(tpt_result_near(c, &gpu, &cpu, depth), "%s: the GPU differs from the CPU", c->name);
     check_layouts(c, &gpu, number);
     layout.sum_order = TP_SUM_FAST;
     layout.tp = layout.devices = number % 2 == 0 ? 1 : 2;
     layout.sequence_parallel = number % 4 == 1 && !c->sees_all_tokens;
-    tpt_gpus_turn(number, 0);
+    tpt_gpus_turn(number);
     tpt_case_run(c, &layout, &fast);
     tpt_gpus_clean("fast sums");
     cr_assert(tpt_result_near(c, &fast, &cpu, depth), "%s: fast sums differ from the CPU", c->name);

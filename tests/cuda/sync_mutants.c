@@ -41,6 +41,9 @@ static void run_here(const tpt_work *work, const gpusim_options *options, tpt_ou
     snprintf(outcome->why, sizeof outcome->why, "%s", outcome->reports > 0 ? first : outcome->status != TP_OK ? tp_last_message() : "");
     for (int i = 0; i < sites && i < TPT_MOST_SITES; i++)
         outcome->executed[i] = tpt_gpus_barrier(i).executed > 0;
+    for (int thread = 0; thread < TPT_MOST_THREADS; thread++)
+        for (int i = 0; i < TPT_MOST_WAITS && i < tpt_gpus_thread_waits(thread + 1); i++)
+            outcome->idle[thread][i] = !tpt_gpus_wait_orders(thread + 1, i + 1);
     outcome->finished = true;
 }
 

@@ -112,12 +112,10 @@ static void check(tpt_scene scene, unsigned number)
 {
     scene.act = capture_and_launch;
     scene.own = number % 2 == 0 ? &scene : NULL; /* every other one is captured before anything of it has run */
-    for (unsigned turn = 0; turn < tpt_gpus_turns(); turn++) {
-        tpt_gpus_turn(number, turn);
-        tp_status status = tpt_scene_run(&scene);
-        cr_assert_eq(status, TP_OK, "%d ranks, case %u: %s: %s", scene.ranks, number, tp_status_name(status), tp_last_message());
-        tpt_gpus_clean("capture");
-    }
+    tpt_gpus_turn(number);
+    tp_status status = tpt_scene_run(&scene);
+    cr_assert_eq(status, TP_OK, "%d ranks, case %u: %s: %s", scene.ranks, number, tp_status_name(status), tp_last_message());
+    tpt_gpus_clean("capture");
 }
 
 Test(cuda_capture, one_rank, .timeout = 100)
@@ -180,7 +178,7 @@ Test(cuda_capture, many_packed_sequences, .timeout = 100)
 {
     for (int ranks = 1; ranks <= 2; ranks++) {
         tpt_scene scene = {.ranks = ranks, .devices = 1, .dtype = ranks == 1 ? TP_DTYPE_F32 : TP_DTYPE_BF16, .act = launch_packed};
-        tpt_gpus_turn((unsigned)ranks, 0);
+        tpt_gpus_turn((unsigned)ranks);
         cr_assert_eq(tpt_scene_run(&scene), TP_OK, "%s", tp_last_message());
         tpt_gpus_clean("packed sequences");
     }
@@ -231,7 +229,7 @@ Test(cuda_capture, what_waits_is_refused_and_changes_nothing, .timeout = 100)
 {
     for (int ranks = 1; ranks <= 2; ranks++) {
         tpt_scene scene = {.ranks = ranks, .devices = ranks, .dtype = TP_DTYPE_F32, .act = misuse};
-        tpt_gpus_turn((unsigned)ranks, 0);
+        tpt_gpus_turn((unsigned)ranks);
         cr_assert_eq(tpt_scene_run(&scene), TP_OK, "%s", tp_last_message());
         tpt_gpus_clean("misuse");
     }
@@ -255,7 +253,7 @@ Test(cuda_capture, a_rank_that_leaves_frees_its_peers, .timeout = 100)
 {
     for (int ranks = 2; ranks <= 4; ranks += 2) {
         tpt_scene scene = {.ranks = ranks, .devices = 2, .dtype = TP_DTYPE_F32, .act = leave, .timeout_ms = 60000};
-        tpt_gpus_turn((unsigned)ranks, 0);
+        tpt_gpus_turn((unsigned)ranks);
         cr_assert_eq(tpt_scene_run(&scene), TP_ERR_IO, "%s", tp_last_message());
         for (int rank = 0; rank < ranks - 1; rank++)
             cr_assert_eq(scene.status[rank], TP_ERR_PEER, "rank %d: %s: %s", rank, tp_status_name(scene.status[rank]), scene.message[rank]);
@@ -275,7 +273,7 @@ Test(cuda_capture, the_cpu_and_nccl_are_refused)
 {
     char cpu[] = "the cpu backend has no graphs", nccl[] = "connected by nccl can't be captured together";
     cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2, .ctx = {.threads = 1}}, begin_refused, cpu), TP_OK, "%s", tp_last_message());
-    tpt_gpus_turn(0, 0);
+    tpt_gpus_turn(0);
     tp_device_info info;
     if (tp_device_describe(TP_DEVICE_CUDA, 1, TPT_CUDA_PLUGIN, &info) != TP_OK)
         cr_skip_test("needs two GPUs");

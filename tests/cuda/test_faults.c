@@ -261,7 +261,7 @@ Test(cuda_faults, microbatches_add_up, .timeout = 100)
     for (int ranks = 1; ranks <= 2; ranks++) {
         tpt_trained whole, parts;
 
-        tpt_schedule((size_t)ranks);
+        tpt_schedule((unsigned)ranks);
         train(SEQUENCES, ranks, ids, targets, &whole);
         for (int64_t microbatch = 1; microbatch < SEQUENCES; microbatch++) {
             if (SEQUENCES % microbatch != 0)
@@ -286,7 +286,7 @@ Test(cuda_faults, nothing_to_learn, .timeout = 100)
     for (int ranks = 1; ranks <= 2; ranks++) {
         tpt_trained trained;
 
-        tpt_schedule((size_t)ranks);
+        tpt_schedule((unsigned)ranks);
         train(2, ranks, ids, targets, &trained);
         cr_assert_eq(trained.loss[0], 0.0);
         cr_assert_eq(trained.norm[0], 0.0f);
@@ -305,12 +305,11 @@ Test(cuda_faults, rows_far_apart, .timeout = 100)
     enum { ROWS = 3, COLS = 8 };
     const int64_t stride = (INT64_C(1) << 30) + 8;
     const size_t bytes = (size_t)(2 * stride + COLS) * sizeof(uint16_t);
-    tpt_simulator_configure(&(gpusim_options){.devices = 1, .device_bytes = (size_t)12 << 30});
     tpt_sides sides;
     uint16_t x[ROWS][COLS];
     void *memory, *dense;
 
-    tpt_sides_open(&sides);
+    tpt_sides_open_on(&sides, &(gpusim_options){.devices = 1, .device_bytes = (size_t)12 << 30});
     tp_ctx *ctx = sides.ctx[TPT_GPU];
     cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, bytes, &memory), TP_OK, "%s", tp_ctx_message(ctx));
     cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, sizeof x, &dense), TP_OK);

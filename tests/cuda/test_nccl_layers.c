@@ -97,7 +97,7 @@ static void same_with_every_algorithm(int ranks, tp_linear_kind kind, bool seque
         memset(other.log, 0, sizeof other.log);
         other.overlap = (tp_overlap)overlap;
         other.transport = "nccl";
-        tpt_schedule((size_t)(overlap + ranks) % COUNT_OF(tpt_schedules));
+        tpt_schedule((unsigned)(overlap + ranks));
         tpt_run_with(options, run_layer, &other);
         tpt_no_reports(tp_overlap_name(other.overlap));
         for (int rank = 0; rank < ranks; rank++) {
@@ -143,7 +143,7 @@ static void ring_of_processes(int ranks, tp_linear_kind kind, bool sequence_para
     ring.overlap = TP_OVERLAP_RING;
     ring.chunks = chunks;
     ring.transport = "nccl";
-    for (size_t s = 0; s < COUNT_OF(tpt_schedules); s++) {
+    for (unsigned s = 0; s < TPT_RANK_SCHEDULES; s++) {
         process own[MAX_RANKS];
         memset(ring.log, 0, sizeof ring.log);
         tpt_schedule(s);

@@ -169,7 +169,7 @@ static void check(int ranks, tp_all_reduce_algorithm algorithm, tp_run_options o
 Test(cuda_peer, two_ranks, .timeout = 200)
 {
     for (unsigned i = 0; i < TPT_SCHEDULES; i++) {
-        tpt_gpus_turn(i, 0);
+        tpt_gpus_turn(i);
         check(2, i % 2 ? TP_ALL_REDUCE_TWO_SHOT : TP_ALL_REDUCE_ONE_SHOT, on_gpus(2));
     }
 }
@@ -177,7 +177,7 @@ Test(cuda_peer, two_ranks, .timeout = 200)
 Test(cuda_peer, three_ranks, .timeout = 200)
 {
     for (unsigned i = 0; i < 2; i++) {
-        tpt_gpus_turn(1 + i, 0);
+        tpt_gpus_turn(1 + i);
         check(3, i % 2 ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT, on_gpus(3));
     }
 }
@@ -185,7 +185,7 @@ Test(cuda_peer, three_ranks, .timeout = 200)
 Test(cuda_peer, four_ranks, .timeout = 200)
 {
     for (unsigned i = 0; i < 2; i++) {
-        tpt_gpus_turn(1 + 2 * i, 0);
+        tpt_gpus_turn(1 + 2 * i);
         check(4, TP_ALL_REDUCE_AUTO, on_gpus(4));
     }
 }
@@ -197,7 +197,7 @@ Test(cuda_peer, ranks_on_one_device, .timeout = 100)
         tp_run_options options = on_gpus(ranks);
         options.devices = 1;
         options.peer_kernels = TP_PEER_KERNELS_ALWAYS;
-        tpt_gpus_turn((unsigned)ranks, 0);
+        tpt_gpus_turn((unsigned)ranks);
         check(ranks, TP_ALL_REDUCE_AUTO, options);
     }
 }
@@ -206,7 +206,7 @@ Test(cuda_peer, not_where_it_is_not_wanted, .timeout = 100)
 {
     tp_run_options options = on_gpus(2);
     options.peer_kernels = TP_PEER_KERNELS_NEVER;
-    tpt_gpus_turn(0, 0);
+    tpt_gpus_turn(0);
     check(2, TP_ALL_REDUCE_AUTO, options);
 }
 
@@ -287,7 +287,7 @@ Test(cuda_peer, a_rank_that_leaves_frees_the_others, .timeout = 100)
     for (unsigned i = 0; i < 3; i++) {
         failing seen = {0};
         tp_run_options options = on_gpus(3);
-        tpt_gpus_turn(i, 0);
+        tpt_gpus_turn(i);
         cr_assert_neq(tp_run_ranks(&options, leave_early, &seen), TP_OK);
         cr_assert_eq(seen.status[1], TP_OK);
         for (int rank = 0; rank < 3; rank += 2)
@@ -319,7 +319,7 @@ Test(cuda_peer, calls_that_differ_are_told_before_a_kernel_waits, .timeout = 100
 {
     failing seen = {0};
     tp_run_options options = on_gpus(3);
-    tpt_gpus_turn(1, 0);
+    tpt_gpus_turn(1);
     cr_assert_eq(tp_run_ranks(&options, differ, &seen), TP_ERR_MISMATCH, "%s", tp_last_message());
     for (int rank = 0; rank < 3; rank++)
         cr_assert_eq(seen.status[rank], TP_ERR_MISMATCH);
@@ -401,7 +401,7 @@ Test(cuda_peer, graphs_of_several_ranks_are_replayed, .timeout = 100)
     for (unsigned i = 0; i < TPT_SCHEDULES; i++) {
         replay cpu = {.alone = -1}, gpu = {.alone = -1};
         tp_run_options options = on_gpus(2);
-        tpt_gpus_turn(i, 0);
+        tpt_gpus_turn(i);
         cr_assert(tpt_graphs_find(&gpu.calls));
         cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2, .ctx = {.threads = 1}}, graph_rank, &cpu), TP_OK);
         cr_assert_eq(tp_run_ranks(&options, graph_rank, &gpu), TP_OK, "%s", tp_last_message());
@@ -417,7 +417,7 @@ Test(cuda_peer, a_rank_that_does_not_replay_is_named, .timeout = 100)
         replay r = {.alone = 1};
         tp_run_options options = on_gpus(2);
         options.ctx.timeout_ms = 500;
-        tpt_gpus_turn(i, 0);
+        tpt_gpus_turn(i);
         cr_assert(tpt_graphs_find(&r.calls));
         cr_assert_neq(tp_run_ranks(&options, graph_rank, &r), TP_OK);
         cr_assert_eq(r.seen.status[1], TP_ERR_TIMEOUT, "%s: %s", tp_status_name(r.seen.status[1]), r.seen.message[1]);

@@ -99,7 +99,7 @@ Test(cuda_step, a_wrong_id_is_told_with_the_words_of_the_cpu, .timeout = 100)
                 .ranks = ranks, .devices = ranks, .dtype = TP_DTYPE_F32, .wrong_id = wrong[i], .act = step_twice, .timeout_ms = 60000};
             char words[128];
             snprintf(words, sizeof words, "id %d of row 3 is outside [0, %d)", wrong[i], TPT_SCENE_VOCABULARY);
-            tpt_gpus_turn((unsigned)ranks, 0);
+            tpt_gpus_turn((unsigned)ranks);
             tp_status status = tpt_scene_run(&scene);
             cr_assert_eq(status, TP_ERR_ARGUMENT, "%s", tp_status_name(status));
             for (int rank = 0; rank < ranks; rank++) {
@@ -133,7 +133,7 @@ Test(cuda_step, a_rank_that_leaves_frees_its_peers, .timeout = 100)
                            .overlap = turn < 3 ? TP_OVERLAP_NONE : TP_OVERLAP_PULL,
                            .act = leave,
                            .timeout_ms = 60000};
-        tpt_gpus_turn(turn, 0);
+        tpt_gpus_turn(turn);
         cr_assert_eq(tpt_scene_run(&scene), TP_ERR_IO, "%s", tp_last_message());
         for (int rank = 0; rank < scene.ranks - 1; rank++) {
             cr_assert_eq(scene.status[rank], TP_ERR_PEER, "rank %d: %s", rank, tp_status_name(scene.status[rank]));

@@ -52,7 +52,8 @@ static const harmless *find_harmless(const harmless *list, size_t count, const c
 #define FIND_HARMLESS(list, where, what) find_harmless(list, sizeof(list) / sizeof(list)[0], where, what)
 
 typedef struct tally {
-    int tried, caught, harmless;
+    int tried, caught;
+    int harmless; /* listed or idle */
     int of_work; /* survivors of the work under way */
 } tally;
 
@@ -61,6 +62,7 @@ typedef struct mutant {
     const char *kind, *where, *place, *what, *work;
     int number;
     const harmless *harmless; /* if it survives; NULL: it is not */
+    bool idle; /* a wait: whatever it orders, others order too */
 } mutant;
 
 static void note(tally *t, const mutant *m, tpt_verdict verdict)
@@ -71,16 +73,16 @@ static void note(tally *t, const mutant *m, tpt_verdict verdict)
     FILE *log = path != NULL ? fopen(path, "a") : NULL;
     t->tried++;
     t->caught += !survives;
-    t->of_work += survives;
-    bool listed = survives && m->harmless != NULL && (m->harmless->most == 0 || t->of_work <= m->harmless->most);
-    t->harmless += listed;
+    bool idle = survives && m->idle;
+    t->of_work += survives && !idle;
+    bool listed = survives && !idle && m->harmless != NULL && (m->harmless->most == 0 || t->of_work <= m->harmless->most);
+    const char *fate = idle ? "nothing (idle)" : listed ? "nothing (harmless)" : tpt_verdict_name(verdict);
+    t->harmless += listed || idle;
     if (survives)
-        printf("survives%s: %s %d (%s) of %.*s, %s; %s\n", listed ? ", harmless" : "", m->kind, m->number, m->what, length, m->where, m->place,
-               m->work);
+        printf("survives, %s: %s %d (%s) of %.*s, %s; %s\n", fate, m->kind, m->number, m->what, length, m->where, m->place, m->work);
     if (log == NULL)
         return;
-    fprintf(log, "%s,%d,\"%.*s\",\"%s\",%s,\"%s\",%s\n", m->kind, m->number, length, m->where, m->place, m->what, m->work,
-            listed ? "nothing (harmless)" : tpt_verdict_name(verdict));
+    fprintf(log, "%s,%d,\"%.*s\",\"%s\",%s,\"%s\",%s\n", m->kind, m->number, length, m->where, m->place, m->what, m->work, fate);
     fclose(log);
 }
 
@@ -179,7 +181,7 @@ static bool try_barrier(const barrier_works *of, int number, tally *t)
     gpusim_site site = tpt_gpus_barrier(number);
     char place[64];
     tpt_verdict verdict = TPT_SURVIVES;
-    mutant m = {"barrier", site.kernel, place, site.what, "not executed", number, FIND_HARMLESS(harmless_barriers, site.kernel, site.what)};
+    mutant m = {"barrier", site.kernel, place, site.what, "not executed", number, FIND_HARMLESS(harmless_barriers, site.kernel, site.what), false};
     snprintf(place, sizeof place, "%s:%d", site.file != NULL ? site.file : "?", site.line);
     for (size_t i = 0; i < count * (size_t)of->count && verdict == TPT_SURVIVES; i++) {
         int work = of->fastest[i % (size_t)of->count];
@@ -264,19 +266,34 @@ static int list_waits(const tpt_outcome *right, int threads, wait_place *out)
     return count;
 }
 
+static int number_in_run(const tpt_outcome *right, const wait_place *at, int part)
+{
+    return (int)right->first[part][at->thread] + at->number;
+}
+
+/* Whatever it orders, others order too, in every part where the same is done: there is nothing to notice. */
+static bool is_idle(const tpt_outcome *right, const wait_place *at)
+{
+    for (int part = at->part; part >= 0; part = next_like(right, part, part)) {
+        int number = number_in_run(right, at, part);
+        if (number >= TPT_MOST_WAITS || !right->idle[at->thread][number])
+            return false;
+    }
+    return true;
+}
+
 /* In every part where the same is done. */
 static void try_wait(const tpt_work *work, const tpt_outcome *right, const wait_place *at, tally *t)
 {
     tpt_verdict verdict = TPT_SURVIVES;
     char place[64];
-    const mutant m = {"wait",     work->name, place, "event", work->name, at->number,
-                      FIND_HARMLESS(harmless_waits, work->name, right->part[at->part])};
+    mutant m = {"wait", work->name, place, "event", work->name, at->number, FIND_HARMLESS(harmless_waits, work->name, right->part[at->part]), is_idle(right, at)};
     snprintf(place, sizeof place, "%s: rank %d", right->part[at->part], at->thread);
-    for (unsigned s = 0; s < 2; s++)
+    for (unsigned s = 0; s < 2 && !m.idle; s++)
         for (int part = at->part; part >= 0 && verdict == TPT_SURVIVES; part = next_like(right, part, part)) {
             gpusim_options options = tpt_gpus_schedule(s);
             options.skip_thread = at->thread + 1;
-            options.skip_wait = (int)right->first[part][at->thread] + at->number + 1;
+            options.skip_wait = number_in_run(right, at, part) + 1;
             verdict = tpt_work_judge(right, tpt_work_run(work, options));
         }
     note(t, &m, verdict);

@@ -6,6 +6,7 @@
 #include <tp/tp.h>
 
 #include "core/context.h"
+#include "cuda/gpus.h"
 #include "cuda/simulator.h"
 #include "support/data.h"
 #include "support/devices.h"
@@ -195,11 +196,11 @@ static void free_record(record *out)
         free(out->bytes[rank]);
 }
 
-static void check(int ranks, int devices, const gpusim_options *simulator)
+static void check(int ranks, int devices, unsigned number)
 {
     record cpu, gpu;
     char text[512];
-    tpt_simulator_configure(simulator);
+    tpt_gpus_turn(number);
     run(&(tp_run_options){.ranks = ranks, .ctx = {.threads = 1}}, &cpu);
     run(&(tp_run_options){.ranks = ranks, .devices = devices, .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .timeout_ms = 60000}}, &gpu);
     for (int rank = 0; rank < ranks; rank++) {
@@ -213,20 +214,19 @@ static void check(int ranks, int devices, const gpusim_options *simulator)
 
 Test(cuda_transport, two_ranks_on_one_gpu, .timeout = 100)
 {
-    check(2, 1, &(gpusim_options){.schedule = GPUSIM_EAGER});
-    check(2, 1, &(gpusim_options){.schedule = GPUSIM_LAZY});
+    check(2, 1, 0);
+    check(2, 1, 1);
 }
 
 Test(cuda_transport, two_ranks_on_two_gpus, .timeout = 100)
 {
-    check(2, 2, &(gpusim_options){.schedule = GPUSIM_LAZY});
-    for (uint64_t seed = 1; seed <= 3; seed++)
-        check(2, 2, &(gpusim_options){.schedule = GPUSIM_RANDOM, .seed = seed});
+    for (unsigned number = 1; number < TPT_SCHEDULES; number++)
+        check(2, 2, number);
 }
 
 Test(cuda_transport, four_ranks, .timeout = 100)
 {
-    check(4, 4, &(gpusim_options){.schedule = GPUSIM_LAZY});
-    check(4, 2, &(gpusim_options){.schedule = GPUSIM_RANDOM, .seed = 5});
-    check(4, 1, &(gpusim_options){.schedule = GPUSIM_EAGER});
+    check(4, 4, 1);
+    check(4, 2, 4);
+    check(4, 1, 0);
 }

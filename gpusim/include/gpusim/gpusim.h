@@ -74,6 +74,8 @@ void gpusim_clear_counts(void);
  * of one of them is the same in every run. */
 void gpusim_thread(int number);
 int64_t gpusim_thread_waits(int number); /* its calls of cudaStreamWaitEvent since gpusim_configure */
+/* Whether its n-th one, from 1 on, ordered anything: false if its stream came after all that the event stands for anyway. Then skipping it changes nothing. */
+bool gpusim_wait_orders(int number, int64_t n);
 
 /* Barrier sites of loaded kernels, for mutation. */
 typedef struct gpusim_site {

@@ -3,6 +3,7 @@
 #include "runtime.h"
 
 #include <algorithm>
+#include <set>
 
 namespace gpusim {
 namespace {
@@ -16,6 +17,13 @@ int64_t *wait_calls()
 {
     static int64_t calls[most_threads + 1];
     return calls;
+}
+
+// Of each numbered thread: which of its waits ordered nothing.
+std::set<int64_t> *idle_waits()
+{
+    static std::set<int64_t> idle[most_threads + 1];
+    return idle;
 }
 
 bool usable(cudaEvent_t event, const char *call)
@@ -40,6 +48,7 @@ bool skip_this_wait()
 void event_reset()
 {
     std::fill_n(wait_calls(), most_threads + 1, 0);
+    std::fill_n(idle_waits(), most_threads + 1, std::set<int64_t>());
 }
 
 } // namespace gpusim
@@ -57,6 +66,12 @@ int64_t gpusim_thread_waits(int number)
 {
     Locked lock(machine_lock());
     return number > 0 && number <= most_threads ? wait_calls()[number] : 0;
+}
+
+bool gpusim_wait_orders(int number, int64_t n)
+{
+    Locked lock(machine_lock());
+    return number <= 0 || number > most_threads || idle_waits()[number].count(n) == 0;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t *made)
@@ -133,6 +148,11 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned
     task.kind = TaskKind::wait;
     task.name = "cudaStreamWaitEvent";
     task.event = event->state;
+    if (this_thread != 0)
+        task.told = [thread = this_thread, call = wait_calls()[this_thread]](bool ordered) {
+            if (!ordered)
+                idle_waits()[thread].insert(call);
+        };
     push(*stream, std::move(task));
     return cudaSuccess;
 }
