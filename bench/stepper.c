@@ -121,6 +121,7 @@ tp_status bench_predict_rank(const bench_call *call, const bench_training *train
 {
     tp_ctx_desc desc = bench_run_options(call, ranks, threads).ctx;
     desc.dry_run = true;
+    desc.dry_transport = (tp_transport)call->options.transport;
     desc.rank = rank;
     desc.mesh = (tp_mesh){.tp = ranks};
     tp_ctx *ctx = NULL;

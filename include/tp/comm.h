@@ -32,10 +32,6 @@ typedef struct tp_link {
     double bytes_per_second;
 } tp_link;
 
-/* What moves data between ranks. THREADS: ranks read each other's memory; they may share a device. NCCL: a GPU a rank. AUTO: NCCL if sum_order is
- * TP_SUM_FAST, every rank has a GPU of its own and the library is there; THREADS otherwise. */
-typedef enum tp_transport { TP_TRANSPORT_AUTO = 0, TP_TRANSPORT_THREADS, TP_TRANSPORT_NCCL } tp_transport;
-
 /* All-reduces of up to 256 KiB between GPUs of one process in one kernel a rank, whose kernels wait for each other over peer memory (docs/cuda.md, section 3).
  * AUTO: where up to eight ranks have a device each and reach each other. ALWAYS: also where ranks share devices, which must have room for the kernels of all
  * of them at once. NEVER: for profilers and debuggers that run one kernel at a time. The bits don't depend on it. */

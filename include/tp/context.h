@@ -50,6 +50,10 @@ typedef struct tp_allocator {
     void *user;
 } tp_allocator;
 
+/* What moves data between ranks. THREADS: ranks read each other's memory; they may share a device. NCCL: a GPU a rank. AUTO: NCCL if sum_order is
+ * TP_SUM_FAST, every rank has a GPU of its own and the library is there; THREADS otherwise. */
+typedef enum tp_transport { TP_TRANSPORT_AUTO = 0, TP_TRANSPORT_THREADS, TP_TRANSPORT_NCCL } tp_transport;
+
 /* Zero-filled means: CPU, all defaults, one rank. */
 typedef struct tp_ctx_desc {
     int version; /* TP_VERSION of the caller's headers, or 0 */
@@ -71,6 +75,7 @@ typedef struct tp_ctx_desc {
     /* Nothing is computed and nothing moves: memory is address space only, reads as zeros, and is counted, as is the work of ops. The mesh, resolved,
      * says how many ranks there would be; world must be NULL. Sizes of any layout can be asked for without having it. */
     bool dry_run;
+    tp_transport dry_transport; /* then: what would move data, for the memory that it takes. Ranks that are processes have NCCL */
     bool synchronous;   /* finish each op before the next is issued, so that an error names the right one */
     /* Test mode: compute runs on a worker lane too and lanes are delayed at random, which shows missing waits. 0: off. */
     uint64_t lane_delay_seed;

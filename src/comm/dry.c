@@ -1,5 +1,5 @@
 /* The transport of a dry run: a group of any size in which nothing travels. This rank's part of every operation is sized and counted, none is done. On a GPU,
- * all-reduces take the memory that thread ranks with a device each have for them. */
+ * all-reduces take the memory that thread ranks with a device each have for them; or NCCL's transport runs over a fabric that moves nothing (dry_fabric.c). */
 #include <string.h>
 
 #include "comm/threads.h"
@@ -8,6 +8,17 @@ typedef struct dry_comm {
     tp_comm comm;
     void *peer_memory, *staging; /* as in tpi_device_comm */
 } dry_comm;
+
+static tp_status create(tp_ctx *ctx, int rank, int size, tp_comm **out)
+{
+    dry_comm *own = tpi_host_allocate(ctx, sizeof *own);
+    *out = NULL;
+    if (!own)
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a communicator");
+    *own = (dry_comm){.comm = {.table = &tpi_comm_dry, .ctx = ctx, .rank = rank, .size = size, .state = own}};
+    *out = &own->comm;
+    return TP_OK;
+}
 
 static tp_status take(tp_ctx *ctx, size_t bytes, void **memory)
 {
@@ -52,7 +63,7 @@ static tp_status dry_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_co
 {
     (void)key;
     *out = NULL;
-    return color < 0 ? TP_OK : tpi_comm_create_dry(ctx, comm->rank, comm->size, out);
+    return color < 0 ? TP_OK : create(ctx, comm->rank, comm->size, out);
 }
 
 /* Peers offer what this rank does. */
@@ -93,15 +104,26 @@ static void dry_leave(tp_comm *comm)
     (void)comm;
 }
 
+/* As ranks with a device each would be connected: the library is taken to be there. */
+static bool is_over_fabric(const tp_ctx *ctx, int size)
+{
+    tp_transport transport = ctx->desc.dry_transport;
+    bool fast = transport == TP_TRANSPORT_AUTO && ctx->desc.sum_order == TP_SUM_FAST;
+    return size > 1 && ctx->backend->fabric != NULL && (transport == TP_TRANSPORT_NCCL || fast);
+}
+
 tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out)
 {
-    dry_comm *own = tpi_host_allocate(ctx, sizeof *own);
+    tp_comm *control;
     *out = NULL;
-    if (!own)
-        return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a communicator");
-    *own = (dry_comm){.comm = {.table = &tpi_comm_dry, .ctx = ctx, .rank = rank, .size = size, .state = own}};
-    *out = &own->comm;
-    return TP_OK;
+    TPI_TRY(create(ctx, rank, size, &control));
+    *out = control;
+    if (!is_over_fabric(ctx, size))
+        return TP_OK;
+    tp_status status = tpi_comm_create_nccl(ctx, control, out);
+    if (status != TP_OK)
+        dry_destroy(ctx, control);
+    return status;
 }
 
 const tpi_comm_table tpi_comm_dry = {

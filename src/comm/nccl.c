@@ -1,4 +1,5 @@
 /* The transport over a fabric: its table, making and unmaking communicators, and how a rank learns that peers failed. */
+#include "comm/dry.h"
 #include "comm/nccl.h"
 
 typedef tp_status (*nccl_body)(const tpi_nccl_call *call, const tpi_collective_args *args);
@@ -91,7 +92,7 @@ static tp_status p2p(tpi_stream *stream, const tpi_p2p_args *args)
 static void drop_fabric(tpi_nccl_comm *own)
 {
     if (own->fabric)
-        own->comm.ctx->backend->fabric->abort(own->fabric);
+        own->table->abort(own->fabric);
     own->fabric = NULL;
 }
 
@@ -100,7 +101,7 @@ static void watch(tp_ctx *ctx)
 {
     for (tpi_nccl_comm *own = ctx->nccl; own && tp_ctx_failure(ctx) == TP_OK; own = own->next) {
         if (own->control->table->health(own->control) == TP_OK && own->fabric)
-            ctx->backend->fabric->health(own->fabric);
+            own->table->health(own->fabric);
     }
     if (tp_ctx_failure(ctx) != TP_OK)
         for (tpi_nccl_comm *own = ctx->nccl; own; own = own->next)
@@ -151,7 +152,7 @@ static void destroy(tp_ctx *ctx, tp_comm *comm)
     if (own->staging_used)
         backend->event_synchronize(ctx, own->staging_used);
     if (tp_ctx_failure(ctx) == TP_OK && own->fabric && health(comm) == TP_OK)
-        backend->fabric->destroy(own->fabric);
+        own->table->destroy(own->fabric);
     else
         drop_fabric(own);
     own->fabric = NULL;
@@ -164,6 +165,11 @@ static void destroy(tp_ctx *ctx, tp_comm *comm)
     tpi_host_release(ctx, own, sizeof *own);
 }
 
+static const tpi_fabric *fabric_of(const tp_ctx *ctx)
+{
+    return ctx->desc.dry_run ? &tpi_fabric_dry : ctx->backend->fabric;
+}
+
 static tpi_nccl_comm *new_comm(tp_ctx *ctx, tp_comm *control)
 {
     tpi_nccl_comm *own = tpi_host_allocate(ctx, sizeof *own);
@@ -171,7 +177,8 @@ static tpi_nccl_comm *new_comm(tp_ctx *ctx, tp_comm *control)
         return NULL;
     own->comm = (tp_comm){.table = &tpi_comm_nccl, .ctx = ctx, .rank = control->rank, .size = control->size, .state = own};
     own->control = control;
-    own->checks = tpi_world_checks(ctx->desc.world);
+    own->table = fabric_of(ctx);
+    own->checks = ctx->desc.world != NULL && tpi_world_checks(ctx->desc.world);
     return own;
 }
 
@@ -226,12 +233,12 @@ static tp_status agree_on_id(tp_ctx *ctx, tp_comm *control, tpi_fabric_id *out)
 {
     introduction mine = {.status = TP_OK}, all[TPI_MAX_RANKS];
     if (control->rank == 0)
-        mine.status = ctx->backend->fabric->make_id(ctx, &mine.id);
+        mine.status = fabric_of(ctx)->make_id(ctx, &mine.id);
     TPI_TRY(control->table->exchange(ctx, control, &mine, all, sizeof mine));
     *out = all[0].id;
     if (control->rank == 0)
         return mine.status;
-    return all[0].status == TP_OK ? TP_OK : tpi_refuse(ctx, TP_ERR_PEER, "%s: rank 0 could not make an id", ctx->backend->fabric->name);
+    return all[0].status == TP_OK ? TP_OK : tpi_refuse(ctx, TP_ERR_PEER, "%s: rank 0 could not make an id", fabric_of(ctx)->name);
 }
 
 tp_status tpi_comm_create_nccl(tp_ctx *ctx, tp_comm *control, tp_comm **out)
@@ -243,7 +250,7 @@ tp_status tpi_comm_create_nccl(tp_ctx *ctx, tp_comm *control, tp_comm **out)
     if (!own)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a communicator of %d ranks", control->size);
     enter(own);
-    tp_status status = ctx->backend->fabric->create(ctx, &id, control->rank, control->size, &own->fabric);
+    tp_status status = own->table->create(ctx, &id, control->rank, control->size, &own->fabric);
     if (status != TP_OK) {
         remove_from_list(own);
         tpi_host_release(ctx, own, sizeof *own);

@@ -16,6 +16,7 @@
 typedef struct tpi_nccl_comm {
     tp_comm comm;
     tp_comm *control;
+    const tpi_fabric *table;
     tpi_fabric_comm *fabric; /* NULL: aborted */
     struct tpi_nccl_comm *next; /* of the context's */
     void *staging;

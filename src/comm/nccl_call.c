@@ -8,7 +8,7 @@ tp_status tpi_nccl_begin(tpi_stream *stream, tp_comm *comm, tpi_nccl_call *out)
     *out = (tpi_nccl_call){.ctx = ctx,
                            .own = own,
                            .fabric = own->fabric,
-                           .table = ctx->backend->fabric,
+                           .table = own->table,
                            .stream = stream,
                            .rank = comm->rank,
                            .size = comm->size};

@@ -98,6 +98,7 @@ static tp_status resolve(tp_ctx_desc *desc)
     TPI_TRY(check_range("threads", desc->threads, 0, MAX_THREADS));
     TPI_TRY(check_range("sum_order", (int)desc->sum_order, TP_SUM_TREE, TP_SUM_FAST));
     TPI_TRY(check_range("timeout_ms", desc->timeout_ms, 0, INT64_MAX / 1000000));
+    TPI_TRY(check_range("dry_transport", (int)desc->dry_transport, TP_TRANSPORT_AUTO, TP_TRANSPORT_NCCL));
     int ranks = desc->world ? tpi_world_ranks(desc->world) : 1;
     if (desc->dry_run)
         TPI_TRY(count_dry_ranks(desc, &ranks));

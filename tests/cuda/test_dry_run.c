@@ -74,7 +74,7 @@ static usage predict(const run *used, tp_ctx_desc desc)
     return predicted.used[desc.rank];
 }
 
-static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_order sums)
+static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_order sums, tp_transport transport)
 {
     static const tp_memory_kind kinds[] = {TP_MEMORY_PARAM, TP_MEMORY_OPTIMIZER, TP_MEMORY_SAVED, TP_MEMORY_SCRATCH, TP_MEMORY_COMM};
     run r = {.desc = {.family = family, .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 257, .positions = 16, .dtype = dtype}};
@@ -85,9 +85,14 @@ static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_orde
     const tp_ctx_desc desc = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .sum_order = sums};
     tpt_gpus_configure(&(gpusim_options){.devices = 4});
     const bool alone = ranks == 1 || tpt_have_gpus(ranks); /* on one device the ranks' all-reduces have other memory */
-    const tp_run_options options = {.ranks = ranks, .devices = alone ? ranks : 1, .ctx = desc};
+    const tp_run_options options = {.ranks = ranks, .devices = alone ? ranks : 1, .ctx = desc, .transport = transport};
+    bool nccl = transport == TP_TRANSPORT_NCCL || (transport == TP_TRANSPORT_AUTO && sums == TP_SUM_FAST && ranks > 1);
+    if (nccl && !alone) {
+        tp_data_close(data);
+        return;
+    }
     cr_assert_eq(tp_run_ranks(&options, train, &r), TP_OK, "%s", tp_last_message());
-    usage predicted = predict(&r, (tp_ctx_desc){.threads = 1, .sum_order = sums, .mesh = {.tp = ranks}, .rank = ranks - 1});
+    usage predicted = predict(&r, (tp_ctx_desc){.threads = 1, .sum_order = sums, .mesh = {.tp = ranks}, .rank = ranks - 1, .dry_transport = transport});
     const usage *used = &r.used[ranks - 1];
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         size_t want = predicted.peak[kinds[i]], got = used->peak[kinds[i]];
@@ -105,10 +110,18 @@ static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_orde
 
 Test(cuda_dry_run, predicts_what_a_step_uses, .timeout = 200)
 {
-    check(TP_MODEL_GPT2, TP_DTYPE_F32, 1, TP_SUM_TREE);
-    check(TP_MODEL_GPT2, TP_DTYPE_BF16, 2, TP_SUM_TREE);
-    check(TP_MODEL_LLAMA, TP_DTYPE_BF16, 4, TP_SUM_TREE);
-    check(TP_MODEL_LLAMA, TP_DTYPE_BF16, 1, TP_SUM_FAST);
+    check(TP_MODEL_GPT2, TP_DTYPE_F32, 1, TP_SUM_TREE, TP_TRANSPORT_AUTO);
+    check(TP_MODEL_GPT2, TP_DTYPE_BF16, 2, TP_SUM_TREE, TP_TRANSPORT_AUTO);
+    check(TP_MODEL_LLAMA, TP_DTYPE_BF16, 4, TP_SUM_TREE, TP_TRANSPORT_AUTO);
+    check(TP_MODEL_LLAMA, TP_DTYPE_BF16, 1, TP_SUM_FAST, TP_TRANSPORT_AUTO);
+}
+
+/* Every communicator's staging. */
+Test(cuda_dry_run, predicts_what_nccl_stages, .timeout = 200)
+{
+    check(TP_MODEL_GPT2, TP_DTYPE_BF16, 2, TP_SUM_TREE, TP_TRANSPORT_NCCL);
+    check(TP_MODEL_LLAMA, TP_DTYPE_F32, 4, TP_SUM_TREE, TP_TRANSPORT_NCCL);
+    check(TP_MODEL_GPT2, TP_DTYPE_F32, 2, TP_SUM_FAST, TP_TRANSPORT_AUTO);
 }
 
 /* A device that isn't there is one like an A100. */
