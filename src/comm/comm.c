@@ -1,5 +1,6 @@
 /* Public communication: check, dispatch to the transport's table. */
 #include "comm/collective.h"
+#include "core/ops_check.h"
 
 tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm)
 {
@@ -62,7 +63,10 @@ tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor 
     args.norm = norm;
     bool norms = comm->table->norms(&args);
     TPI_TRY(comm->table->all_reduce(stream, &args));
-    return norms ? TP_OK : tpi_norm(stream, norm);
+    if (!norms)
+        return tpi_norm(stream, norm);
+    tpi_norm_count(comm->ctx, norm);
+    return TP_OK;
 }
 
 tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, const tp_reduce_desc *desc, const tp_reduce_norm *norm)

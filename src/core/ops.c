@@ -90,15 +90,20 @@ tp_status tpi_rope(tpi_stream *stream, const tpi_rope_args *args)
     return ctx->backend->rope(stream, args);
 }
 
+void tpi_norm_count(tp_ctx *ctx, const tpi_norm_args *args)
+{
+    double elements = area(args->rows, args->cols);
+    count(ctx, 8 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
+}
+
 tp_status tpi_norm(tpi_stream *stream, const tpi_norm_args *args)
 {
     tp_ctx *ctx = stream->ctx;
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_check_norm(ctx, args));
-    double elements = area(args->rows, args->cols);
-    if (elements == 0)
+    if (area(args->rows, args->cols) == 0)
         return TP_OK;
-    count(ctx, 8 * elements, 2 * elements * (double)tp_dtype_size(args->dtype));
+    tpi_norm_count(ctx, args);
     return ctx->backend->norm(stream, args);
 }
 

@@ -22,6 +22,9 @@ tp_status tpi_check_square_sum(tp_ctx *ctx, const tpi_square_sum_args *args);
 tp_status tpi_check_optimizer(tp_ctx *ctx, const tpi_optimizer_args *args);
 tp_status tpi_check_random_fill(tp_ctx *ctx, const tpi_random_fill_args *args);
 
+/* Adds a norm's work to the context's: of one that is done within another op. */
+void tpi_norm_count(tp_ctx *ctx, const tpi_norm_args *args);
+
 /* The pieces that the checks are made of. `op` names the op in messages. */
 typedef struct tpi_check {
     tp_ctx *ctx;

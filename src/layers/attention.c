@@ -166,7 +166,8 @@ static tp_status compute_core(const tpi_chain_call *call, tpi_stream *stream, tp
     return tpi_attention(stream, &core);
 }
 
-static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
+static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm,
+                               tp_attention_saved *saved)
 {
     tpi_chain_call call;
     TPI_TRY(tpi_chain_begin(ctx, layer->qkv, layer->proj, pass, &call));
@@ -177,23 +178,27 @@ static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_
     call.saved = saved;
     saved->qkv_input.x = io->in;
     saved->proj_input.x = saved->core;
+    call.second.fusion.norm = norm;
     return tpi_chain_forward(&call, &layer->chain, io);
 }
 
-static tp_status forward_in(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
+static tp_status forward_in(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm,
+                            tp_attention_saved *saved)
 {
+    const tpi_linear_fusion last = {.norm = norm};
     tp_io qkv = {.in = io->in, .out = saved->qkv};
     if (tpi_site_at(&layer->chain, pass->tokens) != NULL)
-        return forward_chain(ctx, layer, pass, io, saved);
+        return forward_chain(ctx, layer, pass, io, norm, saved);
     TPI_TRY(tp_linear_forward(ctx, layer->qkv, pass, &qkv, &saved->qkv_input));
     TPI_TRY(tpi_attention_rotate(ctx, layer, pass, &saved->qkv, false));
     tpi_attention_args core = tpi_attention_core_args(layer, pass, saved);
     TPI_TRY(tpi_attention(ctx->compute, &core));
     tp_io proj = {.in = saved->core, .out = io->out, .residual = io->residual};
-    return tp_linear_forward(ctx, layer->proj, pass, &proj, &saved->proj_input);
+    return tpi_linear_forward(ctx, layer->proj, pass, &proj, &last, &saved->proj_input);
 }
 
-tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
+tp_status tpi_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm,
+                                tp_attention_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL)
@@ -212,10 +217,15 @@ tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_
         keep->qkv = buffers.qkv;
         keep->core = buffers.core;
         keep->lse = buffers.lse;
-        status = forward_in(ctx, layer, &resolved, io, keep);
+        status = forward_in(ctx, layer, &resolved, io, norm, keep);
     }
     tpi_arena_release(&ctx->scratch, mark);
     return status;
+}
+
+tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
+{
+    return tpi_attention_forward(ctx, layer, pass, io, NULL, saved);
 }
 
 typedef struct tpi_attention_gradients {

@@ -159,9 +159,10 @@ static tp_status forward_pre(tp_ctx *ctx, const tp_block *layer, const tp_pass *
     tp_io norm1 = {.in = io->in, .out = saved->norm1_out};
     TPI_TRY(tp_norm_forward(ctx, layer->norm1, pass, &norm1, keep ? &saved->norm1 : NULL));
     tp_io attention = {.in = saved->norm1_out, .out = saved->middle, .residual = io->in};
-    TPI_TRY(tp_attention_forward(ctx, layer->attention, pass, &attention, keep ? &saved->attention : NULL));
     tp_io norm2 = {.in = saved->middle, .out = saved->norm2_out};
-    TPI_TRY(tp_norm_forward(ctx, layer->norm2, pass, &norm2, keep ? &saved->norm2 : NULL));
+    tpi_norm_args norm;
+    TPI_TRY(tpi_norm_prepare(ctx, layer->norm2, pass, &norm2, keep ? &saved->norm2 : NULL, &norm));
+    TPI_TRY(tpi_attention_forward(ctx, layer->attention, pass, &attention, &norm, keep ? &saved->attention : NULL));
     tp_io mlp = {.in = saved->norm2_out, .out = io->out, .residual = saved->middle};
     return tp_mlp_forward(ctx, layer->mlp, pass, &mlp, keep ? &saved->mlp : NULL);
 }
@@ -169,14 +170,13 @@ static tp_status forward_pre(tp_ctx *ctx, const tp_block *layer, const tp_pass *
 /* middle: x + attention(x); norm1_out: the first norm of it; norm2_out: the second norm's input. */
 static tp_status forward_post(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, tp_block_saved *saved, bool keep)
 {
-    tp_io attention = {.in = io->in, .out = saved->middle, .residual = io->in};
-    TPI_TRY(tp_attention_forward(ctx, layer->attention, pass, &attention, keep ? &saved->attention : NULL));
-    tp_io norm1 = {.in = saved->middle, .out = saved->norm1_out};
-    TPI_TRY(tp_norm_forward(ctx, layer->norm1, pass, &norm1, keep ? &saved->norm1 : NULL));
-    tp_io mlp = {.in = saved->norm1_out, .out = saved->norm2_out, .residual = saved->norm1_out};
-    TPI_TRY(tp_mlp_forward(ctx, layer->mlp, pass, &mlp, keep ? &saved->mlp : NULL));
-    tp_io norm2 = {.in = saved->norm2_out, .out = io->out};
-    return tp_norm_forward(ctx, layer->norm2, pass, &norm2, keep ? &saved->norm2 : NULL);
+    tpi_norm_args norm;
+    tp_io attention = {.in = io->in, .out = saved->middle, .residual = io->in}, norm1 = {.in = saved->middle, .out = saved->norm1_out};
+    TPI_TRY(tpi_norm_prepare(ctx, layer->norm1, pass, &norm1, keep ? &saved->norm1 : NULL, &norm));
+    TPI_TRY(tpi_attention_forward(ctx, layer->attention, pass, &attention, &norm, keep ? &saved->attention : NULL));
+    tp_io mlp = {.in = saved->norm1_out, .out = saved->norm2_out, .residual = saved->norm1_out}, norm2 = {.in = saved->norm2_out, .out = io->out};
+    TPI_TRY(tpi_norm_prepare(ctx, layer->norm2, pass, &norm2, keep ? &saved->norm2 : NULL, &norm));
+    return tpi_mlp_forward(ctx, layer->mlp, pass, &mlp, &norm, keep ? &saved->mlp : NULL);
 }
 
 static tp_status resolve_pass(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, tp_tensor in, tp_pass *out)

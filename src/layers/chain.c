@@ -55,7 +55,7 @@ static tp_status run_in_scratch(tpi_chain_call *call, tpi_prepared *plan, const 
 {
     const tp_linear *second = call->second.layer;
     int64_t first = tpi_linear_rows(second, &call->second.pass).begin;
-    tpi_job job = {.table = &chain_table, .user = call, .tokens = call->first.pass.tokens};
+    tpi_job job = {.table = &chain_table, .user = call, .tokens = call->first.pass.tokens, .norm = call->second.fusion.norm};
     job.view[TP_BUFFER_INPUT] = tpi_view_of(io->in, first);
     job.view[TP_BUFFER_MIDDLE] = tpi_view_of(call->middle, 0);
     job.view[TP_BUFFER_CORE] = tpi_view_of(call->core, 0);

@@ -2,8 +2,10 @@
 #ifndef TPI_LAYER_H
 #define TPI_LAYER_H
 
+#include <tp/attention.h>
 #include <tp/linear.h>
 #include <tp/mlp.h>
+#include <tp/norm.h>
 
 #include "core/context.h"
 #include "core/inner.h"
@@ -42,17 +44,26 @@ tp_status tpi_layer_check_overlap(tp_ctx *ctx, const char *layer, tp_overlap ove
 tp_status tpi_layer_check_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);
 
 /* A linear call with what may be fused into its GEMM. Forward: activation on the output with the pre-activation kept in `pre` (COLUMN only). Backward
- * input: the result is multiplied by activation' of `act_input` (ROW only). */
+ * input: the result is multiplied by activation' of `act_input` (ROW only). Forward: `norm`, of the output, is done as well. */
 typedef struct tpi_linear_fusion {
     tpi_activation activation;
     tp_tensor pre;
     tp_tensor act_input;
+    const tpi_norm_args *norm; /* NULL: none */
 } tpi_linear_fusion;
 
 tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
                              tp_linear_saved *saved);
 tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
                                     tp_linear_delayed *delayed);
+
+/* Forward passes that do a norm of their output as well: of all its rows, with memory of its own. NULL: none. A row-parallel layer's all-reduce may do
+ * it in its own kernel; the bits are the same. */
+tp_status tpi_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm, tp_mlp_saved *saved);
+tp_status tpi_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm,
+                                tp_attention_saved *saved);
+/* A norm layer's forward, up to its op: what the op gets. */
+tp_status tpi_norm_prepare(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved, tpi_norm_args *out);
 
 /* Appends one parameter (NULL: none) as the *_params functions do: past the capacity it is only counted. Returns the new count. */
 int tpi_params_append(tp_param **out, int capacity, int at, tp_param *param);

@@ -134,7 +134,7 @@ static tp_status forward_in_scratch(tpi_linear_call *call, const tp_io *io)
     const tp_linear *layer = call->layer;
     int64_t first = tpi_linear_rows(layer, &call->pass).begin;
     tpi_prepared *plan = tpi_site_at(&layer->forward, call->pass.tokens);
-    tpi_job job = {.table = &forward_table, .user = call, .tokens = call->pass.tokens};
+    tpi_job job = {.table = &forward_table, .user = call, .tokens = call->pass.tokens, .norm = call->fusion.norm};
     job.view[TP_BUFFER_INPUT] = tpi_view_of(io->in, layer->gather_input ? first : 0);
     job.view[TP_BUFFER_OUTPUT] = tpi_view_of(io->out, layer->gather_gradient ? first : 0);
     call->finish = layer->desc.kind != TP_LINEAR_ROW || layer->ranks == 1;

@@ -158,11 +158,12 @@ static tp_status gate_rows(const tpi_chain_call *call, tpi_stream *stream, tp_ra
 }
 
 static tp_status forward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
-                               tp_mlp_saved *saved)
+                               const tpi_norm_args *norm, tp_mlp_saved *saved)
 {
     tpi_chain_call call;
     TPI_TRY(tpi_chain_begin(ctx, layer->up, layer->down, pass, &call));
     call.first.fusion = *fusion;
+    call.second.fusion.norm = norm;
     call.middle = layer->gated ? saved->pre : saved->act;
     call.core = saved->act;
     call.compute = layer->gated ? gate_rows : NULL;
@@ -172,25 +173,26 @@ static tp_status forward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *
     return tpi_chain_forward(&call, &layer->chain, io);
 }
 
-static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, tp_mlp_saved *saved)
+static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm, tp_mlp_saved *saved)
 {
     tp_tensor first = layer->gated ? saved->pre : saved->act;
     tp_io up = {.in = io->in, .out = first};
     tpi_linear_fusion fusion = {0};
+    const tpi_linear_fusion last = {.norm = norm};
     if (!layer->gated) {
         fusion.activation = layer->activation;
         fusion.pre = saved->pre;
     }
     if (tpi_site_at(&layer->chain, pass->tokens) != NULL)
-        return forward_chain(ctx, layer, pass, io, &fusion, saved);
+        return forward_chain(ctx, layer, pass, io, &fusion, norm, saved);
     TPI_TRY(tpi_linear_forward(ctx, layer->up, pass, &up, &fusion, &saved->up_input));
     if (layer->gated)
         TPI_TRY(apply_gate(ctx->compute, layer, &saved->pre, &saved->act));
     tp_io down = {.in = saved->act, .out = io->out, .residual = io->residual};
-    return tp_linear_forward(ctx, layer->down, pass, &down, &saved->down_input);
+    return tpi_linear_forward(ctx, layer->down, pass, &down, &last, &saved->down_input);
 }
 
-tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, tp_mlp_saved *saved)
+tp_status tpi_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm, tp_mlp_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL)
@@ -216,10 +218,15 @@ tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, 
         keep->act = buffers.act;
         if (saved == NULL && !layer->gated)
             keep->pre = tp_tensor_none();
-        status = forward_in(ctx, layer, &resolved, io, keep);
+        status = forward_in(ctx, layer, &resolved, io, norm, keep);
     }
     tpi_arena_release(&ctx->scratch, mark);
     return status;
+}
+
+tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, tp_mlp_saved *saved)
+{
+    return tpi_mlp_forward(ctx, layer, pass, io, NULL, saved);
 }
 
 typedef struct tpi_mlp_gradients {

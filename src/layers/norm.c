@@ -103,7 +103,7 @@ static tp_status begin_call(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pa
     return tpi_layer_check_matrix(ctx, layer->name, "input", in, &expected);
 }
 
-tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved)
+tp_status tpi_norm_prepare(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved, tpi_norm_args *out)
 {
     tp_pass resolved;
     TPI_TRY(tpi_given(ctx, "tp_norm_forward: io", io));
@@ -115,18 +115,26 @@ tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass
         saved->x = io->in;
         saved->stats = stats_view(saved->memory, io->in.shape[0]);
     }
-    return tpi_norm(ctx->compute, &(tpi_norm_args){.rms = layer->desc.kind == TP_NORM_RMS,
-                                                  .rows = io->in.shape[0],
-                                                  .cols = layer->desc.features,
-                                                  .dtype = layer->desc.dtype,
-                                                  .x = io->in.data,
-                                                  .x_stride = io->in.stride[0],
-                                                  .gain = layer->gain->value.data,
-                                                  .bias = layer->bias ? layer->bias->value.data : NULL,
-                                                  .epsilon = layer->desc.epsilon,
-                                                  .y = io->out.data,
-                                                  .y_stride = io->out.stride[0],
-                                                  .stats = saved ? saved->stats.data : NULL});
+    *out = (tpi_norm_args){.rms = layer->desc.kind == TP_NORM_RMS,
+                           .rows = io->in.shape[0],
+                           .cols = layer->desc.features,
+                           .dtype = layer->desc.dtype,
+                           .x = io->in.data,
+                           .x_stride = io->in.stride[0],
+                           .gain = layer->gain->value.data,
+                           .bias = layer->bias ? layer->bias->value.data : NULL,
+                           .epsilon = layer->desc.epsilon,
+                           .y = io->out.data,
+                           .y_stride = io->out.stride[0],
+                           .stats = saved ? saved->stats.data : NULL};
+    return TP_OK;
+}
+
+tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved)
+{
+    tpi_norm_args args;
+    TPI_TRY(tpi_norm_prepare(ctx, layer, pass, io, saved, &args));
+    return tpi_norm(ctx->compute, &args);
 }
 
 static tpi_norm_grad_args gradient_args(const tp_norm *layer, tp_tensor dy, const tp_norm_saved *saved)

@@ -388,6 +388,18 @@ static tp_status issue_on_lanes(tpi_run *run)
     return status != TP_OK ? status : joined;
 }
 
+/* The job's norm, unless an op has done it. */
+static tp_status norm_behind(const tpi_run *run)
+{
+    const tpi_prepared *p = run->prepared;
+    if (run->job.norm == NULL)
+        return TP_OK;
+    for (int i = 0; i < p->list->count; i++)
+        if (tpi_op_norms(run, &p->list->op[i]))
+            return TP_OK;
+    return tpi_norm(p->ctx->compute, run->job.norm);
+}
+
 static tp_status run_in_scratch(tpi_prepared *p, const tpi_job *job)
 {
     tpi_run *run = NULL;
@@ -400,6 +412,8 @@ static tp_status run_in_scratch(tpi_prepared *p, const tpi_job *job)
         status = plain && (!run->traced || p->behind) ? issue_plain(run) : issue_on_lanes(run);
     if (status == TP_OK)
         status = tpi_dense_end(run, &output);
+    if (status == TP_OK)
+        status = norm_behind(run);
     tp_status ended = end_when_done(run);
     status = status != TP_OK ? status : ended;
     if (status == TP_OK)

@@ -37,6 +37,8 @@ typedef struct tpi_job {
     /* How REDUCE and reducing COLLECTIVEs finish OUTPUT. first_row: of global row 0; its residual is not used, but this: */
     tp_reduce_desc reduce;
     tpi_view residual;
+    /* Of this rank's rows of OUTPUT, when they are there: with the all-reduce that gives all of them, else behind the plan. NULL: none. */
+    const tpi_norm_args *norm;
 } tpi_job;
 
 /* Collective over `comm` where ops wait for other ranks' or a lane needs a communicator. The plan is borrowed; ranks 1: it is run by each rank alone. Lives

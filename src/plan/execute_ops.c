@@ -190,6 +190,13 @@ static const int64_t *count_rows(const tpi_run *run, const tp_plan_op *op)
     return count;
 }
 
+bool tpi_op_norms(const tpi_run *run, const tp_plan_op *op)
+{
+    const tp_plan *plan = run->prepared->plan;
+    bool reduces = op->kind == TP_OP_COLLECTIVE && op->collective == TP_COLLECTIVE_ALL_REDUCE && op->lane == TP_LANE_COMPUTE;
+    return run->job.norm != NULL && reduces && op->write->buffer == TP_BUFFER_OUTPUT && op->write->pieces == plan->ranks * plan->chunks;
+}
+
 tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
     const tpi_job *job = &run->job;
@@ -209,5 +216,10 @@ tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_
     reduce.first_row += begin;
     if (op->collective == TP_COLLECTIVE_REDUCE_SCATTER)
         return tpi_comm_reduce_scatter(stream, comm, in, out, count_rows(run, op), &reduce);
-    return tpi_comm_all_reduce(stream, comm, in, out, &reduce);
+    if (!tpi_op_norms(run, op))
+        return tpi_comm_all_reduce(stream, comm, in, out, &reduce);
+    tpi_norm_args norm = *job->norm;
+    norm.x = out.data; /* a copy of the caller's, if the caller's rows lie apart */
+    norm.x_stride = out.stride[0];
+    return tpi_comm_all_reduce_norm(stream, comm, in, out, &reduce, &norm);
 }

@@ -185,6 +185,8 @@ tpi_map_args tpi_rows_copied(const tpi_view *to, const tpi_view *from, int64_t r
 tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+/* Whether this op, which gives all of OUTPUT at once, does the job's norm as well. */
+bool tpi_op_norms(const tpi_run *run, const tp_plan_op *op);
 /* Rows of a region, which lie together, as a tensor. Slices of columns are all there. */
 tp_tensor tpi_run_tensor(const tpi_run *run, const tp_region *region);
 /* Bytes of a region in this run. */

@@ -1,6 +1,9 @@
 /* Attention and whole blocks on GPUs: near the CPU, and the same bits on every layout. */
 #include <criterion/criterion.h>
 
+#include <string.h>
+
+#include "cuda/gpus.h"
 #include "cuda/layer_check.h"
 
 static const int64_t lengths[] = {0, 7, 7, 8, 20}; /* packed sequences of 7, 0, 1 and 12 tokens */
@@ -47,7 +50,9 @@ Test(cuda_attention, window, .timeout = 100)
     check_attention((tp_attention_desc){.hidden = 24, .heads = 4, .dtype = TP_DTYPE_BF16, .mask = TP_MASK_FULL, .window = 3}, "full mask, window", 6);
 }
 
-static void check_block(tp_norm_place place, tp_dtype dtype, unsigned number)
+typedef void (*block_check)(const tpt_case *c, unsigned number);
+
+static void check_block(tp_norm_place place, tp_dtype dtype, unsigned number, block_check check)
 {
     bool post = place == TP_NORM_POST;
     tp_block_desc desc = {.name = post ? "post-norm" : "pre-norm",
@@ -68,17 +73,68 @@ static void check_block(tp_norm_place place, tp_dtype dtype, unsigned number)
                   .pass = {.tokens = 11, .sequences = 2, .offsets = offsets, .step = 1},
                   .microbatches = 2,
                   .seed = 51};
-    tpt_gpus_check_layer(&c, 12, false, number);
+    check(&c, number);
+}
+
+static void on_all_layouts(const tpt_case *c, unsigned number)
+{
+    tpt_gpus_check_layer(c, 12, false, number);
 }
 
 Test(cuda_block, f32, .timeout = 100)
 {
-    check_block(TP_NORM_PRE, TP_DTYPE_F32, 0);
-    check_block(TP_NORM_POST, TP_DTYPE_F32, 1);
+    check_block(TP_NORM_PRE, TP_DTYPE_F32, 0, on_all_layouts);
+    check_block(TP_NORM_POST, TP_DTYPE_F32, 1, on_all_layouts);
 }
 
 Test(cuda_block, bf16, .timeout = 100)
 {
-    check_block(TP_NORM_PRE, TP_DTYPE_BF16, 3);
-    check_block(TP_NORM_POST, TP_DTYPE_BF16, 4);
+    check_block(TP_NORM_PRE, TP_DTYPE_BF16, 3, on_all_layouts);
+    check_block(TP_NORM_POST, TP_DTYPE_BF16, 4, on_all_layouts);
+}
+
+/* How often barriers of all-reduces that do a norm were come to: kernels peer_reduce<aligned, adds, norms, ...>. */
+static int64_t normed_in_peer_kernels(void)
+{
+    int64_t times = 0;
+    for (int i = 0; i < tpt_gpus_barriers(); i++) {
+        gpusim_site site = tpt_gpus_barrier(i);
+        if (strstr(site.kernel, "peer_reduce<") != NULL && strstr(site.kernel, ", true, true, ") != NULL)
+            times += site.executed;
+    }
+    return times;
+}
+
+static void run_normed(const tpt_case *c, const tpt_layout *layout, bool normed, tpt_result *out)
+{
+    int64_t before = normed_in_peer_kernels();
+    tpt_case_run(c, layout, out);
+    tpt_gpus_clean(c->name);
+    if (tpt_gpus_barriers() > 0)
+        cr_assert_eq(normed_in_peer_kernels() > before, normed, "%s at tp %d: norms are%s done by all-reduces", c->name, layout->tp, normed ? " not" : "");
+}
+
+static void with_and_without_peer_kernels(const tpt_case *c, unsigned number)
+{
+    tpt_layout layout = tpt_gpus_layout((tpt_layout){.tp = 1});
+    tpt_result one, other;
+    tpt_gpus_turn(number);
+    run_normed(c, &layout, false, &one);
+    for (layout.tp = 2; layout.tp <= 4; layout.tp += 2)
+        for (layout.peer_kernels = TP_PEER_KERNELS_ALWAYS; layout.peer_kernels <= TP_PEER_KERNELS_NEVER; layout.peer_kernels++) {
+            bool peers = layout.peer_kernels == TP_PEER_KERNELS_ALWAYS;
+            layout.devices = layout.tp;
+            tpt_gpus_turn(number++);
+            run_normed(c, &layout, peers, &other);
+            cr_assert(tpt_result_same(c, peers ? "with peer kernels" : "without", &one, &other), "tp %d", layout.tp);
+            tpt_result_free(&other);
+        }
+    tpt_result_free(&one);
+}
+
+/* Where sequences are not cut, norms within a block are done by the all-reduce before them, in its kernel if it is one a rank. */
+Test(cuda_block, norms_in_all_reduces, .timeout = 100)
+{
+    check_block(TP_NORM_PRE, TP_DTYPE_F32, 0, with_and_without_peer_kernels);
+    check_block(TP_NORM_POST, TP_DTYPE_BF16, 2, with_and_without_peer_kernels);
 }

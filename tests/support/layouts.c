@@ -275,6 +275,7 @@ tp_status tpt_case_try(const tpt_case *c, const tpt_layout *layout, tpt_result *
     state.residual_gradient = dresidual;
     tp_run_options options = {.ranks = layout->tp,
                               .devices = layout->devices,
+                              .peer_kernels = layout->peer_kernels,
                               .ctx = {.device = layout->device,
                                       .plugin = layout->plugin,
                                       .sum_order = layout->sum_order,

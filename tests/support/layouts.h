@@ -26,6 +26,7 @@ typedef struct tpt_layout {
     const char *plugin;
     int devices; /* ranks are dealt out over so many; 0: 1 */
     tp_sum_order sum_order;
+    tp_peer_kernels peer_kernels;
 } tpt_layout;
 
 /* Which side of a layer is cut over ranks by columns (single-unit parts only); the other follows sequence parallelism. */
