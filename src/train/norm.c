@@ -45,7 +45,7 @@ tp_status tpi_norm_squares(tp_ctx *ctx, tp_param *const *params, int count, cons
     tpi_square_sum_args sums[SUMS];
     int waiting = 0;
     for (int i = 0; i < count; i++) {
-        if (params[i]->grad.data != NULL)
+        if (params[i]->grad.data != NULL && !(params[i]->flags & TP_PARAM_FROZEN))
             sums[waiting++] = square_sum(params[i], &orders[i], &squares[i]);
         if (waiting == SUMS || i == count - 1) {
             TPI_TRY(tpi_square_sum_list(ctx->compute, sums, waiting));

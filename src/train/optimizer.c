@@ -121,7 +121,7 @@ static tp_status create_state(tp_optimizer *optimizer, tp_param *param, optimize
     tp_ctx *ctx = optimizer->ctx;
     state->param = param;
     state->elements = tp_tensor_elements(param->value);
-    if (param->flags & TP_PARAM_FROZEN)
+    if (param->grad.dims == 0) /* frozen for good */
         return TP_OK;
     if (has_m(&optimizer->desc)) {
         TPI_TRY(allocate_floats(ctx, TP_MEMORY_OPTIMIZER, state->elements, &state->m));
@@ -320,6 +320,11 @@ static tpi_optimizer_args update_of(const tp_optimizer *optimizer, const optimiz
                                 .copies = tpi_param_copies(param)};
 }
 
+static bool learns(const tp_param *param)
+{
+    return !(param->flags & TP_PARAM_FROZEN);
+}
+
 /* Updates that are issued together, where the backend gains by it. */
 #define UPDATES 128
 
@@ -330,7 +335,7 @@ static tp_status update_all(tp_optimizer *optimizer, float lr)
     int waiting = 0;
     for (int i = 0; i < optimizer->count; i++) {
         const optimizer_state *state = &optimizer->state[i];
-        if (!(state->param->flags & TP_PARAM_FROZEN))
+        if (learns(state->param))
             updates[waiting++] = update_of(optimizer, state, lr);
         if (waiting < UPDATES && i < optimizer->count - 1)
             continue;
@@ -340,11 +345,23 @@ static tp_status update_all(tp_optimizer *optimizer, float lr)
     return TP_OK;
 }
 
+/* Who was created frozen has no gradient to learn from. */
+static tp_status check_learning(tp_ctx *ctx, const tp_optimizer *optimizer)
+{
+    for (int i = 0; i < optimizer->count; i++) {
+        const tp_param *param = optimizer->params[i];
+        if (learns(param) && param->grad.dims == 0)
+            return tpi_refuse(ctx, TP_ERR_STATE, "optimizer: parameter '%s' was created frozen and has no gradient: it can't learn", param->name);
+    }
+    return TP_OK;
+}
+
 tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_step_report *report)
 {
     TPI_TRY_OBJECT(ctx, "tp_optimizer_step: optimizer", optimizer);
     TPI_TRY(check_field(ctx, "lr", lr, INFINITY));
     TPI_TRY(tpi_not_capturing(ctx, "tp_optimizer_step"));
+    TPI_TRY(check_learning(ctx, optimizer));
     TPI_TRY(settle(optimizer));
     TPI_TRY(tpi_norm_squares(ctx, optimizer->params, optimizer->count, optimizer->orders, optimizer->squares));
     TPI_TRY(issue_verdict(ctx, optimizer));
