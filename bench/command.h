@@ -74,7 +74,7 @@ void bench_check_failed(bench_call *call, const char *format, ...) __attribute__
 /* Notes how many samples were dropped because a thread was switched out during them. */
 void bench_note_samples(bench_call *call, int64_t kept, int64_t total);
 
-/* Notes how many rows have no clean sample at all; `column` holds their number. */
-void bench_note_disturbed(bench_call *call, int column);
+/* Notes that of all rows that have numbers in these columns, and how many rows have no clean sample at all. */
+void bench_note_kept(bench_call *call, int kept_column, int total_column);
 
 #endif

@@ -107,8 +107,12 @@ static tp_status run_sizes(collective_run *run, bench_collective *c)
 {
     const bench_options *options = &run->call->options;
     tp_status status = TP_OK;
+    int64_t before = -1;
     for (int64_t size = options->begin_bytes; size <= options->end_bytes && status == TP_OK; size = next_size(options, size)) {
         c->count = bench_collective_count(c->operation, size, c->dtype, c->ranks);
+        if (c->count == before) /* sizes less than an element apart */
+            continue;
+        before = c->count;
         for (int i = 0; i < options->places.count && status == TP_OK; i++) {
             c->in_place = options->places.value[i] == 1;
             if (bench_collective_has(c->operation, c->in_place))
@@ -227,18 +231,13 @@ int bench_command_collective(bench_call *call)
         return bench_fail(call, "out of memory");
     for (int i = 0; i < options->ranks.count && status == BENCH_OK; i++)
         status = run_ranks(call, run, (int)options->ranks.value[i]);
-    int64_t kept = 0, total = 0;
-    for (int row = 0; row < call->table.rows; row++) {
-        kept += bench_table_cell(&call->table, row, KEPT)->integer;
-        total += bench_table_cell(&call->table, row, TOTAL)->integer;
-    }
     if (!options->no_check)
         bench_note(&call->table, "Out of bounds values : %lld %s", (long long)run->wrong, run->wrong > 0 ? "FAILED" : "OK");
     if (run->busbw_count > 0 && !call->gpu.simulated)
         bench_note(&call->table, "Avg bus bandwidth    : %.4g GB/s", run->busbw_sum / (double)run->busbw_count);
     if (run->wrong > 0)
         bench_check_failed(call, "%lld elements differ from the exact result", (long long)run->wrong);
-    bench_note_samples(call, kept, total);
+    bench_note_kept(call, KEPT, TOTAL);
     bench_note(&call->table, "distance: by an exchange of flags before and after each sample; the figure is of the kind seen more often");
     free(run);
     return status;

@@ -23,6 +23,7 @@ static const bench_column columns[COLUMNS] = {
 
 #define MAX_CALLERS 64
 #define CHECKED 512
+#define HIGH_SHARE 1.03
 
 /* One product by some callers at once. */
 typedef struct gemm_run {
@@ -136,6 +137,7 @@ static void caller_thread(void *arg, int index)
 
 /* Sums of a series of products for the geometric mean. */
 typedef struct series {
+    int rows; /* count of them have a turn that nothing disturbed */
     double rate[BENCH_PRODUCTS], share[BENCH_PRODUCTS], peer[BENCH_PRODUCTS], ratio[BENCH_PRODUCTS];
     int count, peers;
 } series;
@@ -145,7 +147,8 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
     bench_table *table = &call->table;
     double rate = 0, peak = 0, peer = 0;
     bool compared = run->peer != NULL;
-    int64_t kept = 0, total = 0, wrong = 0;
+    int64_t wrong = 0;
+    int fewest = 0;
     for (int i = 0; i < callers; i++) {
         rate += run->caller[i].rate;
         peak += run->caller[i].peak;
@@ -153,8 +156,7 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
         compared = compared && run->caller[i].peer > 0;
         if (run->caller[i].peer_message[0] != '\0')
             bench_note(table, "%s %s is not compared: %s", tp_dtype_name(run->dtype), run->product->layer, run->caller[i].peer_message);
-        kept += run->caller[i].kept;
-        total += run->caller[i].total;
+        fewest = run->caller[i].kept < run->caller[fewest].kept ? i : fewest;
         wrong += run->caller[i].wrong;
     }
     char shape[48];
@@ -170,21 +172,26 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
     bench_integer(table, call->options.threads);
     bench_real(table, rate / 1e9);
     bench_real(table, peak / 1e9);
-    bench_real(table, rate / peak);
-    bench_integer(table, kept);
-    bench_integer(table, total);
+    /* Without a turn that is clean for a caller there is nothing to compare. */
+    bool clean = run->caller[fewest].kept > 0;
+    bench_real(table, clean ? rate / peak : NAN);
+    bench_integer(table, run->caller[fewest].kept);
+    bench_integer(table, run->caller[fewest].total);
     if (call->options.no_check)
         bench_empty(table);
     else
         bench_integer(table, wrong);
     bench_real(table, compared ? peer / 1e9 : NAN);
-    bench_real(table, compared ? rate / peer : NAN);
-    if (compared) {
+    bench_real(table, compared && clean ? rate / peer : NAN);
+    if (compared && clean) {
         all->peer[all->peers] = peer;
         all->ratio[all->peers++] = rate / peer;
     }
     if (wrong > 0)
         bench_check_failed(call, "%s %s %s: %lld wrong elements", run->product->layer, shape, tp_dtype_name(run->dtype), (long long)wrong);
+    all->rows++;
+    if (!clean)
+        return;
     all->rate[all->count] = rate;
     all->share[all->count++] = rate / peak;
 }
@@ -208,6 +215,21 @@ static void add_mean(bench_call *call, tp_dtype dtype, int callers, const series
         bench_empty(table);
     bench_real(table, bench_geometric_mean(all->peer, all->peers) / 1e9);
     bench_real(table, bench_geometric_mean(all->ratio, all->peers));
+    if (all->count < all->rows)
+        bench_note(table, "%s, callers: %d: %d of %d products had no turn that nothing disturbed: they have no share and are in no mean", tp_dtype_name(dtype),
+                   callers, all->rows - all->count, all->rows);
+}
+
+/* No product is faster than the peak. */
+static void note_high_shares(bench_call *call)
+{
+    int high = 0;
+    for (int row = 0; row < call->table.rows; row++) {
+        const bench_cell *cell = bench_table_cell(&call->table, row, SHARE);
+        high += cell->kind == BENCH_CELL_REAL && cell->real > HIGH_SHARE;
+    }
+    if (high > 0)
+        bench_note(&call->table, "%d shares are above %.2f, which can't be: the peak was disturbed; measure again", high, HIGH_SHARE);
 }
 
 static int run_product(bench_call *call, gemm_run *run, int callers)
@@ -324,13 +346,8 @@ int bench_command_gemm(bench_call *call)
         bench_note(&call->table, "peer: %s, one thread a caller, on the same operands, sampled in turns%s", peer.name,
                    options->pack_in_call ? "" : "; weights laid out beforehand on both sides");
     bench_peer_unload(&peer);
-    int64_t kept = 0, total = 0;
-    for (int row = 0; row < call->table.rows; row++) {
-        kept += bench_table_cell(&call->table, row, KEPT)->integer;
-        total += bench_table_cell(&call->table, row, TOTAL)->integer;
-    }
-    bench_note_samples(call, kept, total);
-    bench_note_disturbed(call, KEPT);
+    bench_note_kept(call, KEPT, TOTAL);
+    note_high_shares(call);
     for (int d = 0; d < options->dtypes.count && bench_on_gpu(call) && !call->gpu.simulated; d++)
         bench_note(&call->table, "peak of %s: %s; times are those of the GPU's events", tp_dtype_name((tp_dtype)options->dtypes.value[d]),
                    bench_gpu_peak_text((tp_dtype)options->dtypes.value[d]));

@@ -354,6 +354,6 @@ int bench_command_layer(bench_call *call)
                    (long long)options->ranks.value[0]);
     if (options->check)
         bench_note(&call->table, "off the CPU: the worst tensor's distance from what one rank on the CPU makes, as a part of its norm");
-    bench_note_disturbed(call, KEPT);
+    bench_note_kept(call, KEPT, TOTAL);
     return status;
 }

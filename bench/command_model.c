@@ -62,9 +62,10 @@ static tp_status walk(void *arg)
     model_party *party = w->party;
     if (party->run->peer != NULL && atomic_load(&party->run->peer->failed))
         return tpi_fail(w->stepper.ctx, TP_ERR_COMM, "the peer has failed");
-    long before = bench_thread_switches();
+    bool clean;
+    const bench_watch watch = bench_watch_start(false);
     tp_status status = bench_stepper_step(&w->stepper);
-    bool clean = bench_thread_switches() == before;
+    bench_watch_stop(&watch, &clean);
     bool root = tp_ctx_rank(w->stepper.ctx) == 0;
     if (root) {
         party->results.loss[w->steps] = w->stepper.loss;
@@ -389,17 +390,6 @@ static int run_dtype(bench_call *call, const bench_training *training, tp_dtype 
     return status;
 }
 
-static void note_dropped(bench_call *call)
-{
-    int64_t kept = 0, total = 0;
-    for (int row = 0; row < call->table.rows; row++) {
-        kept += bench_table_cell(&call->table, row, KEPT)->integer;
-        total += bench_table_cell(&call->table, row, OF)->integer;
-    }
-    bench_note(&call->table, "torch / step: medians of the kept steps, PyTorch's by ours; its process slept while ours ran, and ours while it did");
-    bench_note_samples(call, kept, total);
-}
-
 static int check_peer(bench_call *call, const bench_training *training)
 {
     const bench_options *options = &call->options;
@@ -433,9 +423,9 @@ int bench_command_model(bench_call *call)
     bench_note(&call->table, "param ... all: bytes of all ranks together that a dry run of the same step predicts%s",
                options->dry_run ? "" : "; used: peaks of the run");
     if (!options->dry_run)
-        bench_note_disturbed(call, KEPT);
+        bench_note_kept(call, KEPT, OF);
     if (options->peer > 0 && status == BENCH_OK)
-        note_dropped(call);
+        bench_note(&call->table, "torch / step: medians of the kept steps, PyTorch's by ours; its process slept while ours ran, and ours while it did");
     bench_training_close(&training);
     return status;
 }

@@ -325,6 +325,6 @@ int bench_command_overlap(bench_call *call, const bench_layer_shape *shape)
         status = write_trace(call, trace);
     free(trace);
     add_notes(call);
-    bench_note_disturbed(call, KEPT);
+    bench_note_kept(call, KEPT, TOTAL);
     return status;
 }

@@ -11,7 +11,7 @@
 #include <string.h>
 
 enum {
-    DTYPE, RANKS, THREADS, PHASE, OP, SHAPE, CALLS, TIME, LIMIT, SHARE, OF_STEP, BOUND, INTENSITY, RATE, BANDWIDTH, IS_OP, KEPT, COLUMNS
+    DTYPE, RANKS, THREADS, PHASE, OP, SHAPE, CALLS, TIME, LIMIT, SHARE, OF_STEP, BOUND, INTENSITY, RATE, BANDWIDTH, IS_OP, KEPT, TOTAL, COLUMNS
 };
 
 static const bench_column columns[COLUMNS] = {
@@ -19,7 +19,7 @@ static const bench_column columns[COLUMNS] = {
     {"op", "", 0, true},           {"shape", "a rank", 0, true},  {"calls", "a step", 0, false}, {"time", "ms a step", 4, false},
     {"limit", "ms a step", 4, false}, {"share", "of limit", -3, false}, {"of", "step", -3, false}, {"bound by", "", 0, true},
     {"intensity", "FLOP/byte", 3, false}, {"rate", "GFLOP/s", 4, false}, {"bandwidth", "GB/s", 3, false}, {"op?", "", 0, true},
-    {"kept", "samples", 0, false},
+    {"kept", "samples", 0, false}, {"of", "samples", 0, false},
 };
 
 static const char *const phase_names[BENCH_PHASES] = {"forward", "backward", "finish", "optimizer"};
@@ -66,15 +66,16 @@ static tp_status walk(void *arg)
     TPI_TRY(bench_stepper_begin(&w->stepper));
     for (int phase = 0; phase < BENCH_PHASES; phase++) {
         double before, after, compute;
-        long switches = bench_thread_switches();
+        bool clean;
         if (w->root)
             probe->phase = phase;
         tp_ctx_times(w->stepper.ctx, &compute, &before);
+        const bench_watch watch = bench_watch_start(false);
         TPI_TRY(bench_stepper_phase(&w->stepper, (bench_phase)phase));
+        bench_watch_stop(&watch, &clean);
         tp_ctx_times(w->stepper.ctx, &compute, &after);
         if (!recording)
             continue;
-        bool clean = bench_thread_switches() == switches;
         bench_sample_add(&run->phase[phase], w->stepper.phase[phase], clean);
         bench_sample_add(&run->comm[phase], after - before, clean);
     }
@@ -153,7 +154,7 @@ typedef struct table_line {
     char shape[48];
     double calls, seconds, limit, flops, bytes; /* a step */
     bool is_op;
-    int kept;
+    int kept, total; /* samples; of a sum: of the op that has fewest clean ones */
 } table_line;
 
 static void add_line(bench_call *call, const roofline_run *run, const table_line *line)
@@ -179,7 +180,12 @@ static void add_line(bench_call *call, const roofline_run *run, const table_line
     bench_real(table, line->flops > 0 ? line->flops / line->seconds / 1e9 : NAN);
     bench_real(table, line->bytes > 0 ? line->bytes / line->seconds / 1e9 : NAN);
     bench_truth(table, line->is_op);
+    if (line->total == 0) { /* a phase without ops */
+        bench_empty(table);
+        return;
+    }
     bench_integer(table, line->kept);
+    bench_integer(table, line->total);
 }
 
 static void write_shape(const int64_t size[3], char text[48])
@@ -192,8 +198,8 @@ static void write_shape(const int64_t size[3], char text[48])
 static table_line line_of(const roofline_run *run, const bench_probed *op)
 {
     bench_figure figure = bench_sample_figure(op->samples);
-    table_line line = {.phase = phase_names[op->phase], .op = op->op, .is_op = true, .kept = figure.kept};
-    line.calls = (double)op->samples->count / (double)run->steps;
+    table_line line = {.phase = phase_names[op->phase], .op = op->op, .is_op = true, .kept = figure.kept, .total = figure.total};
+    line.calls = (double)op->samples->calls / (double)run->steps;
     line.seconds = line.calls * figure.seconds;
     line.limit = line.calls * limit_of(&run->limits, op, &line.bound);
     line.flops = line.calls * op->flops;
@@ -204,6 +210,10 @@ static table_line line_of(const roofline_run *run, const bench_probed *op)
 
 static void add_to(table_line *sum, const table_line *one)
 {
+    if (one->total > 0 && (sum->total == 0 || one->kept < sum->kept)) {
+        sum->kept = one->kept;
+        sum->total = one->total;
+    }
     sum->seconds += one->seconds;
     sum->limit += one->limit;
     sum->flops += one->flops;
@@ -225,13 +235,15 @@ static void add_phase(bench_call *call, const roofline_run *run, int phase, tabl
     add_line(call, run, &ops);
     bench_figure whole = bench_sample_figure(&run->phase[phase]), comm = bench_sample_figure(&run->comm[phase]);
     if (run->ranks > 1) {
-        const table_line waiting = {.phase = phase_names[phase], .op = "collectives, waiting", .bound = "", .seconds = comm.seconds, .kept = comm.kept};
+        const table_line waiting = {.phase = phase_names[phase], .op = "collectives, waiting", .bound = "", .seconds = comm.seconds,
+                                    .kept = comm.kept, .total = comm.total};
         add_line(call, run, &waiting);
     }
     table_line all = ops;
     all.op = "phase";
     all.seconds = whole.seconds;
     all.kept = whole.kept;
+    all.total = whole.total;
     add_line(call, run, &all);
     add_to(step, &ops);
 }
@@ -244,7 +256,7 @@ static double physical_limit(const roofline_run *run)
     double flops = tp_model_flops(&training->model, (int64_t)tokens, training->trainer.sequence) / run->ranks, bytes = 0;
     for (int i = 0; i < run->probe->count; i++) {
         const bench_probed *op = &run->probe->op[i];
-        double calls = (double)op->samples->count / (double)run->steps, elements = (double)op->size[0] * (double)op->size[1];
+        double calls = (double)op->samples->calls / (double)run->steps, elements = (double)op->size[0] * (double)op->size[1];
         if (strcmp(op->op, "optimizer") == 0)
             bytes += op->bytes * calls;
         if (strcmp(op->op, BENCH_OPTIMIZER_PACKING) == 0) /* it could do without copies */
@@ -260,6 +272,7 @@ static void add_rows(bench_call *call, const roofline_run *run)
         add_phase(call, run, phase, &step);
     step.seconds = run->figure.figure.seconds;
     step.kept = run->figure.figure.kept;
+    step.total = run->figure.figure.total;
     add_line(call, run, &step);
     step.op = "peak and optimizer's bytes";
     step.limit = physical_limit(run);
@@ -316,7 +329,7 @@ int bench_command_roofline(bench_call *call)
             status = run_one(call, &training, (tp_dtype)options->dtypes.value[i], (int)options->ranks.value[r], &peaks);
     bench_note(&call->table, "of rank 0; an op's limit is its FLOPs at the measured peak or its bytes, each operand once, at the measured bandwidth of the "
                              "level that they fit in, whichever takes longer");
-    bench_note_disturbed(call, KEPT);
+    bench_note_kept(call, KEPT, TOTAL);
     bench_training_close(&training);
     return status;
 }

@@ -250,7 +250,7 @@ static void add_notes(bench_call *call)
         if (!bench_table_cell(&call->table, row, FITS)->truth)
             bench_note(&call->table, "rows with threads <= cores NO have more threads than cores: they show that the bits hold, not how it scales, and "
                                      "are not plotted");
-    bench_note_disturbed(call, KEPT);
+    bench_note_kept(call, KEPT, TOTAL);
 }
 
 int bench_command_sweep(bench_call *call)

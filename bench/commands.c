@@ -128,19 +128,26 @@ void bench_check_failed(bench_call *call, const char *format, ...)
 void bench_note_samples(bench_call *call, int64_t kept, int64_t total)
 {
     bench_note(&call->table,
-               "medians of samples; %lld of %lld were dropped because a thread was switched out during them (a figure without any clean sample uses "
-               "them all)",
-               (long long)(total - kept), (long long)total);
+               "medians of samples; %lld of %lld were dropped because a thread was switched out during them and lost %g %% of the time or more (a figure "
+               "without any clean sample uses them all)",
+               (long long)(total - kept), (long long)total, 100 * BENCH_LOST);
 }
 
-void bench_note_disturbed(bench_call *call, int column)
+void bench_note_kept(bench_call *call, int kept_column, int total_column)
 {
     int disturbed = 0, rows = 0;
+    int64_t kept = 0, total = 0;
     for (int row = 0; row < call->table.rows; row++) {
-        const bench_cell *cell = bench_table_cell(&call->table, row, column);
-        rows += cell->kind == BENCH_CELL_INTEGER;
-        disturbed += cell->kind == BENCH_CELL_INTEGER && cell->integer == 0;
+        const bench_cell *cell = bench_table_cell(&call->table, row, kept_column);
+        if (cell->kind != BENCH_CELL_INTEGER)
+            continue;
+        rows++;
+        disturbed += cell->integer == 0;
+        kept += cell->integer;
+        total += bench_table_cell(&call->table, row, total_column)->integer;
     }
+    if (rows > 0)
+        bench_note_samples(call, kept, total);
     if (disturbed > 0)
         bench_note(&call->table, "%d of %d rows have no clean sample: other work took the cores, and their figures show it", disturbed, rows);
 }

@@ -43,8 +43,30 @@ long bench_process_switches(void)
     return switches(RUSAGE_SELF);
 }
 
+bool bench_is_clean(long switches, double seconds, double lost_seconds)
+{
+    return switches == 0 || lost_seconds < BENCH_LOST * seconds;
+}
+
+bench_watch bench_watch_start(bool whole_process)
+{
+    bench_watch watch = {.whole_process = whole_process, .switches = whole_process ? bench_process_switches() : bench_thread_switches()};
+    watch.cpu = bench_thread_seconds();
+    watch.start = bench_now();
+    return watch;
+}
+
+double bench_watch_stop(const bench_watch *watch, bool *clean)
+{
+    double seconds = bench_now() - watch->start, cpu = bench_thread_seconds() - watch->cpu;
+    long now = watch->whole_process ? bench_process_switches() : bench_thread_switches();
+    *clean = bench_is_clean(now - watch->switches, seconds, watch->whole_process ? seconds : seconds - cpu);
+    return seconds;
+}
+
 void bench_sample_add(bench_samples *samples, double seconds, bool clean)
 {
+    samples->calls++;
     if (samples->count == BENCH_SAMPLES)
         return;
     samples->seconds[samples->count] = seconds;
@@ -114,14 +136,17 @@ void bench_measure(const bench_part *parts, int count, const bench_plan *plan)
     int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES;
     double begin = bench_now();
     for (int turn = 0; turn < most && wanted(parts, count, plan, turn, bench_now() - begin); turn++) {
+        bool all_clean = true;
         for (int i = 0; i < count; i++) {
-            long before = plan->whole_process ? bench_process_switches() : bench_thread_switches();
-            double start = bench_now();
+            bool clean;
+            const bench_watch watch = bench_watch_start(plan->whole_process);
             parts[i].fn(parts[i].arg);
-            double seconds = bench_now() - start;
-            long after = plan->whole_process ? bench_process_switches() : bench_thread_switches();
-            bench_sample_add(parts[i].samples, seconds, before == after);
+            double seconds = bench_watch_stop(&watch, &clean);
+            all_clean = all_clean && clean;
+            bench_sample_add(parts[i].samples, seconds, clean);
         }
+        for (int i = 0; i < count; i++)
+            parts[i].samples->clean[parts[i].samples->count - 1] = all_clean;
     }
 }
 

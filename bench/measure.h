@@ -1,5 +1,5 @@
-/* How things are timed. Other work takes the cores: a sample during which one of its threads was switched out says nothing, and is dropped;
- * the median of the rest is the figure. */
+/* How things are timed. Other work takes the cores: a sample during which its thread was switched out and lost more than BENCH_LOST of its time says
+ * nothing, and is dropped; the median of the rest is the figure. */
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
@@ -8,8 +8,10 @@
 
 #define BENCH_SAMPLES 4096
 #define BENCH_PATIENCE 8
+#define BENCH_LOST 0.01
 
 typedef struct bench_samples {
+    int64_t calls; /* of bench_sample_add: the first BENCH_SAMPLES are kept */
     int count;
     double seconds[BENCH_SAMPLES];
     bool clean[BENCH_SAMPLES];
@@ -30,6 +32,18 @@ double bench_thread_seconds(void);
 long bench_thread_switches(void);
 long bench_process_switches(void);
 
+/* Whether a sample is clean: nobody was switched out, or, while it ran, its thread lost less than BENCH_LOST of the time. A step is too long to be without any switch. */
+bool bench_is_clean(long switches, double seconds, double lost_seconds);
+
+/* One sample: started right before it, stopped right after. */
+typedef struct bench_watch {
+    bool whole_process; /* fn has threads of its own: what they lost isn't known, so no switch of any is clean */
+    long switches;
+    double cpu, start;
+} bench_watch;
+bench_watch bench_watch_start(bool whole_process);
+double bench_watch_stop(const bench_watch *watch, bool *clean); /* its seconds */
+
 void bench_sample_add(bench_samples *samples, double seconds, bool clean);
 int bench_sample_clean(const bench_samples *samples);
 bench_figure bench_sample_figure(const bench_samples *samples);
@@ -46,7 +60,8 @@ typedef struct bench_part {
 } bench_part;
 
 /* Runs the parts in turns, so that a slow moment falls on all of them, until `seconds` are over or each has `most` samples; at least `least`
- * samples, and, within BENCH_PATIENCE times `seconds`, until each part has `least` clean ones. Switches are those of the calling thread, or of the process if fn has threads of its own. */
+ * samples, and, within BENCH_PATIENCE times `seconds`, until each part has `least` clean ones. A turn is clean for all parts or for none: figures that are
+ * compared are of the same turns. Switches are those of the calling thread, or of the process if fn has threads of its own. */
 typedef struct bench_plan {
     int warmup, least, most;
     double seconds;

@@ -214,6 +214,9 @@ static bool read_list(const bench_option *option, const char *text, bench_list *
                                                          : read_integer(option, item, value, message);
         if (!good)
             return false;
+        for (int i = 0; i < list->count - 1; i++)
+            if (list->value[i] == *value)
+                return bench_say(message, "--%s: %s is there twice", option->name, item);
         text += length;
         if (*text == '\0')
             return true;

@@ -142,11 +142,11 @@ static void peak_thread(void *arg, int index)
     long rounds = bench_peak_rounds(run->peak);
     double flops = 0;
     for (double begin = bench_now(); samples.count < BENCH_SAMPLES && bench_now() - begin < run->seconds;) {
-        long before = bench_thread_switches();
-        double start = bench_now();
+        bool clean;
+        const bench_watch watch = bench_watch_start(false);
         flops = run->peak->run(rounds);
-        double seconds = bench_now() - start;
-        bench_sample_add(&samples, seconds, bench_thread_switches() == before);
+        double seconds = bench_watch_stop(&watch, &clean);
+        bench_sample_add(&samples, seconds, clean);
     }
     run->rate[index] = flops / bench_sample_figure(&samples).seconds;
 }
@@ -187,11 +187,11 @@ double bench_clock_measure(double seconds)
     const long rounds = 40000;
     bench_samples samples = {0};
     for (double begin = bench_now(); samples.count < BENCH_SAMPLES && bench_now() - begin < seconds;) {
-        long before = bench_thread_switches();
-        double start = bench_now();
+        bool clean;
+        const bench_watch watch = bench_watch_start(false);
         additions(rounds);
-        double taken = bench_now() - start;
-        bench_sample_add(&samples, taken, bench_thread_switches() == before);
+        double taken = bench_watch_stop(&watch, &clean);
+        bench_sample_add(&samples, taken, clean);
     }
     return (double)rounds * 16 / bench_sample_figure(&samples).seconds;
 }

@@ -37,26 +37,11 @@ static bench_probed *place_of(bench_probe *probe, const op_kind *kind)
     return op;
 }
 
-typedef struct op_clock {
-    long switches;
-    double start, cpu;
-} op_clock;
-
-static long switches_of(const bench_probe *probe)
+static void stop(bench_probe *probe, const bench_watch *watch, const op_kind *kind)
 {
-    return probe->whole_process ? bench_process_switches() : bench_thread_switches();
-}
-
-static op_clock start(const bench_probe *probe)
-{
-    return (op_clock){.switches = switches_of(probe), .cpu = bench_thread_seconds(), .start = bench_now()};
-}
-
-static void stop(bench_probe *probe, const op_clock *clock, const op_kind *kind)
-{
-    double seconds = bench_now() - clock->start;
-    double cpu = bench_thread_seconds() - clock->cpu;
-    bool clean = switches_of(probe) == clock->switches;
+    bool clean;
+    double seconds = bench_watch_stop(watch, &clean);
+    double cpu = bench_thread_seconds() - watch->cpu;
     double flops = probe->ctx->issued.flops - probe->flops, bytes = probe->ctx->issued.bytes - probe->bytes;
     probe->flops += flops;
     probe->bytes += bytes;
@@ -182,9 +167,9 @@ static op_kind kind_random_fill(const tpi_random_fill_args *args)
     {                                                                                                                           \
         bench_probe *probe = probe_of(stream->ctx);                                                                             \
         const op_kind kind = kind_##slot(args);                                                                                 \
-        const op_clock clock = start(probe);                                                                                    \
+        const bench_watch watch = bench_watch_start(probe->whole_process);                                                      \
         tp_status status = probe->real->slot(stream, args);                                                                     \
-        stop(probe, &clock, &kind);                                                                                             \
+        stop(probe, &watch, &kind);                                                                                             \
         return status;                                                                                                          \
     }
 OPS(PROBED)
@@ -195,10 +180,10 @@ static tp_status probed_pack(tpi_stream *stream, const tpi_operand *b, int64_t c
 {
     bench_probe *probe = probe_of(stream->ctx);
     const op_kind kind = {"pack", b->dtype, {cols, inner, 0}, false, 0, 0};
-    const op_clock clock = start(probe);
+    const bench_watch watch = bench_watch_start(probe->whole_process);
     tp_status status = probe->real->gemm_pack(stream, b, cols, inner, order, out);
     probe->bytes -= (double)cols * (double)inner * (double)tp_dtype_size(b->dtype) + (double)out->bytes;
-    stop(probe, &clock, &kind);
+    stop(probe, &watch, &kind);
     probe->bytes = probe->ctx->issued.bytes;
     return status;
 }

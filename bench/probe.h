@@ -20,7 +20,7 @@ typedef struct bench_probed {
     int64_t size[3]; /* 0: has no such dimension */
     bool matrix; /* products of matrices: done by the units for its dtype; all else is f32 arithmetic */
     double flops, bytes; /* of one call */
-    bench_samples *samples; /* one a call */
+    bench_samples *samples; /* one a call; samples->calls: all of them */
 } bench_probed;
 
 typedef struct bench_probe {

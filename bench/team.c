@@ -73,18 +73,18 @@ static tp_status sample(const sampler *self, const bench_team_part *part, int64_
     }
     double compute[2], comm[2];
     tp_ctx_times(self->ctx, &compute[0], &comm[0]);
-    long before = bench_thread_switches();
-    double start = bench_now();
+    bool clean;
+    const bench_watch watch = bench_watch_start(false);
     TPI_TRY(mark(self, 0));
     for (int64_t i = 0; i < repeats; i++)
         TPI_TRY(part->fn(part->arg));
     TPI_TRY(mark(self, 1));
     TPI_TRY(tp_ctx_synchronize(self->ctx));
-    double seconds = bench_now() - start;
+    double seconds = bench_watch_stop(&watch, &clean);
     if (self->timer != NULL)
         TPI_TRY(self->ctx->backend->timer_read(self->timer, &seconds));
     self->team->slot[self->rank].seconds = seconds / (double)repeats;
-    self->team->slot[self->rank].switched = bench_thread_switches() != before && !part->lanes && self->timer == NULL;
+    self->team->slot[self->rank].switched = !clean && !part->lanes && self->timer == NULL;
     tp_ctx_times(self->ctx, &compute[1], &comm[1]);
     self->team->slot[self->rank].compute += compute[1] - compute[0];
     self->team->slot[self->rank].comm += comm[1] - comm[0];

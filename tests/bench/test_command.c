@@ -55,6 +55,8 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("collective --peer mpich --operation broadcast", 2, "--operation broadcast", "all_gather");
     expect("collective --peer mpich --link 5us,2GB/s", 2, "--peer mpich", "--link");
     expect("gemm --peer mpich", 2, "--peer: unknown 'mpich'", "onednn");
+    expect("gemm --callers 2,1,2", 2, "--callers: 2", "twice");
+    expect("sweep --dtype f32,bf16,f32", 2, "--dtype: f32", "twice");
     expect("gemm --shapes 5x5", 2, "5x5", "MxNxK");
     expect("info --json --csv", 2, "--json", "--csv");
     expect("gemm --plot picture.jpg", 2, "picture.jpg", ".svg or .png");
@@ -108,12 +110,56 @@ Test(command, roofline)
            "limits of one rank");
 }
 
+/* Calls a step of an op that is in all steps as often; the kept samples of all ops of the optimizer in *kept. */
+static double calls_a_step(int steps, int *kept)
+{
+    char arguments[200];
+    snprintf(arguments, sizeof arguments,
+             "roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --ranks 1 --threads 1 --dtype f32 --steps %d --csv", steps);
+    cr_assert_eq(run(arguments), 0, "%s", tpt_printed);
+    double calls = 0, ignored;
+    const char *row = strstr(tpt_printed, "square sum,1x64,"), *sum = strstr(tpt_printed, "optimizer,all ops,");
+    cr_assert(row != NULL && sscanf(row, "square sum,1x64,%lf,%lf", &calls, &ignored) == 2, "%s", tpt_printed);
+    cr_assert(sum != NULL && strstr(sum, ",false,") != NULL && sscanf(strstr(sum, ",false,"), ",false,%d,", kept) == 1, "%s", tpt_printed);
+    return calls;
+}
+
+/* More calls than samples are held: times a step stay what they are. And a sum has the samples of its ops. */
+Test(command, roofline_of_many_steps)
+{
+    int kept = 0;
+    double few = calls_a_step(10, &kept);
+    cr_expect_gt(kept, 0, "no op of the optimizer was undisturbed in 8 steps");
+    cr_expect_eq(calls_a_step(1000, &kept), few);
+    cr_expect_gt(few, 5, "so that 1000 steps have more calls than samples are held");
+    cr_expect_gt(kept, 0);
+}
+
+/* Every command that measures says what it dropped. */
+Test(command, dropped_samples_are_told)
+{
+    static const char *const commands[] = {
+        "roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 3 --ranks 1 --threads 1 --dtype f32",
+        "linear --hidden 64 --ffn 96 --batch 1 --sequence 9 --dtype f32 --samples 2 --seconds 0.001",
+        "mlp --overlap pull --sequence-parallel --hidden 64 --ffn 96 --batch 1 --sequence 23 --dtype f32 --samples 2 --seconds 0.001",
+        "model --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 1",
+        "sweep --layers 1 --hidden 32 --sequence 32 --steps 3 --batch 2 --scaling strong --ranks 1",
+        "gemm --shapes 33x48x40 --seconds 0.002 --samples 3",
+        "collective --ranks 1 -b 64 -e 64 -o all_gather --samples 2 --seconds 0.001",
+    };
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
+        expect(commands[i], 0, "were dropped because a thread was switched out", "1 % of the time");
+}
+
 Test(command, collective)
 {
     expect("collective --ranks 2,3 -b 100 -e 5000 -f 7 --seconds 0.001 --samples 2 -w 1 --dtype f32,u8", 0, "Out of bounds values : 0 OK",
            "Avg bus bandwidth");
     expect("collective --ranks 2 -b 1K -e 1K -o all_reduce --seconds 0.001 --samples 2 -w 1 --link 10us,1GB/s", 0,
            "modelled link", "all_reduce");
+    expect("collective --ranks 1 -b 1 -e 3 -i 1 -o all_gather --place in --samples 1 --seconds 0.001 --csv", 0, "all_gather", "");
+    const char *row = strchr(tpt_printed, '\n');
+    cr_expect(row != NULL && strchr(row + 1, '\n') != NULL && strstr(strchr(row + 1, '\n') + 1, "all_gather") == NULL, "one row of size 0: %s", tpt_printed);
 }
 
 Test(command, layers)

@@ -1,11 +1,17 @@
 /* Figures of samples, threads at once, turns, and the machine. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "machine.h"
 #include "measure.h"
+#include "program.h"
 #include "turns.h"
 
 Test(measure, median_and_mean)
@@ -39,6 +45,95 @@ Test(measure, figure_drops_disturbed_samples)
     for (int i = 0; i < 2 * BENCH_SAMPLES; i++)
         bench_sample_add(&samples, 1, true);
     cr_assert_eq(samples.count, BENCH_SAMPLES);
+}
+
+/* Samples end at some number, calls don't. */
+Test(measure, all_calls_are_counted)
+{
+    static bench_samples samples;
+    samples = (bench_samples){.count = 0};
+    for (int i = 0; i < 2 * BENCH_SAMPLES + 1; i++)
+        bench_sample_add(&samples, 1, true);
+    cr_assert_eq(samples.calls, 2 * BENCH_SAMPLES + 1);
+    cr_assert_eq(samples.count, BENCH_SAMPLES);
+}
+
+Test(measure, clean_is_what_lost_little)
+{
+    cr_assert(bench_is_clean(0, 1, 0.5), "asleep, not switched out");
+    cr_assert(bench_is_clean(3, 1, 0.009));
+    cr_assert(!bench_is_clean(1, 1, 0.011));
+    cr_assert(!bench_is_clean(1, 1, 1));
+}
+
+/* ---- beside other work ------------------------------------------------------------------------------------------------ */
+
+/* This process on one core, and another one that never sleeps beside it. */
+static pid_t begin_other_work(void)
+{
+    cpu_set_t set;
+    cr_assert_eq(sched_getaffinity(0, sizeof set, &set), 0);
+    size_t core = 0;
+    while (!CPU_ISSET(core, &set))
+        core++;
+    CPU_ZERO(&set);
+    CPU_SET(core, &set);
+    cr_assert_eq(sched_setaffinity(0, sizeof set, &set), 0);
+    pid_t parent = getpid(), other = fork();
+    for (volatile int spin = 0; other == 0; spin = 1 - spin)
+        if (getppid() != parent)
+            _exit(0);
+    cr_assert_gt(other, 0);
+    return other;
+}
+
+static void end_other_work(pid_t other)
+{
+    kill(other, SIGKILL);
+    waitpid(other, NULL, 0);
+}
+
+static void quick(void *arg)
+{
+    (void)arg;
+}
+
+static void until_switched(void *arg)
+{
+    (void)arg;
+    for (long before = bench_thread_switches(); bench_thread_switches() == before;)
+        continue;
+}
+
+Test(measure, a_turn_is_clean_for_all_or_for_none)
+{
+    static bench_samples samples[2];
+    bench_part parts[] = {{quick, NULL, &samples[0]}, {until_switched, NULL, &samples[1]}};
+    pid_t other = begin_other_work();
+    bench_measure(parts, 2, &(bench_plan){.least = 2, .most = 2, .seconds = 0});
+    end_other_work(other);
+    cr_assert_eq(samples[1].count, 2);
+    cr_assert_eq(bench_sample_clean(&samples[1]), 0);
+    cr_assert_eq(bench_sample_clean(&samples[0]), 0, "compared with what was disturbed");
+}
+
+/* Products of some scheduler ticks are never alone: there is no share of them, and a note says so. */
+Test(measure, products_beside_other_work_have_no_share)
+{
+    pid_t other = begin_other_work();
+    int status = run("gemm --shapes 1024x3072x768 --variant NT,NN --dtype f32 --callers 1 --samples 3 --seconds 0.001 --no-check --csv");
+    end_other_work(other);
+    cr_assert_eq(status, 0, "%s", tpt_printed);
+    cr_assert_not_null(strstr(tpt_printed, "geometric mean,of 0,"), "%s", tpt_printed);
+    int rows = 0;
+    for (const char *row = tpt_printed; (row = strstr(row, "given,")) != NULL; row++, rows++) {
+        double rate, peak;
+        const char *cells = strstr(row, ",1,1,");
+        cr_assert_not_null(cells, "%s", row);
+        cr_assert_eq(sscanf(cells, ",1,1,%lf,%lf,", &rate, &peak), 2, "%s", row);
+        cr_assert_eq(strncmp(strchr(strchr(cells + 5, ',') + 1, ','), ",,0,3,", 6), 0, "no share, no turn of 3: %s", cells);
+    }
+    cr_assert_eq(rows, 2);
 }
 
 static int order[64], runs;
