@@ -486,7 +486,7 @@ int bench_calibrate(bench_call *call, int ranks, tp_machine *out)
     bench_team_init(&all->team, ranks, call->machine.cores);
     all->machine.threads = 1;
     all->machine.lanes_share_cores = call->machine.cores < 2 * ranks;
-    snprintf(all->machine.name, sizeof all->machine.name, "%.70s, %d cores", call->machine.processor, call->machine.cores);
+    bench_machine_name(&call->machine, all->machine.name, sizeof all->machine.name);
     tp_run_options start = {.ranks = ranks, .bind_cores = true, .ctx = {.version = TP_VERSION, .threads = 1}};
     tp_status status = tp_run_ranks(&start, plain_main, all);
     start.link = (tp_link){0, LINK_CHUNK_BYTES / LINK_SECONDS};

@@ -11,7 +11,7 @@
 typedef struct bench_call {
     bench_options options;
     bench_machine machine;
-    tp_machine costs; /* what --machine says, for --overlap auto; bench_check_parallel reads it */
+    tp_machine costs; /* what --machine says, for --overlap auto; bench_load_costs reads it */
     tp_device_info gpu; /* with --device cuda; bench_take_device fills it in */
     bench_table table;
     char message[BENCH_MESSAGE];
@@ -67,6 +67,9 @@ void bench_hide_times(bench_call *call, uint64_t columns);
 
 /* Begins the table: its columns, and its line about the machine. */
 void bench_begin(bench_call *call, const bench_column *columns, int count);
+
+/* Reads the costs that --machine names, if it is given. */
+int bench_load_costs(bench_call *call);
 
 /* A failed check: counted, so that the exit status tells, and noted. */
 void bench_check_failed(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));

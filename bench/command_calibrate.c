@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { FIGURE, VALUE, UNIT, COLUMNS };
 
@@ -49,6 +50,30 @@ static void add_figures(bench_call *call, const tp_machine *machine)
     add_figure(call, "a weight gradient in no cache, added to", machine->gradient_bytes_per_second / 1e9, "GB/s a rank");
 }
 
+static bool write_text(const char *path, const char *text, size_t length)
+{
+    FILE *file = fopen(path, "wb");
+    bool good = file != NULL && fwrite(text, 1, length, file) == length;
+    if (file != NULL)
+        good = fclose(file) == 0 && good;
+    return good;
+}
+
+/* Beside it and then in its place: who reads it meanwhile, or after a crash, finds the old text or the new one. Only files are replaced, no devices or links. */
+static bool replace_text(const char *path, const char *text, size_t length)
+{
+    struct stat there;
+    char part[4096];
+    if ((lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) || snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+        return write_text(path, text, length);
+    bool good = write_text(part, text, length) && rename(part, path) == 0;
+    int reason = errno;
+    if (!good)
+        remove(part);
+    errno = reason;
+    return good;
+}
+
 static int write_machine(bench_call *call, const tp_machine *machine, const char *path)
 {
     size_t length = tp_machine_print(machine, NULL, 0);
@@ -56,10 +81,7 @@ static int write_machine(bench_call *call, const tp_machine *machine, const char
     if (text == NULL)
         return bench_fail(call, "out of memory");
     tp_machine_print(machine, text, length + 1);
-    FILE *file = fopen(path, "wb");
-    bool good = file != NULL && fwrite(text, 1, length, file) == length;
-    if (file != NULL)
-        good = fclose(file) == 0 && good;
+    bool good = replace_text(path, text, length);
     free(text);
     if (!good)
         return bench_fail(call, "%s: %s", path, strerror(errno));

@@ -56,9 +56,11 @@ static int read_machine(bench_call *call, const tp_link *link, pricing *prices)
     const bench_options *options = &call->options;
     if (options->rows == 0 || options->cols == 0 || options->inner == 0)
         return bench_refuse(call, "costs of a machine (--machine, --algorithm auto) and runs (--run) need --rows, --cols and --inner");
-    tp_machine_default(&prices->machine);
-    if (options->machine_file != NULL && tp_machine_load(options->machine_file, &prices->machine) != TP_OK)
-        return bench_refuse(call, "--machine: %s", tp_last_message());
+    tp_machine_default(&call->costs);
+    int status = bench_load_costs(call);
+    if (status != BENCH_OK)
+        return status;
+    prices->machine = call->costs;
     if (link != NULL)
         prices->machine.link = *link;
     tp_dtype dtype = options->dtypes.count > 0 ? (tp_dtype)options->dtypes.value[0] : TP_DTYPE_F32;

@@ -112,6 +112,18 @@ void bench_begin(bench_call *call, const bench_column *columns, int count)
                  (double)call->gpu.memory_bytes / 1e9, call->gpu.simulated ? ", simulated" : "", call->machine.processor);
     if (call->machine.load > BUSY_LOAD)
         bench_note(&call->table, "the machine was not idle: %.1f threads wanted to run in the minute before", call->machine.load);
+    char name[sizeof call->costs.name];
+    bench_machine_name(&call->machine, name, sizeof name);
+    if (call->options.machine_file != NULL && strcmp(name, call->costs.name) != 0)
+        bench_note(&call->table, "--machine %.200s is of '%s', this is '%s': its times may be far from this machine's", call->options.machine_file,
+                   call->costs.name, name);
+}
+
+int bench_load_costs(bench_call *call)
+{
+    if (call->options.machine_file != NULL && tp_machine_load(call->options.machine_file, &call->costs) != TP_OK)
+        return bench_refuse(call, "--machine: %s", tp_last_message());
+    return BENCH_OK;
 }
 
 void bench_check_failed(bench_call *call, const char *format, ...)

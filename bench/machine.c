@@ -85,6 +85,11 @@ void bench_machine_line(const bench_machine *machine, tp_isa isa, char *text, si
              tp_isa_name(isa == TP_ISA_AUTO ? machine->isa : isa), tp_version() / 10000, tp_version() / 100 % 100, tp_version() % 100);
 }
 
+void bench_machine_name(const bench_machine *machine, char *text, size_t bytes)
+{
+    snprintf(text, bytes, "%.70s, %d cores", machine->processor, machine->cores);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------------------------------- */
 
 #define SAMPLE_FLOATS ((size_t)1 << 20) /* 4 MiB a sample: short chunks */

@@ -20,6 +20,9 @@ bench_machine bench_machine_look(void);
 /* One line for tables: processor, cores, library version, instruction set (AUTO: the best). */
 void bench_machine_line(const bench_machine *machine, tp_isa isa, char *text, size_t bytes);
 
+/* By which a file of calibrate knows its machine. */
+void bench_machine_name(const bench_machine *machine, char *text, size_t bytes);
+
 /* A loop of independent multiply-adds that can't run faster: f32 FMA, or bf16 dot products where the machine has them. */
 typedef struct bench_peak {
     const char *what;  /* "AVX-512 FMA", ... */

@@ -106,8 +106,9 @@ int bench_check_parallel(bench_call *call)
         status = bench_take_link(call);
     if (status != BENCH_OK)
         return status;
-    if (call->options.machine_file != NULL && tp_machine_load(call->options.machine_file, &call->costs) != TP_OK)
-        return bench_refuse(call, "--machine: %s", tp_last_message());
+    status = bench_load_costs(call);
+    if (status != BENCH_OK)
+        return status;
     const bench_options *options = &call->options;
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
         return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),

@@ -90,7 +90,7 @@ TP_API void tp_machine_default(tp_machine *out);
 /* Text form, one line a figure, in whole numbers of the unit in its name. Writes at most `bytes` with the final 0; returns the length it needs without it. */
 TP_API size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes);
 
-/* Errors: TP_ERR_FORMAT with the line and what is wrong with it. Figures that are not in the text stay 0. */
+/* Errors: TP_ERR_FORMAT with the line and what is wrong with it: a figure that is missing, comes twice, or can't be, or a text that was cut. */
 TP_API tp_status tp_machine_parse(const char *text, tp_machine *out);
 
 /* Errors: TP_ERR_IO, and those of parse. */

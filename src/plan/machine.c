@@ -14,7 +14,10 @@
 #include "core/context.h"
 #include "plan/render.h"
 
-static const char header[] = "tp-machine 2";
+static const char header[] = "tp-machine 3", footer[] = "end";
+
+/* Nothing that a machine file tells takes longer. */
+#define MOST_SECONDS 3600.0
 
 /* Figures of one number, in units of `unit`. */
 static const struct {
@@ -105,6 +108,7 @@ size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
                 tpi_put(&page, "%s %s rows %lld flops_per_second %lld\n", curves[kind].name, tp_dtype_name(gemm_dtypes[d]), llround(curve->rows[i]),
                         llround(curve->flops[i]));
         }
+    tpi_put(&page, "%s\n", footer);
     return tpi_put_end(&page);
 }
 
@@ -140,39 +144,78 @@ static bool read_point(const char *text, int kind, tp_machine *machine)
     return false;
 }
 
-/* One line after the header; empty lines and # are skipped. */
-static bool read_line(const char *line, tp_machine *machine)
+/* What a text has told so far: each figure comes once. */
+enum { SEEN_NAME, SEEN_THREADS, SEEN_LANES, SEEN_END, SEEN_FIGURES, SEEN = SEEN_FIGURES + FIGURES };
+
+typedef struct reading {
+    tp_machine *machine;
+    bool seen[SEEN];
+} reading;
+
+static const char *const plain_names[SEEN_FIGURES] = {"name", "threads", "lanes_share_cores", "end"};
+
+static const char *name_of(int index)
 {
-    const char *value = strchr(line, ' '), *end;
+    return index < SEEN_FIGURES ? plain_names[index] : figures[index - SEEN_FIGURES].name;
+}
+
+static bool take_number(reading *r, int index, const char *text)
+{
+    const char *end;
     double number;
-    if (*line == '\0' || *line == '#')
-        return true;
-    if (value == NULL)
+    if (!read_number(text, &end, &number) || *end != '\0')
         return false;
-    size_t length = (size_t)(value++ - line);
-    if (length == 4 && strncmp(line, "name", 4) == 0) {
-        snprintf(machine->name, sizeof machine->name, "%s", value);
-        return true;
+    if (index == SEEN_THREADS) {
+        r->machine->threads = (int)fmin(number, 4096);
+        return number >= 1 && number <= 4096;
     }
+    if (index == SEEN_LANES) {
+        r->machine->lanes_share_cores = number > 0;
+        return number <= 1;
+    }
+    double unit = figures[index - SEEN_FIGURES].unit;
+    *figure_at(r->machine, index - SEEN_FIGURES) = number * unit;
+    return unit == 1 || number * unit <= MOST_SECONDS;
+}
+
+/* One line after the header; empty lines and # are skipped. Returns what is wrong with it, or NULL. */
+static const char *read_line(reading *r, const char *line)
+{
+    if (*line == '\0' || *line == '#')
+        return NULL;
+    if (r->seen[SEEN_END])
+        return "comes after the end";
+    size_t length = strcspn(line, " ");
+    const char *value = line + length + (line[length] == ' ');
     for (int kind = 0; kind < CURVES; kind++)
         if (length == strlen(curves[kind].name) && strncmp(line, curves[kind].name, length) == 0)
-            return read_point(value, kind, machine);
-    if (!read_number(value, &end, &number) || *end != '\0')
-        return false;
-    if (length == 7 && strncmp(line, "threads", 7) == 0 && number <= 4096) {
-        machine->threads = (int)number;
-        return true;
+            return read_point(value, kind, r->machine) ? NULL : "is not understood";
+    for (int index = 0; index < SEEN; index++) {
+        if (length != strlen(name_of(index)) || strncmp(line, name_of(index), length) != 0)
+            continue;
+        if (r->seen[index])
+            return "comes a second time";
+        r->seen[index] = true;
+        if (index == SEEN_NAME)
+            snprintf(r->machine->name, sizeof r->machine->name, "%s", value);
+        else if (index == SEEN_END ? *value != '\0' : !take_number(r, index, value))
+            return "is not understood";
+        return NULL;
     }
-    if (length == 17 && strncmp(line, "lanes_share_cores", 17) == 0 && number <= 1) {
-        machine->lanes_share_cores = number > 0;
-        return true;
-    }
-    for (int i = 0; i < FIGURES; i++)
-        if (length == strlen(figures[i].name) && strncmp(line, figures[i].name, length) == 0) {
-            *figure_at(machine, i) = number * figures[i].unit;
-            return true;
-        }
-    return false;
+    return "is not understood";
+}
+
+/* A file that was cut, or written for another version, is none. */
+static tp_status check_complete(const reading *r)
+{
+    if (!r->seen[SEEN_END])
+        return tpi_message(TP_ERR_FORMAT, "machine: the text was cut: its last line must be '%s'", footer);
+    for (int index = 0; index < SEEN; index++)
+        if (!r->seen[index])
+            return tpi_message(TP_ERR_FORMAT, "machine: there is no line '%s'", name_of(index));
+    if (r->machine->gemm[TP_DTYPE_F32].points == 0)
+        return tpi_message(TP_ERR_FORMAT, "machine: there is no line 'gemm f32 rows R flops_per_second F'");
+    return TP_OK;
 }
 
 tp_status tp_machine_parse(const char *text, tp_machine *out)
@@ -182,17 +225,21 @@ tp_status tp_machine_parse(const char *text, tp_machine *out)
     *out = (tp_machine){.threads = 1};
     if (*text == '\0')
         return tpi_message(TP_ERR_FORMAT, "machine: the text is empty, its first line must be '%s'", header);
+    reading r = {.machine = out};
     for (int number = 1; *text != '\0'; number++) {
         char line[256];
-        size_t length = strcspn(text, "\n");
-        snprintf(line, sizeof line, "%.*s", (int)(length < sizeof line ? length : sizeof line - 1), text);
+        size_t length = strcspn(text, "\n"), kept = length < sizeof line ? length : sizeof line - 1;
+        snprintf(line, sizeof line, "%.*s", (int)kept, text);
+        if (kept == length && kept > 0 && line[kept - 1] == '\r') /* lines may end as on other systems */
+            line[kept - 1] = '\0';
         if (number == 1 && strcmp(line, header) != 0)
             return tpi_message(TP_ERR_FORMAT, "machine: line 1 is '%.40s', must be '%s'", line, header);
-        if (number > 1 && (length >= sizeof line || !read_line(line, out)))
-            return tpi_message(TP_ERR_FORMAT, "machine: line %d is not understood: '%.60s'", number, line);
+        const char *wrong = number == 1 ? NULL : kept < length ? "is too long" : read_line(&r, line);
+        if (wrong != NULL)
+            return tpi_message(TP_ERR_FORMAT, "machine: line %d %s: '%.60s'", number, wrong, line);
         text += length + (text[length] == '\n');
     }
-    return TP_OK;
+    return check_complete(&r);
 }
 
 /* Opens without blocking, as a FIFO without a writer would; only regular files are taken. */
@@ -230,7 +277,10 @@ tp_status tp_machine_load(const char *path, tp_machine *out)
         status = tpi_message(TP_ERR_IO, "machine: %s: %s", path, failed ? "can't be read" : more ? "is too long" : "is empty");
     if (status == TP_OK) {
         text[length] = '\0';
-        status = tp_machine_parse(text, out);
+        if (strlen(text) < length)
+            status = tpi_message(TP_ERR_FORMAT, "machine: %s: byte %zu is 0", path, strlen(text));
+        else
+            status = tp_machine_parse(text, out);
     }
     free(text);
     return status;

@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tp/auto.h>
 #include <unistd.h>
 
 #include "program.h"
@@ -258,8 +259,18 @@ Test(command, overlap_refusals)
     expect("auto --tokens 0", 2, "--tokens: 0", "[1, 1000000]");
     expect("mlp --overlap auto --machine missing.tmp", 2, "--machine", "missing.tmp");
     FILE *file = fopen("bench_some_machine.tmp", "wb");
-    fputs("tp-machine 2\n", file);
+    fputs("tp-machine 3\n", file);
     fclose(file);
+    expect("mlp --overlap auto --machine bench_some_machine.tmp", 2, "--machine", "the text was cut");
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 2, "--machine", "the text was cut");
+    char text[8192];
+    tp_machine machine;
+    tp_machine_default(&machine);
+    tp_machine_print(&machine, text, sizeof text);
+    file = fopen("bench_some_machine.tmp", "wb");
+    fputs(text, file);
+    fclose(file);
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 0, "is of 'not measured', this is '", "times may be far");
     expect("mlp --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
     expect("mlp --overlap ring --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
     expect("model --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");

@@ -370,20 +370,27 @@ Test(machine, text_that_is_wrong)
         const char *text, *words;
     } cases[] = {
         {"", "empty"},
-        {"tp-machine 1\n", "line 1"},
-        {"tp-machine 2\nthreads two\n", "line 2"},
-        {"tp-machine 2\n\nspeed 5\n", "line 3"},
-        {"tp-machine 2\ncall_nanoseconds -5\n", "line 2"},
-        {"tp-machine 2\ncall_nanoseconds 5.5\n", "line 2"},
-        {"tp-machine 2\ncall_nanoseconds 99999999999999999999\n", "line 2"},
-        {"tp-machine 2\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n", "line 3"},
-        {"tp-machine 2\ngemm f32 rows 8 flops_per_second 0\n", "line 2"},
-        {"tp-machine 2\ngemm f33 rows 8 flops_per_second 1\n", "line 2"},
-        {"tp-machine 2\ngemm f32 rows 8\n", "line 2"},
-        {"tp-machine 2\nweight bf16 rows 8 flops_per_second 5\nweight bf16 rows 4 flops_per_second 6\n", "line 3"},
-        {"tp-machine 2\nweights f32 rows 8 flops_per_second 5\n", "line 2"},
-        {"tp-machine 2\nthreads\n", "line 2"},
-        {"tp-machine 2\nlanes_share_cores 2", "line 2"},
+        {"tp-machine 2\n", "line 1"},
+        {"tp-machine 3\nthreads two\n", "line 2"},
+        {"tp-machine 3\n\nspeed 5\n", "line 3"},
+        {"tp-machine 3\ncall_nanoseconds -5\n", "line 2"},
+        {"tp-machine 3\ncall_nanoseconds 5.5\n", "line 2"},
+        {"tp-machine 3\ncall_nanoseconds 99999999999999999999\n", "line 2"},
+        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n", "line 3"},
+        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 0\n", "line 2"},
+        {"tp-machine 3\ngemm f33 rows 8 flops_per_second 1\n", "line 2"},
+        {"tp-machine 3\ngemm f32 rows 8\n", "line 2"},
+        {"tp-machine 3\nweight bf16 rows 8 flops_per_second 5\nweight bf16 rows 4 flops_per_second 6\n", "line 3"},
+        {"tp-machine 3\nweights f32 rows 8 flops_per_second 5\n", "line 2"},
+        {"tp-machine 3\nthreads\n", "line 2"},
+        {"tp-machine 3\nlanes_share_cores 2", "line 2"},
+        {"tp-machine 3\nthreads 0\n", "line 2"},
+        {"tp-machine 3\nthreads 2\nthreads 2\n", "line 3 comes a second time"},
+        {"tp-machine 3\ncall_nanoseconds 3600000000001\n", "line 2"},
+        {"tp-machine 3\nend\nthreads 2\n", "line 3 comes after the end"},
+        {"tp-machine 3\nend 5\n", "line 2"},
+        {"tp-machine 3\nthreads 2\n", "the text was cut"},
+        {"tp-machine 3\nthreads 2\nend\n", "there is no line 'name'"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tp_machine machine;
@@ -391,7 +398,46 @@ Test(machine, text_that_is_wrong)
         cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(), cases[i].words);
     }
     tp_machine machine;
-    cr_assert_eq(tp_machine_parse("tp-machine 2\n# a comment\n\nthreads 2", &machine), TP_OK);
-    cr_assert_eq(machine.threads, 2);
     cr_assert_eq(tp_machine_parse(NULL, &machine), TP_ERR_ARGUMENT);
+}
+
+/* Cut anywhere, or without any one of its lines, or with a byte of 0, it is refused; comments, empty lines and other systems' line ends change nothing. */
+Test(machine, text_that_is_not_whole)
+{
+    char text[4096], part[8192];
+    tp_machine machine, back;
+    tp_machine_default(&machine);
+    size_t bytes = tp_machine_print(&machine, text, sizeof text);
+    cr_assert_lt(bytes, sizeof text);
+    for (size_t cut = 0; cut + 1 < bytes; cut++) { /* the last line end may be missing */
+        snprintf(part, sizeof part, "%.*s", (int)cut, text);
+        cr_assert_eq(tp_machine_parse(part, &back), TP_ERR_FORMAT, "after %zu of %zu bytes", cut, bytes);
+    }
+    int lines = 0, gemm = 0;
+    for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1, lines++) {
+        size_t before = (size_t)(line - text), length = strcspn(line, "\n") + 1;
+        snprintf(part, sizeof part, "%.*s%s", (int)before, text, line + length);
+        bool point = strncmp(line, "gemm", 4) == 0; /* a curve may have any number of points */
+        gemm += point;
+        cr_assert_eq(tp_machine_parse(part, &back), point ? TP_OK : TP_ERR_FORMAT, "without '%.*s'", (int)length - 1, line);
+    }
+    cr_assert(gemm > 1 && lines > gemm + 15);
+    size_t at = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '\n') {
+            memcpy(part + at, "\r\n# a comment\r\n\r\n", 17);
+            at += 17;
+        } else {
+            part[at++] = text[i];
+        }
+    }
+    part[at] = '\0';
+    cr_assert_eq(tp_machine_parse(part, &back), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_machine_print(&back, part, sizeof part), bytes);
+    cr_assert_str_eq(part, text);
+    FILE *file = fopen("machine-with-zero.txt", "wb");
+    cr_assert(file != NULL && fwrite(text, 1, bytes + 1, file) == bytes + 1 && fclose(file) == 0);
+    cr_assert_eq(tp_machine_load("machine-with-zero.txt", &back), TP_ERR_FORMAT);
+    cr_assert_not_null(strstr(tp_last_message(), "is 0"), "%s", tp_last_message());
+    remove("machine-with-zero.txt");
 }
