@@ -42,7 +42,7 @@ typedef struct roofline_run {
     rank_limits limits;
     bench_probe *probe;
     bench_team team;
-    bench_team_figure figure;
+    bench_team_figure figure, stream; /* of a step; of one run of bench_streamer_run, on all ranks at once */
     bench_samples phase[BENCH_PHASES], comm[BENCH_PHASES];
     int64_t steps; /* recorded */
 } roofline_run;
@@ -87,6 +87,26 @@ static tp_status walk(void *arg)
     return bench_stepper_end(&w->stepper);
 }
 
+static tp_status stream(void *arg)
+{
+    bench_streamer_run(arg);
+    return TP_OK;
+}
+
+/* Steps, and memory's bandwidth in turns with them: from one minute to the next it is another. */
+static tp_status measure_steps(roofline_run *run, tp_ctx *ctx, walker *w, const bench_team_plan *plan)
+{
+    bench_streamer streamer;
+    double missing = bench_streamer_open(&streamer) ? 0 : 1;
+    const bench_team_part parts[] = {{.fn = walk, .arg = w, .figure = &run->figure}, {.fn = stream, .arg = &streamer, .figure = &run->stream}};
+    /* The other threads of ranks that have some would not stream. */
+    tp_status status = bench_team_sum(&run->team, ctx, missing, &missing);
+    if (status == TP_OK)
+        status = bench_team_compare(&run->team, ctx, plan, parts, run->threads == 1 && missing == 0 ? 2 : 1);
+    bench_streamer_close(&streamer);
+    return status;
+}
+
 static tp_status rank_main(tp_ctx *ctx, void *arg)
 {
     roofline_run *run = arg;
@@ -98,7 +118,7 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
     if (w.root)
         bench_probe_begin(run->probe, ctx);
     if (status == TP_OK)
-        status = bench_team_measure(&run->team, ctx, &plan, walk, &w, &run->figure);
+        status = measure_steps(run, ctx, &w, &plan);
     if (w.root)
         bench_probe_end(run->probe);
     bench_stepper_close(&w.stepper);
@@ -282,6 +302,9 @@ static void add_rows(bench_call *call, const roofline_run *run)
                tp_dtype_name(run->dtype), run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype),
                limits->bandwidth[IN_L2] / 1e9, limits->holds[IN_L2] / 1e6, limits->bandwidth[IN_L3] / 1e9, limits->holds[IN_L3] / 1e6,
                limits->bandwidth[IN_MEMORY] / 1e9);
+    if (run->stream.figure.total > 0)
+        bench_note(&call->table, "memory: adding in place on all ranks at once, between the steps: median of %d of %d samples", run->stream.figure.kept,
+                   run->stream.figure.total);
     if (run->probe->lost > 0)
         bench_note(&call->table, "%d calls of ops had no place in the table", run->probe->lost);
 }
@@ -298,7 +321,10 @@ static int run_one(bench_call *call, const bench_training *training, tp_dtype dt
         bench_progress("roofline: %s, %d ranks", tp_dtype_name(dtype), ranks);
         bench_team_begin(call, &run->team, ranks);
         tp_run_options options = bench_run_options(call, ranks, run->threads);
-        if (tp_run_ranks(&options, rank_main, run) == TP_OK)
+        bool good = tp_run_ranks(&options, rank_main, run) == TP_OK;
+        if (good && run->stream.figure.total > 0)
+            run->limits.bandwidth[IN_MEMORY] = BENCH_STREAMER_BYTES / run->stream.figure.seconds;
+        if (good)
             add_rows(call, run);
         else
             status = bench_fail(call, "%d ranks: %.300s", ranks, tp_last_message());

@@ -182,3 +182,30 @@ double bench_stream_measure(bench_stream stream, int threads, size_t bytes, doub
         sum += run.rate[i];
     return sum;
 }
+
+bool bench_streamer_open(bench_streamer *streamer)
+{
+    size_t floats = BENCH_STREAM_MEMORY / sizeof(float);
+    *streamer = (bench_streamer){.in = malloc(BENCH_STREAM_MEMORY), .out = malloc(BENCH_STREAM_MEMORY)};
+    if (streamer->in == NULL || streamer->out == NULL) {
+        bench_streamer_close(streamer);
+        return false;
+    }
+    for (size_t i = 0; i < floats; i++)
+        streamer->in[i] = streamer->out[i] = (float)(i % 7);
+    return true;
+}
+
+void bench_streamer_close(bench_streamer *streamer)
+{
+    free(streamer->in);
+    free(streamer->out);
+    *streamer = (bench_streamer){.in = NULL};
+}
+
+void bench_streamer_run(bench_streamer *streamer)
+{
+    size_t piece = (size_t)(BENCH_STREAMER_BYTES / 3) / sizeof(float);
+    add_piece(streamer->out + streamer->at, streamer->in + streamer->at, piece);
+    streamer->at = (streamer->at + piece) % (BENCH_STREAM_MEMORY / sizeof(float));
+}

@@ -51,4 +51,14 @@ typedef enum bench_stream { BENCH_STREAM_READ = 0, BENCH_STREAM_COPY, BENCH_STRE
 const char *bench_stream_name(bench_stream stream);
 double bench_stream_measure(bench_stream stream, int threads, size_t bytes, double seconds);
 
+/* Adding in place in memory, a sample at a time between other work: one thread's two arrays of BENCH_STREAM_MEMORY. False if memory runs out. */
+typedef struct bench_streamer {
+    float *in, *out;
+    size_t at; /* floats */
+} bench_streamer;
+bool bench_streamer_open(bench_streamer *streamer);
+void bench_streamer_close(bench_streamer *streamer);
+void bench_streamer_run(bench_streamer *streamer);
+#define BENCH_STREAMER_BYTES ((double)(48 << 20)) /* that one run reads and writes: about a millisecond's */
+
 #endif

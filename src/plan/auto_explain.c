@@ -1,13 +1,14 @@
 #include <tp/auto.h>
 
+#include <math.h>
 #include <string.h>
 
 #include "plan/render.h"
 
-/* Right-aligned; the micro sign has two bytes. */
+/* Right-aligned, with a blank before it whatever its length; the micro sign has two bytes. */
 static void cell(tpi_writer *page, int width, const char *text)
 {
-    tpi_put(page, "%*s", width + (strchr(text, '\302') != NULL), text);
+    tpi_put(page, " %*s", width - 1 + (strchr(text, '\302') != NULL), text);
 }
 
 static void line(tpi_writer *page, const tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
@@ -16,7 +17,7 @@ static void line(tpi_writer *page, const tp_overlap_choice *choice, const tp_ove
     char seconds[TPI_LABEL], comm[TPI_LABEL], exposed[TPI_LABEL], hidden[TPI_LABEL];
     tpi_label_seconds(seconds, candidate->seconds);
     tpi_label_seconds(comm, candidate->comm_seconds);
-    tpi_label_seconds(exposed, candidate->exposed_seconds);
+    tpi_label_seconds(exposed, fmin(candidate->exposed_seconds, candidate->comm_seconds)); /* the rest are fixed costs of the plan's ops */
     tpi_label_hidden(hidden, candidate->hidden, candidate->comm_seconds, candidate->seconds);
     tpi_put(page, "%c %-9s %6d", chosen ? '*' : ' ', tp_overlap_name(candidate->algorithm), candidate->chunks);
     cell(page, 12, seconds);

@@ -60,8 +60,10 @@ void tpi_label_hidden(char text[TPI_LABEL], double hidden, double comm_seconds, 
     long long tenths = llround(fmax(fmin(hidden, 1e6), -1e6) * 1000);
     if (comm_seconds < 1e-6 || comm_seconds < 0.01 * seconds)
         snprintf(text, TPI_LABEL, "-");
+    else if (tenths < 0)
+        snprintf(text, TPI_LABEL, "none");
     else
-        snprintf(text, TPI_LABEL, "%s%lld.%lld %%", tenths < 0 ? "-" : "", llabs(tenths) / 10, llabs(tenths) % 10);
+        snprintf(text, TPI_LABEL, "%lld.%lld %%", tenths / 10, tenths % 10);
 }
 
 void tpi_label_pieces(char text[TPI_LABEL], const tp_plan *plan, const tp_plan_op *op)

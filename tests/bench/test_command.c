@@ -107,6 +107,7 @@ Test(command, roofline)
 {
     expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 3 --warmup 1 --ranks 1,2 --threads 1", 0, "loss: gradient",
            "peak and optimizer's bytes");
+    cr_expect_not_null(strstr(tpt_printed, "memory: adding in place on all ranks at once, between the steps: median of "), "%s", tpt_printed);
     expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 2 --dtype bf16 --ranks 1 --threads 2 --family llama", 0, "rope",
            "limits of one rank");
 }

@@ -217,6 +217,23 @@ Test(machine, looks_plausible)
     cr_assert_not_null(strstr(line, "portable"), "%s", line);
 }
 
+/* Goes round its arrays, and adds every time. */
+Test(machine, streamer_adds_all_of_memory_in_turn)
+{
+    bench_streamer streamer;
+    cr_assert(bench_streamer_open(&streamer));
+    size_t floats = BENCH_STREAM_MEMORY / sizeof(float), runs_a_round = 0;
+    do {
+        bench_streamer_run(&streamer);
+        runs_a_round++;
+    } while (streamer.at != 0 && runs_a_round < 1000);
+    cr_assert_eq((double)runs_a_round * BENCH_STREAMER_BYTES, 3.0 * BENCH_STREAM_MEMORY);
+    for (size_t i = 0; i < floats; i += 4093)
+        cr_assert_eq(streamer.out[i], 2 * (float)(i % 7));
+    bench_streamer_close(&streamer);
+    cr_assert_null(streamer.in);
+}
+
 /* The loops count what they do, on every instruction set that is here. */
 Test(machine, peak_loops)
 {

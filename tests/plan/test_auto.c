@@ -266,6 +266,20 @@ Test(auto, table_tells_of_its_progress)
     cr_assert(left == 0 && table.classes == 0);
 }
 
+/* Tiny shapes, whose plans cost more than they move: no more is exposed than there is, nothing is hidden, and columns stay apart. */
+Test(auto, explains_tiny_and_huge_times)
+{
+    static tp_overlap_choice choice = {.algorithm = TP_OVERLAP_PULL, .chunks = 2, .reason = "so", .candidates = 2};
+    const tp_overlap_shape shape = {.pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .rows = 2, .cols = {8}, .inner = {8}};
+    choice.candidate[0] = (tp_overlap_candidate){.algorithm = TP_OVERLAP_PULL, .chunks = 2, .seconds = 24e-6, .comm_seconds = 2e-6, .exposed_seconds = 22e-6, .hidden = -51.617};
+    choice.candidate[1] = (tp_overlap_candidate){.algorithm = TP_OVERLAP_RING, .chunks = 2, .seconds = 1e15, .comm_seconds = 1e15, .exposed_seconds = 1e15, .hidden = 1e6};
+    char text[2048];
+    tp_overlap_explain(&shape, &choice, text, sizeof text);
+    cr_assert_not_null(strstr(text, " 24.0 \302\265s        2.00 \302\265s    2.00 \302\265s      none\n"), "%s", text);
+    cr_assert_not_null(strstr(text, "s 1000000000000 s"), "%s", text);
+    cr_assert_null(strstr(text, "s1000"), "%s", text);
+}
+
 Test(auto, explains_itself)
 {
     tp_machine machine = ideal(even_link);
