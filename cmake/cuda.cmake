@@ -63,6 +63,7 @@ list(APPEND cuda_host_sources src/core/dtype.c src/core/inner.c src/core/random.
 
 add_library(tp_cuda_host OBJECT ${cuda_host_sources})
 tp_internal_target(tp_cuda_host)
+tp_use_contract(tp_cuda_host)
 target_include_directories(tp_cuda_host SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 
 # Kernels: a*b+c is fused only where the source says fma, here too.

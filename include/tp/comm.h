@@ -7,9 +7,9 @@
  *   Sums        f32, bf16 and f16 inputs are added in f32, integers in their own type (wrapping), always in the fixed binary tree over
  *               ranks ((0+1)+(2+3))+..., and rounded once; TP_ALL_REDUCE_RING adds along the ring instead. max and min: NaN wins.
  *   Aliasing    in == out (same memory) is allowed where the shapes allow it; other overlaps are not.
- *   Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything moves; TP_ERR_PEER with the failing rank's own message; TP_ERR_TIMEOUT;
- *               TP_ERR_MISMATCH where ranks call different things. After the last three the context can only be destroyed. What makes something
- *               (split, symmetric_create) is refused on all ranks if one has no memory: TP_ERR_MEMORY there, TP_ERR_PEER on the others, nothing broken. */
+ *   Errors      TP_ERR_SHAPE, TP_ERR_DTYPE, and TP_ERR_ARGUMENT where memory is not aligned to its dtype, before anything moves; TP_ERR_PEER with the failing rank's
+ *               own message; TP_ERR_TIMEOUT; TP_ERR_MISMATCH where ranks call different things. After the last three the context can only be destroyed. What makes
+ *               something (split, symmetric_create) is refused on all ranks if one has no memory: TP_ERR_MEMORY there, TP_ERR_PEER on the others, nothing broken. */
 #ifndef TP_COMM_H
 #define TP_COMM_H
 
@@ -128,8 +128,8 @@ TP_API int tp_comm_size(const tp_comm *comm);
 TP_API const char *tp_comm_transport(const tp_comm *comm);
 
 /* Collectives: all ranks of the communicator call the same operations in the same order, with the same shapes, dtypes, row counts, root, op and algorithm.
- * Where they don't, all get TP_ERR_MISMATCH with the calls of two ranks that differ, before any data has moved. NCCL compares nothing itself: over it that is so
- * in a checking world, elsewhere the call ends with its bound. */
+ * Where they don't, all get TP_ERR_MISMATCH with the calls of two ranks that differ, before any data has moved; over NCCL in a checking world only. Elsewhere NCCL
+ * promises nothing then: wrong numbers without an error, writes past the end of memory, an error, or no end, until the bound makes it TP_ERR_TIMEOUT. */
 
 /* out = finish(sum over ranks of in). in, out: same shape on all ranks. Input f32 may write f32, bf16 or f16; other inputs keep their
  * dtype. desc NULL: plain sum. */

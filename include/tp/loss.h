@@ -24,8 +24,8 @@ TP_BEGIN_DECLS
  * Shapes      logits [T, this rank's tp_shard_range(vocabulary)], f32, bf16 or f16; all tokens (the vocabulary is cut, not the tokens).
  * Collectives all-reduce max of [T], all-reduce sum of [3, T]. Waits for them.
  * Saved       tp_cross_entropy_saved_bytes; logits are kept by view. NULL: loss only.
- * Errors      TP_ERR_SHAPE: logits' columns are not this rank's share (whole rows on several ranks, say); TP_ERR_ARGUMENT: a target >= vocabulary, smoothing
- *             outside [0, 1). */
+ * Errors      TP_ERR_SHAPE: logits' columns are not this rank's share (whole rows on several ranks, say); TP_ERR_ARGUMENT: smoothing outside [0, 1); a target
+ *             >= vocabulary: on the CPU before anything is changed, on a GPU by the next synchronisation, which breaks the context (docs/cuda.md, section 2). */
 TP_API tp_status tp_cross_entropy_forward(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits, float *total,
                                           tp_cross_entropy_saved *saved);
 

@@ -51,6 +51,9 @@ static tp_status check_tensor(tp_ctx *ctx, const char *call, const char *name, c
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s is not dense", call, name);
     if (!tensor->data && elements > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.data is NULL with %" PRId64 " elements", call, name, elements);
+    if ((uintptr_t)tensor->data % size != 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.data at %p is not aligned to the %zu bytes of %s", call, name, tensor->data, size,
+                          tp_dtype_name(tensor->dtype));
     *out = bytes;
     return TP_OK;
 }

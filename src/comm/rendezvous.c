@@ -19,8 +19,6 @@
 
 /* Between tries to connect: rank 0 may come later. */
 #define RETRY_MS 50
-/* The listener's own clock, whose message says who is missing, goes off first. */
-#define GRACE_MS 2000
 #define SEND_MS 5000
 
 struct tpi_rendezvous {
@@ -213,7 +211,7 @@ static tp_status meet(tpi_rendezvous *own)
     TPI_TRY(connect_in_time(own, deadline));
     if (!send_frame(own, (tpi_frame){.kind = TPI_FRAME_HELLO, .rank = own->desc.rank, .size = own->desc.ranks}, NULL, SEND_MS))
         return tpi_message(TP_ERR_COMM, "rendezvous: rank 0 closed the connection");
-    TPI_TRY(wait_for(own, TPI_FRAME_WELCOME, deadline + GRACE_MS, &frame, &bytes));
+    TPI_TRY(wait_for(own, TPI_FRAME_WELCOME, deadline, &frame, &bytes));
     tpi_inbox_drop(&own->inbox);
     return TP_OK;
 }

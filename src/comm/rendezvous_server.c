@@ -20,6 +20,8 @@
 /* A rank that doesn't take what it is sent. */
 #define SEND_MS 5000
 #define LOOK_MS 100
+/* The listener's clock, whose message says who is missing, goes off so much before the ranks' own: a quarter of the bound, and at most that. */
+#define FORESIGHT_MS 1000
 /* How long the listener stays for the others when rank 0 has left. */
 #define LINGER_MS 10000
 /* And after a meeting that failed, for those that come to it later. */
@@ -29,6 +31,7 @@ typedef struct guest {
     int connection;
     int rank; /* -1: not known yet */
     int64_t since;
+    uint64_t order; /* of coming */
     tpi_inbox inbox;
     bool waits;       /* in an exchange, with */
     tpi_frame offer;
@@ -42,6 +45,7 @@ struct tpi_rendezvous_server {
     int64_t deadline; /* for all to have come */
     guest *guests;    /* [ranks + MOST_STRANGERS] */
     int count, present, came; /* connections; ranks that are there; that said hello */
+    uint64_t taken;           /* connections so far */
     bool welcomed;
     int left; /* a rank that left in order, or -1 */
     tpi_rendezvous_failure failure; /* status TP_OK: none */
@@ -144,16 +148,30 @@ static bool greet(tpi_rendezvous_server *server, int place, const tpi_frame *hel
     return true;
 }
 
+/* Where there are too many, the one that has been silent longest: a rank says who it is at once. */
+static void drop_oldest_stranger(tpi_rendezvous_server *server)
+{
+    int oldest = -1;
+    for (int i = 0; i < server->count; i++)
+        if (server->guests[i].rank < 0 && (oldest < 0 || server->guests[i].order < server->guests[oldest].order))
+            oldest = i;
+    if (oldest >= 0) /* all others are ranks, and there are fewer of these than places */
+        drop_guest(server, oldest);
+}
+
 static void take_connection(tpi_rendezvous_server *server)
 {
     int connection = accept(server->listener, NULL, NULL);
     if (connection < 0)
         return;
-    if (server->count == server->desc.ranks + MOST_STRANGERS) {
-        close(connection);
-        return;
-    }
-    server->guests[server->count++] = (guest){.connection = connection, .rank = -1, .since = tpi_milliseconds()};
+    if (server->count == server->desc.ranks + MOST_STRANGERS)
+        drop_oldest_stranger(server);
+    server->guests[server->count++] = (guest){.connection = connection, .rank = -1, .since = tpi_milliseconds(), .order = server->taken++};
+}
+
+static int64_t foresight(const tpi_rendezvous_desc *desc)
+{
+    return desc->timeout_ms / 4 < FORESIGHT_MS ? desc->timeout_ms / 4 : FORESIGHT_MS;
 }
 
 /* Silent strangers go; and ranks have only so long to come. */
@@ -170,7 +188,7 @@ static void look_at_clock(tpi_rendezvous_server *server)
     while (has_come(server, first))
         first++;
     snprintf(message, sizeof message, "%d of %d ranks came within %lld ms; rank %d did not", server->present, server->desc.ranks,
-             (long long)server->desc.timeout_ms, first);
+             (long long)(server->desc.timeout_ms - foresight(&server->desc)), first);
     fail(server, first, TP_ERR_TIMEOUT, message);
 }
 
@@ -299,6 +317,13 @@ static int64_t end_of(const tpi_rendezvous_server *server)
     return tpi_milliseconds() + (server->desc.timeout_ms < most ? server->desc.timeout_ms : most);
 }
 
+/* Until the clock must be looked at. */
+static int look_ms(const tpi_rendezvous_server *server)
+{
+    int64_t left = server->deadline - tpi_milliseconds() + 1;
+    return server->welcomed || left <= 0 || left > LOOK_MS ? LOOK_MS : (int)left;
+}
+
 static void *serve(void *pointer)
 {
     tpi_rendezvous_server *server = pointer;
@@ -310,7 +335,7 @@ static void *serve(void *pointer)
         int count = server->count;
         for (int i = 0; i < count; i++)
             places[2 + i] = (struct pollfd){.fd = server->guests[i].connection, .events = POLLIN};
-        poll(places, (nfds_t)(2 + count), LOOK_MS);
+        poll(places, (nfds_t)(2 + count), look_ms(server));
         for (int i = count - 1; i >= 0; i--) /* who goes gives their place to a later one, which was looked at */
             if (places[2 + i].revents)
                 serve_guest(server, i);
@@ -382,7 +407,8 @@ tp_status tpi_rendezvous_serve(const tpi_rendezvous_desc *desc, tpi_rendezvous_s
     tpi_rendezvous_server *server = calloc(1, sizeof *server);
     if (!server)
         return tpi_message(TP_ERR_MEMORY, "rendezvous: no memory");
-    *server = (tpi_rendezvous_server){.desc = *desc, .listener = -1, .wake = {-1, -1}, .left = -1, .deadline = tpi_milliseconds() + desc->timeout_ms};
+    *server = (tpi_rendezvous_server){
+        .desc = *desc, .listener = -1, .wake = {-1, -1}, .left = -1, .deadline = tpi_milliseconds() + desc->timeout_ms - foresight(desc)};
     server->guests = calloc((size_t)desc->ranks + MOST_STRANGERS, sizeof *server->guests);
     tp_status status = server->guests ? listen_for(desc, &server->listener) : tpi_message(TP_ERR_MEMORY, "rendezvous: no memory");
     if (status == TP_OK && (pipe2(server->wake, O_CLOEXEC) != 0 || pthread_create(&server->thread, NULL, serve, server) != 0))

@@ -1,5 +1,5 @@
 /* Backends in libraries of their own. libtp loads one when it is asked for its device; the plugin links to nothing of libtp, and calls back through
- * the host table. Both sides are compiled from the same headers: version and sizes are compared before anything else is read. */
+ * the host table. Both sides are compiled from the same headers, and say which: that is compared before anything else of a plugin is read or called. */
 #ifndef TPI_PLUGIN_H
 #define TPI_PLUGIN_H
 
@@ -7,8 +7,11 @@
 
 #include "core/backend.h"
 
-#define TPI_PLUGIN_VERSION 1u
+#define TPI_PLUGIN_VERSION 2u
 #define TPI_PLUGIN_ENTRY "tp_plugin_entry"
+/* A plugin's char[TPI_CONTRACT_BYTES]: TPI_CONTRACT of tpi_contract.h, the product's version and a hash of the headers, which the build writes. */
+#define TPI_PLUGIN_CONTRACT "tp_plugin_contract"
+#define TPI_CONTRACT_BYTES 64
 
 /* What a plugin calls. The functions are those of the same names in core/context.h and core/stream.h; texts are complete. */
 typedef struct tpi_host_table {
@@ -40,8 +43,8 @@ typedef bool (*tpi_plugin_entry)(const tpi_host_table *host, tpi_plugin *out);
 
 extern const tpi_host_table tpi_host;
 
-/* Loads the plugin of a device other than the CPU. It stays loaded; loading it again gives the same one. path NULL: beside libtp, then wherever the
- * loader looks. TP_ERR_BACKEND with one line. */
+/* Loads the plugin of a device other than the CPU. It stays loaded; loading it again gives the same one. path NULL: beside libtp, or, if none is there,
+ * wherever the loader looks. A file given by its path is looked through first (core/library_file.h). TP_ERR_BACKEND with one line. */
 tp_status tpi_plugin_load(const char *path, tpi_plugin *out);
 
 #endif

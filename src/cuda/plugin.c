@@ -4,9 +4,14 @@
 #include "core/context.h"
 #include "core/plugin.h"
 #include "cuda/state.h"
+#include "tpi_contract.h"
+
+TP_API extern const char tp_plugin_contract[TPI_CONTRACT_BYTES];
+const char tp_plugin_contract[TPI_CONTRACT_BYTES] = TPI_CONTRACT;
 
 TP_API bool tp_plugin_entry(const tpi_host_table *host, tpi_plugin *out);
 
+/* Libraries before contracts compare versions only. */
 bool tp_plugin_entry(const tpi_host_table *host, tpi_plugin *out)
 {
     if (host->version != TPI_PLUGIN_VERSION || host->bytes != sizeof *host || out->version != TPI_PLUGIN_VERSION) {

@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <sys/wait.h>
+#include <time.h>
 
 #include "comm/rendezvous.h"
 #include "comm/rendezvous_frame.h"
@@ -172,9 +173,9 @@ Test(rendezvous, not_all_come)
 {
     rank_case cases[3];
     make_cases(cases, 3, NULL);
-    cases[0].desc.timeout_ms = cases[1].desc.timeout_ms = 400;
+    cases[0].desc.timeout_ms = cases[1].desc.timeout_ms = 2000;
     run_threads(cases, 2);
-    assert_opened(&cases[0], TP_ERR_TIMEOUT, "2 of 3 ranks came within 400 ms; rank 2 did not");
+    assert_opened(&cases[0], TP_ERR_TIMEOUT, "2 of 3 ranks came within 1500 ms; rank 2 did not");
     assert_opened(&cases[1], TP_ERR_TIMEOUT, "rank 2 did not");
 }
 
@@ -270,6 +271,59 @@ Test(rendezvous, strangers_do_no_harm)
     pthread_join(thread, NULL);
     for (int rank = 0; rank < 2; rank++)
         cr_assert_eq(cases[rank].status, TP_OK, "rank %d: %s", rank, cases[rank].message);
+}
+
+/* More than the listener has places for, all silent: the rank that comes after them is heard. */
+enum { CROWD = 100 };
+
+static void *come_after_a_crowd(void *pointer)
+{
+    rank_case *late = pointer;
+    int crowd[CROWD];
+    for (int i = 0; i < CROWD; i++)
+        crowd[i] = connect_stranger(late->desc.port);
+    usleep(200000); /* all are taken in */
+    run_case(late);
+    for (int i = 0; i < CROWD; i++)
+        close(crowd[i]);
+    return NULL;
+}
+
+Test(rendezvous, a_crowd_of_silent_strangers_keeps_no_rank_out)
+{
+    rank_case cases[2];
+    pthread_t thread;
+    make_cases(cases, 2, exchange_all);
+    cr_assert_eq(pthread_create(&thread, NULL, come_after_a_crowd, &cases[1]), 0);
+    run_case(&cases[0]);
+    pthread_join(thread, NULL);
+    for (int rank = 0; rank < 2; rank++)
+        cr_assert_eq(cases[rank].status, TP_OK, "rank %d: %s", rank, cases[rank].message);
+}
+
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+/* It takes the connection, and says nothing. */
+Test(rendezvous, a_silent_listener_is_waited_for_no_longer_than_the_bound)
+{
+    rank_case one = {.desc = desc_of(1, 2, tpt_free_port())};
+    struct sockaddr_in address = loopback(one.desc.port);
+    int listener = socket(AF_INET, SOCK_STREAM, 0), on = 1;
+    setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    cr_assert_eq(bind(listener, (struct sockaddr *)&address, sizeof address), 0);
+    cr_assert_eq(listen(listener, 1), 0);
+    one.desc.timeout_ms = 1000;
+    double begin = seconds();
+    run_case(&one);
+    double waited = seconds() - begin;
+    close(listener);
+    assert_opened(&one, TP_ERR_TIMEOUT, "waited 1000 ms");
+    cr_assert(waited >= 0.95 && waited < 2.5, "%g s", waited);
 }
 
 static void *answer_rudely(void *pointer)
