@@ -209,7 +209,7 @@ tp_status tpi_cuda_see_fault(tp_ctx *ctx)
     if (fault->kind >= TPI_CUDA_FAULT_PEER)
         return see_peers(ctx, fault);
     if (fault->kind == TPI_CUDA_FAULT_ID)
-        return tpi_fail(ctx, TP_ERR_ARGUMENT, "id %d of row %lld is outside [0, %lld)", fault->value, fault->place, fault->vocabulary);
+        return tpi_fail(ctx, TP_ERR_ARGUMENT, "id or position %d of row %lld is outside [0, %lld)", fault->value, fault->place, fault->vocabulary);
     return tpi_fail(ctx, TP_ERR_ARGUMENT, "target %d of row %lld is outside the vocabulary of %lld", fault->value, fault->place,
                     fault->vocabulary);
 }

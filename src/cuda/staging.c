@@ -36,6 +36,7 @@ void tpi_cuda_staging_free(tpi_cuda_stream *stream)
         if (staging->event[i])
             cudaEventDestroy(staging->event[i]);
     tp_ctx_release(stream->base.ctx, TP_MEMORY_SCRATCH, staging->device, ALL_BYTES);
+    tp_ctx_release(stream->base.ctx, TP_MEMORY_SCRATCH, staging->array, staging->array_bytes);
     if (staging->pinned)
         cudaFreeHost(staging->pinned);
 }
@@ -170,20 +171,30 @@ static tp_status keep(tpi_cuda_stream *stream, const void *host, size_t bytes, c
     return TP_OK;
 }
 
+/* Longer than all pieces: piece by piece to memory of its own, behind the op that may read it still. An op has one such array at most: offsets; heads are
+ * never as many. */
+static tp_status stage_long(tpi_cuda_stream *stream, const void *host, size_t bytes, const void **out)
+{
+    tpi_cuda_staging *staging = &stream->staging;
+    TPI_TRY(tpi_cuda_stream_grow(stream, &staging->array, &staging->array_bytes, bytes, "a host array"));
+    *out = staging->array;
+    return stream->base.ctx->desc.dry_run ? make(stream) : send_up(stream, staging->array, host, bytes);
+}
+
 tp_status tpi_cuda_stage(tpi_stream *base, const void *host, size_t bytes, const void **out)
 {
     tpi_cuda_stream *stream = (tpi_cuda_stream *)base;
     tp_ctx *ctx = base->ctx;
     *out = NULL;
     int pieces = (int)((bytes + TPI_CUDA_STAGE_BYTES - 1) / TPI_CUDA_STAGE_BYTES), first;
+    if (!ctx->desc.dry_run && tpi_cuda_state_of(ctx)->capture)
+        return keep(stream, host, bytes, out);
     if (bytes > ALL_BYTES)
-        return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: an array of %zu bytes for one op, at most %zu can be staged", bytes, ALL_BYTES);
+        return stage_long(stream, host, bytes, out);
     if (ctx->desc.dry_run) {
         *out = host; /* nobody reads it */
         return make(stream);
     }
-    if (tpi_cuda_state_of(ctx)->capture)
-        return keep(stream, host, bytes, out);
     TPI_TRY(take(stream, pieces > 0 ? pieces : 1, &first));
     size_t place = (size_t)first * TPI_CUDA_STAGE_BYTES;
     memcpy(stream->staging.pinned + place, host, bytes);

@@ -37,6 +37,8 @@ typedef struct tpi_cuda_staging {
     bool recorded[TPI_CUDA_STAGES];
     int next;
     int open, open_pieces; /* handed out, and their event not recorded yet */
+    void *array;           /* for one that is longer than all pieces */
+    size_t array_bytes;
 } tpi_cuda_staging;
 
 /* Device memory that a graph may use still: a workspace, or host arrays as they were when it was captured. */
@@ -87,6 +89,8 @@ tp_status tpi_cuda_see_fault(tp_ctx *ctx);
 tp_status tpi_cuda_stream_create(tp_ctx *ctx, const char *name, bool inline_lane, tpi_stream **out);
 void tpi_cuda_stream_destroy(tpi_stream *stream);
 /* What graphs may use: keeps it until there is none, and frees all of it, which nothing under way uses. */
+/* Device memory of the stream for `bytes`, grown where `held` is less: what it was before is not kept. `what` names it. */
+tp_status tpi_cuda_stream_grow(tpi_cuda_stream *stream, void **memory, size_t *held, size_t bytes, const char *what);
 tp_status tpi_cuda_stream_retire(tpi_cuda_stream *stream, void *memory, size_t bytes);
 void tpi_cuda_stream_forget(tpi_cuda_stream *stream);
 tp_status tpi_cuda_stream_synchronize(tpi_stream *stream);

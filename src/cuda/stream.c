@@ -171,38 +171,43 @@ void tpi_cuda_stream_forget(tpi_cuda_stream *stream)
     stream->kept_bytes = 0;
 }
 
-/* What is under way, or a graph, uses the old one. */
-static tp_status put_away_workspace(tpi_cuda_stream *stream)
+/* What is under way, or a graph, uses it. */
+static tp_status put_away(tpi_cuda_stream *stream, void **memory, size_t *held)
 {
     tp_ctx *ctx = stream->base.ctx;
     if (tpi_cuda_state_of(ctx)->graphs == 0) {
         TPI_TRY(tpi_cuda_stream_synchronize(&stream->base));
-        tp_ctx_release(ctx, TP_MEMORY_SCRATCH, stream->workspace, stream->workspace_bytes);
-    } else if (stream->workspace) {
-        TPI_TRY(tpi_cuda_stream_retire(stream, stream->workspace, stream->workspace_bytes));
+        tp_ctx_release(ctx, TP_MEMORY_SCRATCH, *memory, *held);
+    } else if (*memory) {
+        TPI_TRY(tpi_cuda_stream_retire(stream, *memory, *held));
     }
-    stream->workspace = NULL;
-    stream->workspace_bytes = 0;
+    *memory = NULL;
+    *held = 0;
+    return TP_OK;
+}
+
+tp_status tpi_cuda_stream_grow(tpi_cuda_stream *stream, void **memory, size_t *held, size_t bytes, const char *what)
+{
+    if (bytes <= *held)
+        return TP_OK;
+    /* Grown to a power of two, so that few steps of a warm-up reach the largest. */
+    size_t size = 4096;
+    while (size < bytes && size <= SIZE_MAX / 2)
+        size *= 2;
+    TPI_TRY(put_away(stream, memory, held));
+    tp_status status = tp_ctx_allocate(stream->base.ctx, TP_MEMORY_SCRATCH, size, memory);
+    if (status != TP_OK)
+        return tpi_fail(stream->base.ctx, status, "stream %s: no memory for %s of %zu bytes", stream->name, what, size);
+    *held = size;
     return TP_OK;
 }
 
 tp_status tpi_cuda_workspace(tpi_stream *base, size_t bytes, void **out)
 {
     tpi_cuda_stream *stream = stream_of(base);
+    tp_status status = tpi_cuda_stream_grow(stream, &stream->workspace, &stream->workspace_bytes, bytes, "a workspace");
     *out = stream->workspace;
-    if (bytes <= stream->workspace_bytes)
-        return TP_OK;
-    /* Grown to a power of two, so that few steps of a warm-up reach the largest. */
-    size_t size = 4096;
-    while (size < bytes && size <= SIZE_MAX / 2)
-        size *= 2;
-    TPI_TRY(put_away_workspace(stream));
-    tp_status status = tp_ctx_allocate(base->ctx, TP_MEMORY_SCRATCH, size, &stream->workspace);
-    if (status != TP_OK)
-        return tpi_fail(base->ctx, status, "stream %s: no memory for a workspace of %zu bytes", base->name, size);
-    stream->workspace_bytes = size;
-    *out = stream->workspace;
-    return TP_OK;
+    return status;
 }
 
 tp_status tpi_cuda_event_create(tp_ctx *ctx, tpi_event **out)

@@ -38,6 +38,13 @@ static tp_status check_desc(tp_ctx *ctx, const tp_attention_desc *desc)
     return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
 }
 
+/* What a GPU has kernels for, its backend says of an op on no rows. */
+static tp_status check_backend(tp_ctx *ctx, const tp_attention_desc *desc)
+{
+    const tpi_attention_args nothing = {.head_dim = desc->head_dim > 0 ? desc->head_dim : desc->hidden / desc->heads, .dtype = desc->dtype};
+    return ctx->desc.device == TP_DEVICE_CPU ? TP_OK : ctx->backend->attention(ctx->compute, &nothing);
+}
+
 static tp_status create_linears(tp_ctx *ctx, tp_attention *layer)
 {
     const tp_attention_desc *desc = &layer->desc;
@@ -98,6 +105,7 @@ tp_status tp_attention_create(tp_ctx *ctx, const tp_attention_desc *desc, tp_att
     if (desc == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_create: desc is NULL");
     TPI_TRY(check_desc(ctx, desc));
+    TPI_TRY(check_backend(ctx, desc));
     tp_attention *layer = tpi_host_allocate(ctx, sizeof *layer);
     if (layer == NULL)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "tp_attention_create: out of memory");

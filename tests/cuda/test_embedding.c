@@ -165,8 +165,8 @@ static void expect_fault(int32_t bad, const char *words)
 
 Test(cuda_embedding, wrong_ids)
 {
-    expect_fault(4, "id 4 of row 2 is outside [0, 4)");
-    expect_fault(-1, "id -1 of row 2 is outside [0, 4)");
+    expect_fault(4, "id or position 4 of row 2 is outside [0, 4)");
+    expect_fault(-1, "id or position -1 of row 2 is outside [0, 4)");
 }
 
 Test(cuda_embedding, wrong_positions)
@@ -183,5 +183,42 @@ Test(cuda_embedding, wrong_positions)
     args.out = out.at[TPT_GPU];
     cr_assert_eq(tpi_embedding(sides.ctx[TPT_GPU]->compute, &args), TP_ERR_ARGUMENT);
     cr_assert_str_eq(tp_ctx_message(sides.ctx[TPT_GPU]), "position 4 of row 4 is outside [0, 4)");
+    tpt_sides_close(&sides);
+}
+
+/* More sequences than the staging of host arrays holds: lengths 0 and 1, then others, without waiting in between. */
+Test(cuda_embedding, very_many_sequences)
+{
+    enum { SEQUENCES = 140000, ROWS = 300 };
+    int64_t *offsets[2];
+    tpt_sides sides;
+    tpi_embedding_args args = {.rows = ROWS,
+                               .cols = 4,
+                               .sequences = SEQUENCES,
+                               .table_dtype = TP_DTYPE_F32,
+                               .table_rows = 3,
+                               .vocabulary = 3,
+                               .out_dtype = TP_DTYPE_F32};
+    tpt_pair table, out[2];
+
+    tpt_sides_open(&sides);
+    table = tpt_pair_normal(&sides, TP_DTYPE_F32, 3 * 4, 1, 1);
+    for (int turn = 0; turn < 2; turn++) {
+        out[turn] = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, ROWS * 4);
+        offsets[turn] = malloc((SEQUENCES + 1) * sizeof *offsets[turn]);
+        for (int64_t s = 0; s <= SEQUENCES; s++) /* of one token each, or of three */
+            offsets[turn][s] = turn == 0 ? s * ROWS / SEQUENCES : s * (ROWS / 3) / SEQUENCES * 3;
+    }
+    for (int side = 0; side < TPT_SIDES; side++)
+        for (int turn = 0; turn < 2; turn++) {
+            args.offsets = offsets[turn];
+            args.table = table.at[side];
+            args.out = out[turn].at[side];
+            TPT_ISSUE(&sides, side, tpi_embedding, &args);
+        }
+    for (int turn = 0; turn < 2; turn++) {
+        tpt_pair_same(&sides, "out", &out[turn], TP_DTYPE_F32);
+        free(offsets[turn]);
+    }
     tpt_sides_close(&sides);
 }

@@ -50,6 +50,21 @@ Test(cuda_attention, window, .timeout = 100)
     check_attention((tp_attention_desc){.hidden = 24, .heads = 4, .dtype = TP_DTYPE_BF16, .mask = TP_MASK_FULL, .window = 3}, "full mask, window", 6);
 }
 
+/* When the layer is made, not when it first runs. */
+Test(cuda_attention, heads_that_are_too_large_are_refused)
+{
+    tp_ctx *ctx;
+    tp_attention *layer = NULL;
+    tp_attention_desc desc = {.name = "a", .hidden = 8, .heads = 1, .head_dim = 257, .dtype = TP_DTYPE_F32};
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN}, &ctx), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_attention_create(ctx, &desc, &layer), TP_ERR_UNSUPPORTED);
+    cr_assert(!layer && strstr(tp_last_message(), "head_dim is 257, at most 256"), "%s", tp_last_message());
+    desc.head_dim = 256;
+    cr_assert_eq(tp_attention_create(ctx, &desc, &layer), TP_OK, "%s", tp_last_message());
+    tp_attention_destroy(layer);
+    tp_ctx_destroy(ctx);
+}
+
 typedef void (*block_check)(const tpt_case *c, unsigned number);
 
 static void check_block(tp_norm_place place, tp_dtype dtype, unsigned number, block_check check)

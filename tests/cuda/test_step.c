@@ -89,8 +89,7 @@ static tp_status step_twice(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
     return status == TP_OK ? tpt_scene_step(ctx, actor) : status;
 }
 
-/* The CPU's layer looks at ids before its op does, so the words are those of its op. */
-Test(cuda_step, a_wrong_id_is_told_with_the_words_of_the_cpu, .timeout = 100)
+Test(cuda_step, a_wrong_id_is_told_on_all_ranks, .timeout = 100)
 {
     static const int32_t wrong[] = {TPT_SCENE_VOCABULARY, -2147483647};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
@@ -98,7 +97,7 @@ Test(cuda_step, a_wrong_id_is_told_with_the_words_of_the_cpu, .timeout = 100)
             tpt_scene scene = {
                 .ranks = ranks, .devices = ranks, .dtype = TP_DTYPE_F32, .wrong_id = wrong[i], .act = step_twice, .timeout_ms = 60000};
             char words[128];
-            snprintf(words, sizeof words, "id %d of row 3 is outside [0, %d)", wrong[i], TPT_SCENE_VOCABULARY);
+            snprintf(words, sizeof words, "id or position %d of row 3 is outside [0, %d)", wrong[i], TPT_SCENE_VOCABULARY);
             tpt_gpus_turn((unsigned)ranks);
             tp_status status = tpt_scene_run(&scene);
             cr_assert_eq(status, TP_ERR_ARGUMENT, "%s", tp_status_name(status));
