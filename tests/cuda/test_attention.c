@@ -111,6 +111,10 @@ static const attention_case cases[] = {
     {.heads = 1, .head_dim = 136, .lengths = {70, -1}, .causal = true, .window = 3},
     {.heads = 1, .head_dim = 8, .lengths = {140, 7, -1}, .causal = true, .window = 1},
     {.heads = 1, .head_dim = 8, .lengths = {140, 7, -1}, .causal = true, .window = 65},
+    /* One less than a tile of keys: the first key of a tile is just outside. */
+    {.heads = 1, .head_dim = 8, .lengths = {140, -1}, .causal = true, .window = 31},
+    {.heads = 1, .head_dim = 8, .lengths = {140, -1}, .causal = true, .window = 63},
+    {.heads = 1, .head_dim = 8, .lengths = {140, -1}, .window = 63},
     {.heads = 1, .head_dim = 8, .lengths = {140, 7, -1}, .window = 1},
     {.heads = 1, .head_dim = 8, .lengths = {140, 7, -1}, .window = 70},
     {.heads = 2, .head_dim = 24, .lengths = {97, 30, -1}, .causal = true, .dropout = 0.3f},

@@ -207,6 +207,46 @@ Test(cuda_backend, too_much_memory_is_a_refusal)
     end(ctx);
 }
 
+/* Refused as on the CPU: in a kernel it would break the context. */
+Test(cuda_backend, collectives_refuse_memory_that_is_not_aligned)
+{
+    tpt_simulator_configure(&(gpusim_options){.devices = 1});
+    tp_ctx *ctx = create((tp_ctx_desc){0});
+    void *memory;
+    cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 64, &memory), TP_OK);
+    tp_tensor good = tp_tensor_1d(memory, TP_DTYPE_F32, 4), off = tp_tensor_1d((char *)memory + 33, TP_DTYPE_F32, 4);
+    cr_assert_eq(tp_all_reduce(ctx, tp_ctx_world(ctx), off, good, NULL), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "all_reduce: in.data") && strstr(tp_last_message(), "not aligned to the 4 bytes of f32"), "%s",
+              tp_last_message());
+    cr_assert_eq(tp_all_gather(ctx, tp_ctx_world(ctx), good, off, NULL), TP_ERR_ARGUMENT);
+    float zeros[4] = {0};
+    cr_assert_eq(tp_ctx_upload(ctx, memory, zeros, sizeof zeros), TP_OK);
+    cr_assert_eq(tp_all_reduce(ctx, tp_ctx_world(ctx), good, good, NULL), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_ctx_synchronize(ctx), TP_OK, "%s", tp_last_message());
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, 64);
+    end(ctx);
+}
+
+/* The second context of a device finds peer access enabled, which CUDA calls an error: its next launch has nothing of it. */
+Test(cuda_backend, peers_may_be_reached_twice)
+{
+    if (!tpt_simulator_configure(&(gpusim_options){.devices = 2}))
+        return; /* there may be one GPU only */
+    tp_ctx *ctx[2];
+    void *memory;
+    for (int i = 0; i < 2; i++)
+        ctx[i] = create((tp_ctx_desc){0});
+    cr_assert_eq(tp_ctx_allocate(ctx[1], TP_MEMORY_OTHER, 64, &memory), TP_OK);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(ctx[i]->backend->reach(ctx[i], 1), TP_OK, "%s", tp_last_message());
+    const tpi_random_fill_args fill = {.rows = 1, .cols = 8, .out = memory, .dtype = TP_DTYPE_F32, .stride = 8, .std = 1, .total_cols = 8};
+    cr_assert_eq(tpi_random_fill(ctx[1]->compute, &fill), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_ctx_synchronize(ctx[1]), TP_OK, "%s", tp_last_message());
+    tp_ctx_release(ctx[1], TP_MEMORY_OTHER, memory, 64);
+    tp_ctx_destroy(ctx[0]);
+    end(ctx[1]);
+}
+
 /* Sizes of any layout are told without a GPU, by the backend's own rules. */
 Test(cuda_backend, dry_runs_need_no_device)
 {

@@ -65,6 +65,7 @@ typedef struct norm_grad_case {
     tpi_norm_grad_args args;
     bool gain, residual, dx, gain_grad, bias_grad;
     int in_place; /* 1: dx is dy, 2: dx is the residual */
+    int residual_shift; /* elements: it alone is not aligned */
 } norm_grad_case;
 
 static void check_norm_grad(tpt_sides *sides, const norm_grad_case *test)
@@ -102,7 +103,7 @@ static void check_norm_grad(tpt_sides *sides, const norm_grad_case *test)
         args.gain = test->gain ? gain.at[side] : NULL;
         args.stats = norm.stats;
         args.dy = dy.at[side];
-        args.residual = test->residual ? residual.at[side] : NULL;
+        args.residual = test->residual ? residual.at[side] + (size_t)test->residual_shift * tp_dtype_size(args.dtype) : NULL;
         args.dx = test->dx ? dx.at[side] : NULL;
         args.gain_grad = test->gain_grad ? (float *)(void *)gain_grad.at[side] : NULL;
         args.bias_grad = test->bias_grad ? (float *)(void *)bias_grad.at[side] : NULL;
@@ -120,7 +121,7 @@ Test(cuda_norm, backward)
 
     tpt_sides_open(&sides);
     for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++)
-        for (int mode = 0; mode < 6; mode++) {
+        for (int mode = 0; mode < 7; mode++) {
             int64_t rows = sizes[s][0], cols = sizes[s][1], gap = s % 2 ? 8 : 0;
             if (cols > 2000 && mode % 5)
                 continue;
@@ -143,6 +144,7 @@ Test(cuda_norm, backward)
                                    .in_place = mode % 3};
 
             test.residual = test.residual || test.in_place == 2;
+            test.residual_shift = mode == 6;
             if (mode == 3) { /* the gain's gradient alone */
                 test.gain = test.dx = false;
                 test.in_place = 0;

@@ -5,17 +5,23 @@ typedef struct optimizer_case {
     tpi_optimizer_args args;
     bool master, moment;
     float scale;
+    int shifted; /* the array that is not aligned: 1 master, 2 value, 3 m, 4 v, 5 grad; 0: none */
 } optimizer_case;
 
 typedef struct optimizer_memory {
     tpt_pair master, value, grad, m, v, scale;
 } optimizer_memory;
 
+static float *shifted_by(const optimizer_case *test, int array, char *memory, tp_dtype dtype)
+{
+    return (float *)(void *)(memory + (test->shifted == array ? tp_dtype_size(dtype) : 0));
+}
+
 static void check_optimizer(tpt_sides *sides, const optimizer_case *test)
 {
     tpi_optimizer_args args = test->args;
     optimizer_memory memory;
-    int64_t count = args.elements;
+    int64_t count = args.elements + 1;
     float *zeros = tpt_array(TP_DTYPE_F32, count);
 
     memory.master = tpt_pair_normal(sides, TP_DTYPE_F32, count, 1, 0.1);
@@ -28,11 +34,11 @@ static void check_optimizer(tpt_sides *sides, const optimizer_case *test)
         memory.grad = tpt_pair_normal(sides, TP_DTYPE_F32, count, (uint64_t)step + 10, 2);
         args.step = step;
         for (int side = 0; side < TPT_SIDES; side++) {
-            args.master = (float *)(void *)(test->master ? memory.master.at[side] : NULL);
-            args.value = memory.value.at[side];
-            args.m = (float *)(void *)(test->moment ? memory.m.at[side] : NULL);
-            args.v = (float *)(void *)memory.v.at[side];
-            args.grad = (float *)(void *)memory.grad.at[side];
+            args.master = test->master ? shifted_by(test, 1, memory.master.at[side], TP_DTYPE_F32) : NULL;
+            args.value = shifted_by(test, 2, memory.value.at[side], args.value_dtype);
+            args.m = test->moment ? shifted_by(test, 3, memory.m.at[side], TP_DTYPE_F32) : NULL;
+            args.v = shifted_by(test, 4, memory.v.at[side], TP_DTYPE_F32);
+            args.grad = shifted_by(test, 5, memory.grad.at[side], TP_DTYPE_F32);
             args.grad_scale = (float *)(void *)memory.scale.at[side];
             TPT_ISSUE(sides, side, tpi_optimizer, &args);
         }
@@ -71,6 +77,31 @@ Test(cuda_optimizer, all)
     tpt_sides_close(&sides);
 }
 
+/* One array alone is not aligned. */
+Test(cuda_optimizer, one_array_that_is_not_aligned)
+{
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (int shifted = 1; shifted <= 5; shifted++)
+        for (int d = 0; d < 3; d++) {
+            optimizer_case test = {.args = {.kind = TPI_OPTIMIZER_ADAMW,
+                                            .elements = 72,
+                                            .value_dtype = tpt_floats[d],
+                                            .lr = 0.01f,
+                                            .beta1 = 0.9f,
+                                            .beta2 = 0.95f,
+                                            .epsilon = 1e-8f},
+                                   .master = true,
+                                   .moment = true,
+                                   .scale = 1,
+                                   .shifted = shifted};
+
+            check_optimizer(&sides, &test);
+        }
+    tpt_sides_close(&sides);
+}
+
 /* Parameters of all sizes, dtypes and alignments, each a part of one array: more than one launch can take. */
 enum { LIST = 450, MOST = 41 };
 
@@ -89,14 +120,14 @@ static void fill_list(tpi_optimizer_args *list, const optimizer_memory *memory, 
                                        .grad = (float *)(void *)memory->grad.at[side] + first,
                                        .m = (float *)(void *)memory->m.at[side] + first,
                                        .v = (float *)(void *)memory->v.at[side] + first,
-                                       .grad_scale = (float *)(void *)memory->scale.at[side],
+                                       .grad_scale = (float *)(void *)memory->scale.at[side] + (i < 90),
                                        .lr = i < 20 ? 0.02f : 0.01f,
                                        .beta1 = 0.9f,
                                        .beta2 = 0.95f,
                                        .epsilon = 1e-8f,
                                        .decay = i % 5 == 0 ? 0.1f : 0,
                                        .momentum = 0.9f,
-                                       .step = step};
+                                       .step = i < 150 ? step : step + 5};
     }
 }
 
@@ -106,14 +137,14 @@ Test(cuda_optimizer, a_list_has_the_bits_of_single_parameters)
     static tpi_optimizer_args list[LIST];
     tpt_sides sides;
     optimizer_memory memory;
-    float scale = 0.37f, *zeros = tpt_array(TP_DTYPE_F32, COUNT);
+    float scale[2] = {0.37f, 0.5f}, *zeros = tpt_array(TP_DTYPE_F32, COUNT);
 
     tpt_sides_open(&sides);
     memory.master = tpt_pair_normal(&sides, TP_DTYPE_F32, COUNT, 1, 0.1);
     memory.value = tpt_pair_normal(&sides, TP_DTYPE_F32, COUNT, 2, 0.1);
     memory.m = tpt_pair_array(&sides, zeros, TP_DTYPE_F32, COUNT);
     memory.v = tpt_pair_array(&sides, zeros, TP_DTYPE_F32, COUNT);
-    memory.scale = tpt_pair_of(&sides, &scale, sizeof scale);
+    memory.scale = tpt_pair_of(&sides, scale, sizeof scale);
     free(zeros);
     for (int step = 1; step <= 2; step++) {
         memory.grad = tpt_pair_normal(&sides, TP_DTYPE_F32, COUNT, (uint64_t)step + 10, 2);

@@ -44,7 +44,7 @@ static void check_reduce(tpt_sides *sides, const reduce_case *test)
 
 Test(cuda_reduce, numbers_of_inputs)
 {
-    static const int inputs[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 24, 31, 40, 57, 61};
+    static const int inputs[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 16, 17, 24, 31, 40, 41, 47, 48, 49, 57, 61};
     tpt_sides sides;
 
     tpt_sides_open(&sides);

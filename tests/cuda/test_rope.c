@@ -31,7 +31,8 @@ Test(cuda_rope, all)
     static const int64_t shapes[][4] = {/* rows, heads, head_dim, dim */
                                         {0, 2, 8, 8},       {3, 0, 8, 8},       {4, 2, 8, 0},    {1, 1, 2, 2},
                                         {6, 3, 16, 16},     {5, 2, 18, 6},      {12, 2, 64, 64}, {4, 3, 40, 32},
-                                        {2, 1, 1040, 1030}, {2, 1, 1056, 1040}, {70, 2, 6, 6},   {70, 2, 32, 32}};
+                                        {2, 1, 1040, 1030}, {2, 1, 1056, 1040}, {70, 2, 6, 6},   {70, 2, 32, 32},
+                                        {6, 4, 34, 32}}; /* the last: only head_dim is not aligned */
     static const int64_t packed[] = {0, 1, 1, 4};
     int64_t many[101] = {0};
     tpt_sides sides;
