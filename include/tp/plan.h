@@ -145,7 +145,8 @@ TP_API void tp_plan_destroy(tp_plan *plan);
  * and read back by tp_plan_parse to an equal plan:
  *   0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; G0 2 after 1 reads gathered[2] writes output[2]
  * An op is its letter and part, its pieces (4x3: 4 5 6; 4x3/2: 4 6 8), a collective's name, ~peer, @lane unless compute, its waits (op of this rank, or
- * rank.op), and the regions it reads and writes ([rank:]buffer[#slot][pieces]; this rank's memory where no rank is written). Writes at most `bytes` with the final 0; returns the length it needs. */
+ * rank.op), and the regions it reads and writes ([rank:]buffer[#slot][pieces]; this rank's memory where no rank is written).
+ * Lines end with a newline; a carriage return before it is read too. Writes at most `bytes` with the final 0; returns the length it needs. */
 TP_API size_t tp_plan_print(const tp_plan *plan, char *text, size_t bytes);
 
 /* Errors: TP_ERR_FORMAT with line, column and what was expected; TP_ERR_MEMORY. */

@@ -39,6 +39,12 @@ static bool __attribute__((format(printf, 2, 3))) wrong(const parser *p, const c
     return false;
 }
 
+/* Bytes of the line's end that stands here, "\n" or "\r\n"; 0: none does. */
+static int newline(const parser *p)
+{
+    return p->at[0] == '\n' ? 1 : p->at[0] == '\r' && p->at[1] == '\n' ? 2 : 0;
+}
+
 /* What stands here: the end, a whole number, or one character. */
 static void describe_found(const parser *p, char found[32])
 {
@@ -47,8 +53,8 @@ static void describe_found(const parser *p, char found[32])
         digits++;
     if (digits > 0)
         snprintf(found, 32, "%.*s%s", digits, p->at, is_digit(p->at[digits]) ? "..." : "");
-    else if (*p->at == '\0' || *p->at == '\n')
-        snprintf(found, 32, *p->at == '\n' ? "the line's end" : "the end");
+    else if (*p->at == '\0' || newline(p) > 0)
+        snprintf(found, 32, *p->at != '\0' ? "the line's end" : "the end");
     else
         snprintf(found, 32, *p->at >= ' ' && *p->at <= '~' ? "'%c'" : "byte 0x%02x", (unsigned)(unsigned char)*p->at);
 }
@@ -284,7 +290,7 @@ static bool line(parser *p)
         list->op = p->block.op;
     int count = 0;
     skip_blanks(p);
-    if (*p->at != '\n' && *p->at != '\0')
+    if (newline(p) == 0 && *p->at != '\0')
         do {
             if (p->size.ops == MAX_OPS)
                 return expected(p, "at most %d ops", MAX_OPS);
@@ -297,7 +303,7 @@ static bool line(parser *p)
         } while (accept(p, ";"));
     list->count = count; /* the second time through it is the same: waits are checked against it */
     skip_blanks(p);
-    return *p->at == '\n' || *p->at == '\0' || expected(p, "\";\" or the line's end");
+    return newline(p) > 0 || *p->at == '\0' || expected(p, "\";\" or the line's end");
 }
 
 static bool name(parser *p, const char *what, int (*from_name)(const char *), int limit, int *out)
@@ -322,9 +328,10 @@ static bool header(parser *p)
 
 static bool end_line(parser *p)
 {
-    if (*p->at != '\n')
+    if (newline(p) == 0)
         return expected(p, "the line's end");
-    p->line_start = ++p->at;
+    p->at += newline(p);
+    p->line_start = p->at;
     p->line++;
     return true;
 }
@@ -339,7 +346,7 @@ static bool whole(parser *p, const char *text)
     for (p->rank = 0; p->rank < p->plan->ranks; p->rank++)
         if (!end_line(p) || !line(p))
             return false;
-    while (*p->at == '\n' && end_line(p))
+    while (newline(p) > 0 && end_line(p))
         ;
     return *p->at == '\0' || expected(p, "the end");
 }

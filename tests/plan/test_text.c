@@ -225,7 +225,11 @@ static const struct hostile {
     {HEAD "0: E writes 2:input[0]\n1:\n", "expected rank from 0 to 1"},
     {HEAD "0: E writes 1 input[0]\n1:\n", "expected \":\""},
     {HEAD "0: E writes input[0] reads input[0]\n1:\n", "expected \";\" or the line's end, found 'r'"},
-    {HEAD "0: E\r\n1:\n", "found byte 0x0d"},
+    {HEAD "0: E\r1:\n", "line 2, column 5: expected \";\" or the line's end, found byte 0x0d"},
+    {HEAD "0: E\r\r\n1:\n", "found byte 0x0d"},
+    {HEAD "0: E\n1:\n\r", "found byte 0x0d"},
+    {HEAD "0: E;\r\n1:\n", "column 6: expected an op's letter, found the line's end"},
+    {HEAD "0: E\r\n1: L after 0.1\r\n", "line 3, column 12: a wait for op 1 of rank 0"},
 };
 
 Test(text, hostile)
@@ -240,6 +244,25 @@ Test(text, hostile)
     tp_plan *plan;
     cr_assert_eq(tp_plan_parse(NULL, &plan), TP_ERR_ARGUMENT);
     cr_assert_eq(tp_plan_parse(HEAD, NULL), TP_ERR_ARGUMENT);
+}
+
+/* Lines that end as on Windows give the same plan. */
+Test(text, carriage_returns)
+{
+    tp_plan *plan = create(TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 3, 2), *parsed;
+    char *text = print(plan), *lines = malloc(2 * strlen(text) + 8), *at = lines;
+    for (const char *from = text; *from != '\0'; *at++ = *from++)
+        if (*from == '\n')
+            *at++ = '\r';
+    memcpy(at, "\r\n\n", 4); /* empty lines after it, of both kinds */
+    cr_assert_eq(tp_plan_parse(lines, &parsed), TP_OK, "%s", tp_last_message());
+    char *again = print(parsed);
+    cr_assert_str_eq(again, text);
+    tp_plan_destroy(parsed);
+    tp_plan_destroy(plan);
+    free(again);
+    free(lines);
+    free(text);
 }
 
 /* Any byte changed, and the text cut anywhere: refused, or a plan that verify can look at and that prints. */
