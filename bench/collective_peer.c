@@ -4,6 +4,7 @@
 #include "mpi_peer.h"
 #include "parallel.h"
 
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -224,6 +225,9 @@ int bench_check_peers(bench_call *call)
         return bench_refuse(call, "--dtype %s: --peer %s compares f32", tp_dtype_name((tp_dtype)options->dtypes.value[options->dtypes.count - 1]), peer);
     if (options->algorithms.count > 0 || options->reduce > 1)
         return bench_refuse(call, "--peer %s compares sums by the algorithm that each side chooses, without --algorithm and --reduce", peer);
+    if (options->end_bytes / (int64_t)sizeof(float) > INT_MAX)
+        return bench_refuse(call, "--end %lld: MPI counts elements in an int, so --peer %s compares at most %lld bytes", (long long)options->end_bytes, peer,
+                            (long long)INT_MAX * (long long)sizeof(float));
     for (int i = 0; i < options->operations.count; i++)
         if (options->operations.value[i] > BENCH_ALL_GATHER)
             return bench_refuse(call, "--operation %s: --peer %s compares all_reduce, reduce_scatter and all_gather",

@@ -9,6 +9,7 @@
 #include <strings.h>
 
 #define MAX_WORD 64
+#define MAX_OPTIONS 128
 
 bool bench_say(char message[BENCH_MESSAGE], const char *format, ...)
 {
@@ -269,9 +270,9 @@ const bench_option *bench_option_find(const char *name, unsigned command)
 /* Says what an unknown option may have meant. */
 static bool unknown_option(const char *name, unsigned command, const char *command_name, char *message)
 {
-    const char *words[128];
+    const char *words[MAX_OPTIONS];
     int count = 0;
-    for (const bench_option *option = bench_option_table; option->name != NULL && count < 127; option++)
+    for (const bench_option *option = bench_option_table; option->name != NULL && count < MAX_OPTIONS - 1; option++)
         if ((option->commands & command) != 0)
             words[count++] = option->name;
     words[count] = NULL;
@@ -285,9 +286,21 @@ static bool unknown_option(const char *name, unsigned command, const char *comma
     return bench_say(message, "unknown option %s (try: tp_bench %s --help)", name, command_name);
 }
 
+/* Of two values one would go unheeded. What `given` points to is the value that came before; flags and repeatable options may come again. */
+static bool given_once(const bench_option *option, const char **given, const char *value, char *message)
+{
+    bool once = *given == NULL || option->kind == BENCH_OPTION_FLAG || option->kind == BENCH_OPTION_TEXTS;
+    bool list = option->kind == BENCH_OPTION_INTEGERS || option->kind == BENCH_OPTION_CHOICES;
+    if (!once)
+        return bench_say(message, "--%s is given twice, '%.100s' and '%.100s': %s", option->name, *given, value, list ? "it takes one list, with commas" : "it takes one value");
+    *given = value;
+    return true;
+}
+
 bool bench_options_read(bench_options *options, unsigned command, const char *command_name, int count, char **argv,
                         char message[BENCH_MESSAGE])
 {
+    const char *given[MAX_OPTIONS] = {0}; /* by place in the table */
     *options = (bench_options){0};
     for (int i = 0; i < count; i++) {
         char name[MAX_WORD];
@@ -310,7 +323,7 @@ bool bench_options_read(bench_options *options, unsigned command, const char *co
                 return bench_say(message, "--%s needs a value: --%s %s", option->name, option->name, option->argument);
             value = there ? argv[++i] : "-";
         }
-        if (!read_value(option, value, options, message))
+        if (!given_once(option, &given[option - bench_option_table], value, message) || !read_value(option, value, options, message))
             return false;
     }
     return true;

@@ -55,6 +55,7 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("collective --peer mpich --dtype bf16", 2, "--dtype bf16", "compares f32");
     expect("collective --peer mpich --operation broadcast", 2, "--operation broadcast", "all_gather");
     expect("collective --peer mpich --link 5us,2GB/s", 2, "--peer mpich", "--link");
+    expect("collective --peer mpich -b 1K -e 8G", 2, "--end 8589934592", "at most 8589934588 bytes");
     expect("gemm --peer mpich", 2, "--peer: unknown 'mpich'", "onednn");
     expect("gemm --callers 2,1,2", 2, "--callers: 2", "twice");
     expect("sweep --dtype f32,bf16,f32", 2, "--dtype: f32", "twice");

@@ -135,10 +135,25 @@ Test(options, refusals)
     cr_assert_not_null(strstr(message, "needs a value"), "%s", message);
 }
 
+/* Of two values none is dropped without a word. */
+Test(options, twice)
+{
+    cr_assert_not(READ(BENCH_PLAN, "--plan", "a.txt", "--plan", "b.txt"));
+    cr_assert_not_null(strstr(message, "--plan is given twice, 'a.txt' and 'b.txt': it takes one value"), "%s", message);
+    cr_assert_not(READ(BENCH_COLLECTIVE, "-b", "1K", "--begin=2K"));
+    cr_assert_not_null(strstr(message, "--begin is given twice, '1K' and '2K'"), "%s", message);
+    cr_assert_not(READ(BENCH_SWEEP, "--ranks", "1", "--seed", "3", "--ranks", "2"));
+    cr_assert_not_null(strstr(message, "--ranks is given twice, '1' and '2': it takes one list, with commas"), "%s", message);
+    cr_assert_not(READ(BENCH_INFO, "--csv", "--csv", "a.csv"));
+    cr_assert_not_null(strstr(message, "--csv is given twice, '-' and 'a.csv'"), "%s", message);
+    cr_assert(READ(BENCH_COLLECTIVE, "--no-check", "--no-check"), "%s", message);
+}
+
 /* The table: within one command no name or letter twice; values that a choice can't be are unnamed; offsets lie in the struct. */
 Test(options, table_is_sound)
 {
     for (const bench_option *a = bench_option_table; a->name != NULL; a++) {
+        cr_assert_lt(a - bench_option_table, 128);
         cr_assert_lt(a->offset, sizeof(bench_options));
         cr_assert_neq(a->commands, 0u, "--%s", a->name);
         cr_assert_not_null(a->help, "--%s", a->name);

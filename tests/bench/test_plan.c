@@ -124,6 +124,7 @@ Test(plan, reads_plans)
         expect(arguments, right ? 0 : 1, "direct", "gather-gemm");
         remove(path);
     }
+    expect("plan --plan a.tmp --plan b.tmp", 2, "--plan is given twice, 'a.tmp' and 'b.tmp'", "one value");
     expect("plan --plan missing.tmp", 2, "missing.tmp", "No such file");
     expect("plan --plan /dev/null", 2, "/dev/null", "line 1");
     expect("plan --plan /dev/null --ranks 2", 2, "--plan", "--ranks");
