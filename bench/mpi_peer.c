@@ -1,5 +1,6 @@
 #include "mpi_peer.h"
 
+#include "companion.h"
 #include "measure.h"
 
 #include <errno.h>
@@ -30,21 +31,17 @@
 static const char *const mpirun[BENCH_MPI_LIBRARIES] = {BENCH_MPIRUN_OPENMPI, BENCH_MPIRUN_MPICH};
 static const char *const package[BENCH_MPI_LIBRARIES] = {"libopenmpi-dev", "libmpich-dev"};
 
-/* The program beside this one. */
 static bool helper_path(bench_mpi_library library, char *path, size_t bytes)
 {
-    char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    if (length <= 0)
-        return false;
-    self[length] = '\0';
-    char *slash = strrchr(self, '/');
-    *slash = '\0';
-    return snprintf(path, bytes, "%s/tp_peer_%s", self, bench_mpi_names[library]) < (int)bytes && access(path, X_OK) == 0;
+    char name[32];
+    snprintf(name, sizeof name, "tp_peer_%s", bench_mpi_names[library]);
+    return bench_companion(name, NULL, path, bytes);
 }
 
-static _Noreturn void become_mpirun(bench_mpi_library library, const char *helper, const char *file)
+static _Noreturn void become_mpirun(const bench_mpi_peer *peer, const char *helper, const char *file)
 {
+    if (setpgid(0, peer->keeper.group) != 0)
+        _exit(126);
     /* Both allocate in every call: their memory is to stay theirs. */
     setenv("MALLOC_MMAP_MAX_", "0", 1);
     setenv("MALLOC_TRIM_THRESHOLD_", "100000000000", 1);
@@ -56,8 +53,8 @@ static _Noreturn void become_mpirun(bench_mpi_library library, const char *helpe
         dup2(null, STDIN_FILENO);
         dup2(null, STDOUT_FILENO);
     }
-    const char *run = mpirun[library];
-    if (library == BENCH_OPENMPI)
+    const char *run = mpirun[peer->library];
+    if (peer->library == BENCH_OPENMPI)
         execl(run, run, "-n", "2", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "0", helper, file, (char *)NULL);
     else
         execl(run, run, "-n", "2", helper, file, (char *)NULL);
@@ -100,25 +97,26 @@ static bool share(bench_mpi_peer *peer, int64_t largest, const int core[BENCH_MP
 
 bool bench_mpi_start(bench_mpi_peer *peer, bench_mpi_library library, int64_t largest, const int core[BENCH_MPI_RANKS], char message[BENCH_MESSAGE])
 {
-    *peer = (bench_mpi_peer){.library = library, .child = -1};
+    *peer = (bench_mpi_peer){.library = library, .keeper = {.pipe = -1}, .child = -1};
     const char *name = bench_mpi_names[library];
     char helper[PATH_MAX], path[64];
     int file = -1;
     if (mpirun[library][0] == '\0')
         return bench_say(message, "--peer %s: mpicc.%s and mpirun.%s were not there when this was configured (Debian: %s)", name, name, name, package[library]);
     if (!helper_path(library, helper, sizeof helper))
-        return bench_say(message, "--peer %s: tp_peer_%s is not beside tp_bench", name, name);
+        return bench_say(message, "--peer %s: tp_peer_%s is neither beside tp_bench nor where it was installed", name, name);
     bool shared = share(peer, largest, core, &file);
+    int unwatched = shared ? bench_keeper_start(&peer->keeper) : 0;
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), file);
-    if (shared)
+    if (shared && unwatched == 0)
         peer->child = fork();
     if (peer->child == 0)
-        become_mpirun(library, helper, path);
+        become_mpirun(peer, helper, path);
     bool good = peer->child > 0;
     for (int rank = 0; rank < BENCH_MPI_RANKS && good; rank++)
         good = wait_for(peer, rank, 1, START_SECONDS);
     if (!good)
-        bench_say(message, "--peer %s: %s did not start two processes: %s", name, mpirun[library], shared && peer->child > 0 ? "they ended, or took too long" : strerror(errno));
+        bench_say(message, "--peer %s: %s did not start two processes: %s", name, mpirun[library], shared && peer->child > 0 ? "they ended, or took too long" : strerror(unwatched != 0 ? unwatched : errno));
     if (file >= 0)
         close(file);
     if (!good)
@@ -153,9 +151,10 @@ void bench_mpi_stop(bench_mpi_peer *peer)
     const struct timespec pause = {0, 10000000};
     while (peer->child > 0 && waitpid(peer->child, NULL, WNOHANG) == 0) {
         if (bench_now() > deadline)
-            kill(peer->child, SIGTERM);
+            kill(peer->child, bench_now() > deadline + 5 ? SIGKILL : SIGTERM);
         nanosleep(&pause, NULL);
     }
+    bench_keeper_end(&peer->keeper);
     munmap(peer->shared, sizeof *peer->shared);
-    *peer = (bench_mpi_peer){.child = -1};
+    *peer = (bench_mpi_peer){.keeper = {.pipe = -1}, .child = -1};
 }

@@ -2,6 +2,7 @@
 #ifndef BENCH_MPI_PEER_H
 #define BENCH_MPI_PEER_H
 
+#include "keeper.h"
 #include "options.h"
 #include "peers/mpi_shared.h"
 
@@ -13,6 +14,7 @@ typedef enum bench_mpi_library { BENCH_OPENMPI = 0, BENCH_MPICH, BENCH_MPI_LIBRA
 typedef struct bench_mpi_peer {
     bench_mpi_library library;
     bench_mpi_shared *shared;
+    bench_keeper keeper; /* of the group that mpirun is in */
     pid_t child; /* mpirun */
 } bench_mpi_peer;
 

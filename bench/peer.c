@@ -1,14 +1,16 @@
 #include "peer.h"
 
+#include "companion.h"
+
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#ifdef BENCH_ONEDNN
-#define MODULE BENCH_ONEDNN
-#else
-#define MODULE ""
+/* Where the build made it; empty: it didn't. */
+#ifndef BENCH_ONEDNN
+#define BENCH_ONEDNN ""
 #endif
 
 /* A function's address, from an object's. */
@@ -22,18 +24,22 @@ static bool find(void *module, const char *name, void *function)
 bool bench_peer_load(bench_peer *peer, char reason[BENCH_MESSAGE])
 {
     *peer = (bench_peer){0};
-    if (MODULE[0] == '\0')
+    const char *slash = strrchr(BENCH_ONEDNN, '/');
+    if (slash == NULL)
         return bench_say(reason, "this build found no oneDNN 2 (libdnnl-dev)");
     /* Ranks and callers are threads already: the peer's own stay out of it. Read once, when its OpenMP is loaded. */
     setenv("OMP_NUM_THREADS", "1", 1);
-    peer->module = dlopen(MODULE, RTLD_NOW | RTLD_LOCAL);
+    char path[PATH_MAX];
+    if (!bench_companion(slash + 1, BENCH_ONEDNN, path, sizeof path))
+        return bench_say(reason, "%s is neither beside tp_bench nor where it was installed", slash + 1);
+    peer->module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (peer->module == NULL)
         return bench_say(reason, "%s", dlerror());
     tp_peer_name *name;
     if (!find(peer->module, "tp_peer_name_library", &name) || !find(peer->module, "tp_peer_open_product", &peer->open) ||
         !find(peer->module, "tp_peer_run_product", &peer->run) || !find(peer->module, "tp_peer_close_product", &peer->close)) {
         bench_peer_unload(peer);
-        return bench_say(reason, "%s is no peer of this version", MODULE);
+        return bench_say(reason, "%s is no peer of this version", path);
     }
     name(peer->name);
     return true;

@@ -1,8 +1,11 @@
 #include "torch_peer.h"
 
+#include "companion.h"
 #include "measure.h"
 
 #include <errno.h>
+#include <limits.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
@@ -18,7 +21,7 @@
 #define END_SECONDS 2
 
 #ifndef BENCH_TORCH_STEP
-#define BENCH_TORCH_STEP "torch_step.py"
+#define BENCH_TORCH_STEP NULL
 #endif
 
 extern char **environ;
@@ -54,7 +57,7 @@ static const char **make_environment(const char *threads)
 }
 
 /* The error of starting it; 0: none. */
-static int spawn(bench_torch *self, const char *python, int threads, int theirs)
+static int spawn(bench_torch *self, const char *python, const char *script, int threads, int theirs)
 {
     char setting[32];
     snprintf(setting, sizeof setting, "OMP_NUM_THREADS=%d", threads);
@@ -68,7 +71,8 @@ static int spawn(bench_torch *self, const char *python, int threads, int theirs)
     posix_spawn_file_actions_adddup2(&actions, theirs, STDOUT_FILENO);
     posix_spawnattr_init(&attributes);
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP); /* so that what it starts can be ended with it */
-    const char *arguments[] = {python, BENCH_TORCH_STEP, NULL};
+    posix_spawnattr_setpgroup(&attributes, self->keeper.group);
+    const char *arguments[] = {python, script, NULL};
     int error = posix_spawnp(&self->child, python, &actions, &attributes, (char *const *)arguments, (char *const *)environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
@@ -189,16 +193,21 @@ static bool answer(bench_torch *self, const char *word, char text[BENCH_TORCH_LI
 
 bool bench_torch_start(bench_torch *self, const char *python, int threads, double patience, char message[BENCH_MESSAGE])
 {
-    char text[BENCH_TORCH_LINE];
+    char text[BENCH_TORCH_LINE], script[PATH_MAX];
     int ends[2];
-    *self = (bench_torch){.socket = -1, .patience = patience};
+    *self = (bench_torch){.keeper = {.pipe = -1}, .socket = -1, .patience = patience};
+    if (!bench_companion("torch_step.py", BENCH_TORCH_STEP, script, sizeof script))
+        return bench_say(message, "--peer torch: torch_step.py is neither beside tp_bench nor where it was installed");
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
         return bench_say(message, "--peer torch: no socket: %s", strerror(errno));
     self->socket = ends[0];
-    int error = spawn(self, python, threads, ends[1]);
+    int unwatched = bench_keeper_start(&self->keeper);
+    int error = unwatched == 0 ? spawn(self, python, script, threads, ends[1]) : 0;
     close(ends[1]);
-    bool good = error == 0;
-    if (!good)
+    bool good = unwatched == 0 && error == 0;
+    if (unwatched != 0)
+        bench_say(message, "--peer torch: /bin/sh, which watches over it, can't be run: %s", strerror(unwatched));
+    else if (!good)
         bench_say(message, "--peer torch: '%.200s' can't be run: %s (--python names an interpreter that has PyTorch)", python, strerror(error));
     good = good && answer(self, "hello", text, message);
     if (good)
@@ -217,17 +226,32 @@ bool bench_torch_ready(bench_torch *self, char message[BENCH_MESSAGE])
     return true;
 }
 
+/* False if it is no sample, or has a time that can't be: what took longer than the patience was not waited for. */
+static bool read_sample(const char *text, double longest, bench_torch_sample *out)
+{
+    long switched;
+    int length = 0;
+    if (sscanf(text, "%lf %lf %lf %lf %ld %lf %lf%n", &out->seconds, &out->forward, &out->backward, &out->optimizer, &switched, &out->loss, &out->norm, &length) != 7 ||
+        text[length] != '\0')
+        return false;
+    const double times[] = {out->seconds, out->forward, out->backward, out->optimizer};
+    bool good = true;
+    for (size_t i = 0; i < sizeof times / sizeof *times; i++)
+        good = good && isfinite(times[i]) && times[i] > 0 && times[i] <= longest;
+    out->switched = switched != 0;
+    return good;
+}
+
 bool bench_torch_step(bench_torch *self, const int32_t *ids, const int32_t *targets, int64_t tokens, bench_torch_sample *out, char message[BENCH_MESSAGE])
 {
     char text[BENCH_TORCH_LINE];
     size_t bytes = (size_t)tokens * sizeof *ids;
-    long switched;
     if (!bench_torch_line(self, message, "step\n") || !bench_torch_send(self, ids, bytes, message) || !bench_torch_send(self, targets, bytes, message) ||
         !answer(self, "step", text, message))
         return false;
-    if (sscanf(text, "%lf %lf %lf %lf %ld %lf %lf", &out->seconds, &out->forward, &out->backward, &out->optimizer, &switched, &out->loss, &out->norm) != 7)
-        return bench_say(message, "--peer torch: of a step it said '%.60s'", text);
-    out->switched = switched != 0;
+    if (!read_sample(text, self->patience, out))
+        return bench_say(message, "--peer torch: of a step it said '%.160s', must be four times above 0 and at most %g s (--patience), a count, loss and norm", text,
+                         self->patience);
     self->steps++;
     return true;
 }
@@ -240,9 +264,9 @@ void bench_torch_stop(bench_torch *self)
     double deadline = bench_now() + END_SECONDS;
     while (self->child > 0 && !ended(self, &how) && bench_now() < deadline)
         rest(0.01);
-    if (self->child > 0) {
-        kill(-self->child, SIGKILL); /* its group: also what it started */
-        waitpid(self->child, NULL, 0);
-    }
-    *self = (bench_torch){.socket = -1};
+    pid_t child = self->child;
+    bench_keeper_end(&self->keeper); /* its group: also what it started */
+    if (child > 0)
+        waitpid(child, NULL, 0);
+    *self = (bench_torch){.keeper = {.pipe = -1}, .socket = -1};
 }

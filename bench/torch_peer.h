@@ -3,6 +3,7 @@
 #ifndef BENCH_TORCH_PEER_H
 #define BENCH_TORCH_PEER_H
 
+#include "keeper.h"
 #include "options.h"
 
 #include <sys/types.h>
@@ -10,6 +11,7 @@
 #define BENCH_TORCH_LINE 640
 
 typedef struct bench_torch {
+    bench_keeper keeper; /* of the group that the child is in */
     pid_t child;       /* 0: none */
     int socket;
     double patience;   /* seconds that the next answer may take */

@@ -1,8 +1,11 @@
-# cmake --install: headers, both libraries, a pkg-config file and a CMake package.
+# cmake --install: headers, both libraries, a pkg-config file and a CMake package; and tp_bench (bench/CMakeLists.txt).
 include(CMakePackageConfigHelpers)
 
 install(TARGETS tp tp_static EXPORT tp_targets
     LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET tp_cuda)
+    install(TARGETS tp_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(DIRECTORY include/tp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.h")
 
 set(TP_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/tp)

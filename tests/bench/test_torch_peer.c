@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -32,7 +33,7 @@ static void expect_failure(const char *commands, const char *arguments, const ch
 {
     char line[512];
     fake(commands);
-    snprintf(line, sizeof line, SMALL "--peer torch --ranks 2 --threads 1 --python " FAKE " %s", arguments);
+    snprintf(line, sizeof line, SMALL "--peer torch --threads 1 %s --python " FAKE " %s", strstr(arguments, "--ranks") == NULL ? "--ranks 2" : "", arguments);
     double start = bench_now();
     expect(line, 3, "--peer torch: ", message);
     cr_expect_lt(bench_now() - start, 60, "waits have bounds");
@@ -88,6 +89,78 @@ Test(torch_peer, one_that_dies_or_talks_nonsense_on_the_way)
     expect_failure(READS "printf 'hello fake\\nready fake\\nfail out of memory\\n'", "", "--peer torch: out of memory");
     expect_failure(READS "printf 'hello fake\\nready fake\\nstep fast\\n'; sleep 1", "", "of a step it said 'fast'");
     expect_failure("printf 'hello fake\\nfail unknown setting\\n'", "--peer-settings x", "--peer torch: unknown setting");
+}
+
+/* A time that can't be measured, and what stands after a sample, is a fault of the peer, and no figure. */
+Test(torch_peer, one_whose_times_can_not_be)
+{
+    static const char *const said[] = {"-1 -1 -1 -1 0 5.5 1",      "nan 0.05 0.15 0.05 0 9 1",  "0 0 0 0 0 9 1",           "0.25 0 0.15 0.05 0 9 1", "0.25 0.05 -0.15 0.05 0 9 1",
+                                       "0.25 0.05 0.15 inf 0 9 1", "400 0.05 0.15 0.05 0 9 1", "0.25 0.05 0.15 0.05 0 9", "0.25 0.05 0.15 0.05 0 9 1 2"};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        char commands[512], message[256];
+        snprintf(commands, sizeof commands, READS "printf 'hello fake\\nready fake\\nstep %s\\n" STEP STEP STEP "'; wait", said[i]);
+        snprintf(message, sizeof message, "of a step it said '%s', must be four times above 0 and at most 300 s", said[i]);
+        expect_failure(commands, "", message);
+    }
+}
+
+/* Whether a process is there and runs; one that only waits to be reaped doesn't. */
+static bool runs(int pid)
+{
+    char path[64], line[512] = "";
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *file = fopen(path, "r");
+    if (file == NULL)
+        return false;
+    const char *state = fgets(line, sizeof line, file) != NULL ? strrchr(line, ')') : NULL;
+    fclose(file);
+    return state != NULL && state[2] != 'Z' && state[2] != 'X';
+}
+
+/* A number that a process writes to a file, once it is there; 0: it never was. */
+static int awaited_number(const char *path)
+{
+    int number = 0;
+    for (int i = 0; i < 600 && number == 0; i++) {
+        FILE *file = fopen(path, "r");
+        if (file != NULL) {
+            if (fscanf(file, "%d\n", &number) != 1)
+                number = 0;
+            fclose(file);
+        }
+        nanosleep(&(struct timespec){0, 50000000}, NULL);
+    }
+    remove(path);
+    return number;
+}
+
+/* However tp_bench ends, a peer that doesn't care about its input's end, and what that has started, end with it. */
+Test(torch_peer, none_is_left_behind)
+{
+    static const int ends[] = {SIGINT, SIGTERM, SIGKILL};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        fake("trap '' INT TERM HUP; sleep 1000 & printf 'hello fake\\nready fake\\n'; echo $! >bench_child.tmp; echo $$ >bench_pid.tmp; wait; sleep 1000");
+        pid_t bench = fork();
+        if (bench == 0) {
+            freopen("/dev/null", "w", stdout);
+            freopen("/dev/null", "w", stderr);
+            execl(TPT_BENCH_PROGRAM, "tp_bench", "model", "--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "16", "--steps", "4", "--ranks", "1", "--threads", "1",
+                  "--peer", "torch", "--python", FAKE, (char *)NULL);
+            _exit(127);
+        }
+        cr_assert_gt(bench, 0);
+        int peer = awaited_number("bench_pid.tmp"), child = awaited_number("bench_child.tmp");
+        cr_assert(peer > 0 && child > 0 && runs(peer) && runs(child), "%d, %d", peer, child);
+        kill(bench, ends[i]);
+        cr_assert_eq(waitpid(bench, NULL, 0), bench);
+        double deadline = bench_now() + 30;
+        while ((runs(peer) || runs(child)) && bench_now() < deadline)
+            nanosleep(&(struct timespec){0, 50000000}, NULL);
+        cr_expect(!runs(peer) && !runs(child), "after signal %d of %d and %d one is left", ends[i], peer, child);
+        kill(peer, SIGKILL);
+        kill(child, SIGKILL);
+    }
+    remove(FAKE);
 }
 
 /* The field of a row of CSV; none of those before it is quoted. */

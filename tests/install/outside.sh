@@ -1,6 +1,6 @@
 #!/bin/bash
 # outside.sh BUILD: installs the build to a temporary prefix, moves it, and builds a small outside program against it, in C11 and C++17,
-# with find_package(tp) and with pkg-config, shared and static, and runs each.
+# with find_package(tp) and with pkg-config, shared and static, and runs each. tp_bench, where it was built, must work from there too.
 set -eu
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)
@@ -28,6 +28,26 @@ for program in "$work"/package/outside_*; do
     run "$program"
     echo "outside: find_package, $(basename "$program"): works"
 done
+
+if grep -q '^TP_BENCH:BOOL=ON' "$build/CMakeCache.txt"; then
+    bench=$prefix/bin/tp_bench
+    run "$bench" calibrate --ranks 2 --out "$work/machine"
+    run "$bench" plan --algorithm auto --machine "$work/machine" --ranks 2 --rows 64 --cols 64 --inner 64
+    # What it starts is of this tree, not of the one that it was built in.
+    printf '#!/bin/sh\necho "fail got $1"\n' >"$work/python"
+    chmod +x "$work/python"
+    "$bench" model --layers 1 --hidden 32 --steps 2 --ranks 1 --peer torch --python "$work/python" >"$work/log" 2>&1 || true
+    script=$(sed -n 's/.*: got \(.*torch_step.py\)$/\1/p' "$work/log")
+    case $(realpath "${script:-/missing}") in
+    "$(realpath "$prefix")"/*) ;;
+    *) echo "outside: the installed tp_bench starts '$script'"; cat "$work/log"; exit 1 ;;
+    esac
+    for name in openmpi mpich; do
+        [ ! -e "$build/tp_peer_$name" ] || find "$prefix" -name "tp_peer_$name" -perm -u+x | grep -q . ||
+            { echo "outside: tp_peer_$name is not installed"; exit 1; }
+    done
+    echo "outside: tp_bench: works"
+fi
 
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name tp.pc)")
 export PKG_CONFIG_PATH
