@@ -32,7 +32,7 @@ typedef struct peer_run {
     int core[BENCH_MPI_RANKS];
     int64_t largest;
     int64_t (*next)(const bench_options *options, int64_t size);
-    int64_t kept, total, wrong;
+    int64_t wrong;
 } peer_run;
 
 /* One rank's part of a comparison: a kind of sample of one side. */
@@ -100,7 +100,11 @@ static void add_row(peer_run *run, const bench_collective *c, bench_team_figure 
 {
     bench_table *table = &run->call->table;
     double own = net_of(found[0], net), best = INFINITY;
-    int kept = 0, total = 0;
+    bench_figure fewest = found[0][net ? BENCH_MPI_CYCLE : BENCH_MPI_ALONE].figure;
+    for (int side = 0; side < SIDES; side++)
+        for (int kind = 0; kind < KINDS; kind++)
+            if (net == (kind != BENCH_MPI_ALONE) && (side == 0 || run->has[side - 1]))
+                fewest = bench_figure_fewer(fewest, found[side][kind].figure);
     bench_row(table);
     bench_integer(table, c->count * (int64_t)sizeof(float));
     bench_integer(table, c->count);
@@ -113,24 +117,15 @@ static void add_row(peer_run *run, const bench_collective *c, bench_team_figure 
         best = seconds < best ? seconds : best;
         bench_real(table, seconds * 1e6);
     }
-    bench_real(table, own > 0 && best > 0 ? best / own : NAN);
+    bench_real(table, own > 0 && best > 0 && fewest.kept > 0 ? best / own : NAN);
     if (run->call->options.no_check)
         bench_empty(table);
     else
         bench_integer(table, (int64_t)wrong);
-    for (int side = 0; side < SIDES; side++)
-        for (int kind = 0; kind < KINDS; kind++) {
-            if (net == (kind == BENCH_MPI_ALONE) || (side > 0 && !run->has[side - 1]))
-                continue;
-            kept += found[side][kind].figure.kept;
-            total += found[side][kind].figure.total;
-        }
     bench_word(table, "%s", found[0][net ? BENCH_MPI_CYCLE : BENCH_MPI_ALONE].distance);
-    bench_integer(table, kept);
-    bench_integer(table, total);
+    bench_integer(table, fewest.kept);
+    bench_integer(table, fewest.total);
     bench_truth(table, bench_fits(run->call, BENCH_MPI_RANKS, 1));
-    run->kept += kept;
-    run->total += total;
 }
 
 /* Checks our own, then takes all sides and kinds in turns. */
@@ -258,7 +253,7 @@ static void note_results(peer_run *run)
                        (int)strcspn(run->peer[library].shared->library, "\n,"), run->peer[library].shared->library);
     if (run->wrong > 0)
         bench_check_failed(call, "%lld elements differ from the exact result", (long long)run->wrong);
-    bench_note_samples(call, run->kept, run->total);
+    bench_note_kept(call, KEPT, TOTAL);
     bench_note(&call->table, "written, read (net): each rank writes its input before and reads its output after every call; less the time of only that");
 }
 

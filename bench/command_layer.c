@@ -178,8 +178,9 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
                  party->different, party->ranks, first->ranks);
         bench_same_cell(call, party->different == 0, bench_bits_promised(first->ranks, party->ranks), what);
     }
-    bench_integer(table, party->forward.figure.kept + party->backward.figure.kept);
-    bench_integer(table, party->forward.figure.total + party->backward.figure.total);
+    bench_figure fewer = bench_figure_fewer(party->forward.figure, party->backward.figure);
+    bench_integer(table, fewer.kept);
+    bench_integer(table, fewer.total);
     if (party->held)
         bench_real(table, party->off);
     else

@@ -107,13 +107,10 @@ static void add_figures(overlap_case *c, const bench_overlap_figures *figures, i
 }
 
 /* Clean samples of the part that has fewest. */
-static int64_t least_kept(const bench_overlap_figures *figures)
+static bench_figure fewest_kept(const bench_overlap_figures *figures)
 {
-    const bench_team_figure *const all[] = {&figures->compute, &figures->comm, &figures->none, &figures->fused};
-    int least = all[0]->figure.kept;
-    for (int i = 1; i < 4; i++)
-        least = all[i]->figure.kept < least ? all[i]->figure.kept : least;
-    return least;
+    return bench_figure_fewer(bench_figure_fewer(figures->compute.figure, figures->comm.figure),
+                              bench_figure_fewer(figures->none.figure, figures->fused.figure));
 }
 
 /* A row of one pass, or of both together. */
@@ -138,13 +135,11 @@ static void add_row(overlap_case *c, const bench_overlap_figures *figures, int p
     bench_real(table, pass < 2 && bench_link_modelled(call) ? c->link[pass].bytes_per_second / 1e9 : NAN);
     add_figures(c, first, pass == 2 ? 0 : pass, count);
     add_same(c, first, count);
-    int64_t kept = 0, total = 0;
-    for (int i = 0; i < count; i++) {
-        kept += least_kept(&first[i]);
-        total += first[i].fused.figure.total;
-    }
-    bench_integer(table, kept);
-    bench_integer(table, total);
+    bench_figure fewest = fewest_kept(first);
+    for (int i = 1; i < count; i++)
+        fewest = bench_figure_fewer(fewest, fewest_kept(&first[i]));
+    bench_integer(table, fewest.kept);
+    bench_integer(table, fewest.total);
     bench_truth(table, bench_fits(call, c->ranks, 1));
 }
 
@@ -292,7 +287,7 @@ static void add_notes(bench_call *call)
                    call->options.link_gemm ? ", as fast as makes its transfers as long as t_gemm" : "", call->options.link_latency * 1e6);
     if (bench_link_modelled(call))
         bench_note(table, "simulated: the plans of the pass, their GEMMs together as long as t_gemm, other costs of machine '%s'", call->costs.name);
-    bench_note(table, "samples of t_fused are all kept: its own lanes take cores from the compute thread; of the others those without a switch");
+    bench_note(table, "samples of t_fused are all kept: its own lanes take cores from the compute thread; of the others the clean ones");
     if (!call->options.no_check)
         bench_note(table, "same bits: output, input gradient and all weight gradients, gathered, against none and against one rank");
 }

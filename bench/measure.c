@@ -109,6 +109,11 @@ bench_figure bench_sample_figure(const bench_samples *samples)
     return figure;
 }
 
+bench_figure bench_figure_fewer(bench_figure a, bench_figure b)
+{
+    return b.kept < a.kept ? b : a;
+}
+
 int bench_sample_clean(const bench_samples *samples)
 {
     int clean = 0;

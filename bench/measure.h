@@ -48,6 +48,9 @@ void bench_sample_add(bench_samples *samples, double seconds, bool clean);
 int bench_sample_clean(const bench_samples *samples);
 bench_figure bench_sample_figure(const bench_samples *samples);
 
+/* The one with fewer clean samples: what is made of two figures has no more than that. */
+bench_figure bench_figure_fewer(bench_figure a, bench_figure b);
+
 /* Sorts the values. NaN for none. */
 double bench_median(double *values, int count);
 double bench_geometric_mean(const double *values, int count);

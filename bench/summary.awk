@@ -114,12 +114,12 @@ file == "gemm" && value("layer") == "geometric mean" {
     gemm_whole[value("dtype") "," value("callers")] = is_whole(value("variant"))
     gemm_rate[value("dtype") "," value("callers")] = value("rate")
 }
-file == "peers-mpi" && value("best peer / time") != "" {
+file == "peers-mpi" {
     if (!((value("size") + 0) in size_seen))
         size_of[++sizes] = value("size") + 0
     size_seen[value("size") + 0] = 1
     key = value("operation") "," (value("around") == "nothing" ? "alone" : "net") "," (value("size") + 0)
-    faster[key] = value("cores") == "far" || value("kept") == "0" ? "unknown" : value("best peer / time")
+    faster[key] = value("cores") == "far" || value("kept") == "0" || value("best peer / time") == "" ? "unknown" : value("best peer / time")
 }
 file == "roofline-1x1024" && (value("op") == "attention" || value("op") == "attention grad") {
     core[value("dtype") "," value("op")] = value("share")

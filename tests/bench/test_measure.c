@@ -47,6 +47,13 @@ Test(measure, figure_drops_disturbed_samples)
     cr_assert_eq(samples.count, BENCH_SAMPLES);
 }
 
+Test(measure, of_two_figures_the_fewer_samples_count)
+{
+    const bench_figure many = {.seconds = 1, .kept = 9, .total = 9}, none = {.seconds = 2, .kept = 0, .total = 7};
+    cr_assert(bench_figure_fewer(many, none).kept == 0 && bench_figure_fewer(many, none).total == 7);
+    cr_assert(bench_figure_fewer(none, many).kept == 0 && bench_figure_fewer(many, many).total == 9);
+}
+
 /* Samples end at some number, calls don't. */
 Test(measure, all_calls_are_counted)
 {
