@@ -143,7 +143,7 @@ file == "peers-onednn" && value("layer") == "geometric mean" {
     peer_whole[value("dtype") "," value("callers")] = is_whole(value("variant"))
 }
 file ~ /^roofline-/ && value("op") == "peak and optimizer\047s bytes" {
-    roofline[substr(file, 10) "," value("dtype")] = value("share") # a step is too long to be without any switch
+    roofline[substr(file, 10) "," value("dtype")] = value("share") # disturbance only lowers it
 }
 file ~ /^peers-torch-/ {
     key = substr(file, 13) "," value("dtype")
