@@ -10,51 +10,15 @@
 namespace gpusim {
 namespace {
 
-// Who reads: an operation, and for a kernel the barrier interval.
-using Reader = std::pair<uint32_t, uint32_t>;
-
-// Sets of readers, each kept once and known by number. 0 is the empty set.
-class ReaderSets {
-public:
-    const std::vector<Reader> &members(uint32_t set) const { return sets_[set]; }
-
-    // `set` with `added`, without what is ordered before `now` (any later writer that comes after `now` comes after those).
-    uint32_t extended(uint32_t set, Reader added, const Operation &now)
-    {
-        if (now.id != memo_operation_) {
-            memo_operation_ = now.id;
-            memo_.clear();
-        }
-        auto found = memo_.find({set, added});
-        if (found != memo_.end())
-            return found->second;
-        std::vector<Reader> members;
-        for (const Reader &one : sets_[set])
-            if (one.first != now.id && !operation_before(one.first, now))
-                members.push_back(one);
-        if (added.first && added.first != now.id && !operation_before(added.first, now))
-            members.push_back(added);
-        std::sort(members.begin(), members.end());
-        members.erase(std::unique(members.begin(), members.end()), members.end());
-        auto known = numbers_.find(members);
-        if (known == numbers_.end()) {
-            known = numbers_.emplace(members, uint32_t(sets_.size())).first;
-            sets_.push_back(members);
-        }
-        return memo_[{set, added}] = known->second;
-    }
-
-private:
-    std::vector<std::vector<Reader>> sets_ = {{}};
-    std::map<std::vector<Reader>, uint32_t> numbers_ = {{{}, 0}};
-    std::map<std::pair<uint32_t, Reader>, uint32_t> memo_;
-    uint32_t memo_operation_ = 0;
-};
-
-ReaderSets &reader_sets()
+uint32_t block_of_epoch(const Operation &now, uint32_t epoch)
 {
-    static auto &sets = *new ReaderSets;
-    return sets;
+    return kernel_order().blocks(now.id).block_of(epoch);
+}
+
+ReaderSets &readers_of(const Accessor &now)
+{
+    static auto &global = *new ReaderSets(block_of_epoch);
+    return now.readers ? *now.readers : global;
 }
 
 struct Sites {
@@ -91,6 +55,8 @@ std::string access_text(const Access &old)
     const char *name = operation_record(old.operation).name;
     if (!old.site)
         return format_text("'%s'", name);
+    if (old.thread & kAccessSomeLane)
+        return format_text("'%s' a thread of warp %u at %s", name, (old.thread & kThreadMask) / 32, site_text(old.site).c_str());
     return format_text("'%s' thread %u at %s", name, old.thread & kThreadMask, site_text(old.site).c_str());
 }
 
@@ -121,25 +87,31 @@ BlockOrder &blocks_of(const Accessor &now)
     return kernel_order().blocks(now.operation->id);
 }
 
+// Whether threads of one kernel have made order between them by fences, atomics, releases and acquires.
+bool ordered_by_atomics(const Accessor &now, const Access &old)
+{
+    const bool strong_read = (now.flags & (kAtomic | kWrite)) == kAtomic;
+    return kernel_order().before_in_kernel(old, *now.operation, *now.place, strong_read);
+}
+
 // Within one kernel.
 void check_threads(const Accessor &now, const Access &old, const char *old_verb)
 {
     const Place &place = *now.place;
     const unsigned old_thread = old.thread & kThreadMask;
-    if (!now.shared) {
-        const uint32_t old_block = old.epoch == place.epoch ? place.block : blocks_of(now).block_of(old.epoch);
-        if (old_block != place.block) {
-            if (!blocks_of(now).before(old.epoch, old_thread, place))
-                report_conflict(GPUSIM_RACE_GLOBAL, now, old, old_verb, "another block, with no fence and atomic between them");
-            return;
-        }
-    }
-    if (old.epoch != place.epoch || old_thread == place.thread)
+    const uint32_t old_block = now.shared || old.epoch == place.epoch ? place.block : blocks_of(now).block_of(old.epoch);
+    if (old_block != place.block) {
+        if (!ordered_by_atomics(now, old))
+            report_conflict(GPUSIM_RACE_GLOBAL, now, old, old_verb, "another block, with no fence and atomic between them");
         return;
-    if (old_thread / 32 == place.thread / 32u && place.seen[old_thread % 32] >= old.clock)
+    }
+    const bool same_warp = old_thread / 32 == place.thread / 32u;
+    if (old.epoch != place.epoch || (same_warp && (old.thread & kAccessSomeLane || old_thread == place.thread)))
+        return;
+    if ((same_warp && place.seen[old_thread % 32] >= old.clock) || ordered_by_atomics(now, old))
         return;
     report_conflict(now.shared ? GPUSIM_RACE_SHARED : GPUSIM_RACE_GLOBAL, now, old, old_verb,
-                    old_thread / 32 == place.thread / 32u ? "no __syncwarp or __syncthreads between them" : "no __syncthreads between them");
+                    same_warp ? "no __syncwarp or __syncthreads between them" : "no __syncthreads between them");
 }
 
 inline void check_against(const Accessor &now, const Access &old, const char *old_verb)
@@ -183,42 +155,102 @@ Access access_of(const Accessor &now)
     return made;
 }
 
-void remember_read(Cell &cell, const Accessor &now)
+Reading reading_of(const Accessor &now)
 {
-    const Access made = access_of(now);
-    if (cell.reader.operation != made.operation) {
-        if (cell.reader.operation || cell.readers)
-            cell.readers = reader_sets().extended(cell.readers, {cell.reader.operation, cell.reader.epoch}, *now.operation);
-        if (cell.other_reader.operation && cell.other_reader.epoch != cell.reader.epoch)
-            cell.readers = reader_sets().extended(cell.readers, {cell.other_reader.operation, cell.other_reader.epoch}, *now.operation);
-        cell.reader = made;
-        cell.other_reader = Access{};
-        return;
+    Reading made{now.operation->id, 0, now.site, 0, 0, 0};
+    if (now.place) {
+        made.epoch = now.place->epoch;
+        made.clock = now.place->lane_clock;
+        made.warp = now.place->thread / 32;
+        made.lanes = 1u << now.place->thread % 32;
     }
-    // An older interval of the same block, or the same thread, comes before this read: it is enough to remember this one.
-    const bool same_thread = cell.reader.thread == made.thread && cell.reader.epoch == made.epoch;
-    const bool older_interval = now.place && cell.reader.epoch != made.epoch &&
-                                (now.shared || blocks_of(now).block_of(cell.reader.epoch) == now.place->block);
-    if (same_thread || older_interval)
-        cell.reader = made;
-    else
-        cell.other_reader = made;
+    if (now.flags & kAtomic)
+        made.warp |= kReadingAtomic;
+    return made;
 }
 
-void cell_access(Cell &cell, const Accessor &now)
+bool older_interval(const Reading &old, const Accessor &now)
+{
+    return old.epoch < now.place->epoch && (now.shared || blocks_of(now).block_of(old.epoch) == now.place->block);
+}
+
+// Whether what comes after this read must come after the old one too: that need not be remembered then.
+bool superseded(const Reading &old, const Reading &made, const Accessor &now)
+{
+    if (old.operation != made.operation)
+        return !old.operation || operation_before(old.operation, *now.operation);
+    if (!(old.warp & kReadingAtomic) && made.warp & kReadingAtomic)
+        return false;
+    if (!now.place || old.epoch != made.epoch)
+        return !now.place || older_interval(old, now);
+    if ((old.warp | kReadingAtomic) != (made.warp | kReadingAtomic))
+        return false;
+    for (uint32_t lanes = old.lanes & ~made.lanes; lanes; lanes &= lanes - 1)
+        if (now.place->seen[__builtin_ctz(lanes)] < old.clock)
+            return false;
+    return true;
+}
+
+void remember_read(Cell &cell, const Accessor &now)
+{
+    const Reading made = reading_of(now);
+    Reading &last = cell.reader;
+    if (last.operation == made.operation && last.epoch == made.epoch && last.warp == made.warp && last.clock == made.clock) {
+        last.lanes |= made.lanes;
+        last.site = made.site;
+        return;
+    }
+    if (!superseded(last, made, now)) {
+        Reading spilled = last;
+        if (!now.shared)
+            spilled.lanes = 0; // by warps: a set for each lane's cell would be too many
+        cell.readers = readers_of(now).extended(cell.readers, spilled, *now.operation);
+    } else if (cell.readers && now.shared && last.epoch != made.epoch) {
+        cell.readers = 0;
+    } else if (cell.readers && last.operation != made.operation) {
+        cell.readers = readers_of(now).extended(cell.readers, Reading{}, *now.operation);
+    }
+    last = made;
+}
+
+void check_against_reading(const Accessor &now, const Reading &old)
+{
+    if (!old.operation || old.operation == now.operation->known_before)
+        return;
+    if (old.operation != now.operation->id) {
+        if (operation_before(old.operation, *now.operation))
+            return;
+    } else if (!now.place || !old.epoch || (old.epoch != now.place->epoch && older_interval(old, now))) {
+        return;
+    }
+    const uint16_t thread = uint16_t((old.warp & ~kReadingAtomic) * 32 | (old.warp & kReadingAtomic ? kAccessAtomic : 0));
+    Access one{old.operation, old.epoch, old.site, old.clock, uint16_t(thread | kAccessSomeLane)};
+    if (!old.lanes)
+        check_against(now, one, "read");
+    for (uint32_t lanes = old.lanes; lanes; lanes &= lanes - 1) {
+        one.thread = uint16_t(thread + __builtin_ctz(lanes));
+        check_against(now, one, "read");
+    }
+}
+
+void check_cell(const Cell &cell, const Accessor &now)
 {
     if (!(now.flags & kWrite) || (now.flags & kRead))
         check_value(cell, now);
     check_against(now, cell.writer, "write");
+    if (!(now.flags & kWrite))
+        return;
+    check_against_reading(now, cell.reader);
+    readers_of(now).each(cell.readers, [&now](const Reading &one) { check_against_reading(now, one); });
+}
+
+void cell_access(Cell &cell, const Accessor &now)
+{
+    check_cell(cell, now);
     if (!(now.flags & kWrite)) {
         remember_read(cell, now);
         return;
     }
-    check_against(now, cell.reader, "read");
-    check_against(now, cell.other_reader, "read");
-    if (cell.readers)
-        for (const Reader &one : reader_sets().members(cell.readers))
-            check_against(now, Access{one.first, one.second, 0, 0, 0}, "read");
     cell = Cell{};
     cell.writer = access_of(now);
 }
@@ -264,6 +296,11 @@ void cells_access(ShadowMap &shadow, size_t offset, size_t bytes, const Accessor
         after = cell;
         known = true;
     });
+}
+
+void cells_check(ShadowMap &shadow, size_t offset, size_t bytes, const Accessor &now)
+{
+    shadow.each(offset, bytes, [&](Cell &cell) { check_cell(cell, now); });
 }
 
 } // namespace gpusim

@@ -1,12 +1,15 @@
 #include "guard.h"
 
 #include "memory.h"
+#include "operation.h"
 #include "options.h"
+#include "pinned.h"
 #include "report.h"
 
 #include <csignal>
 #include <cstdlib>
 #include <sys/mman.h>
+#include <ucontext.h>
 
 namespace gpusim {
 namespace {
@@ -15,6 +18,7 @@ struct Guard {
     bool installed = false;
     bool off = false;
     bool closed = false;
+    bool touched = false; // device memory, by the host: it stays open
     int depth = 0;
     struct sigaction before = {};
 };
@@ -41,16 +45,34 @@ void pass_on(int signal, siginfo_t *info, void *context)
         sigaction(signal, &before, nullptr); // the access is repeated, and ends the process as it would have
 }
 
+bool is_write(const void *context)
+{
+#if defined(__x86_64__)
+    constexpr unsigned written = 2; // of the page fault's error code
+    return static_cast<const ucontext_t *>(context)->uc_mcontext.gregs[REG_ERR] & written;
+#else
+    (void)context;
+    return false; // a read is a fault too wherever the GPU writes
+#endif
+}
+
 void on_fault(int signal, siginfo_t *info, void *context)
 {
     Locked lock(machine_lock());
     const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
+    const bool was_closed = guard().closed;
+    if (guard().depth == 0 && pinned_touched(address, is_write(context))) {
+        guard().closed = was_closed; // operations may have run
+        if (was_closed)
+            protect(PROT_NONE);
+        return;
+    }
     const Allocation *found = memory_find(address);
     if (!found || found->space != Space::device || !found->live || !guard().closed)
         return pass_on(signal, info, context);
     report(GPUSIM_HOST_ACCESS, "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d", address - found->base,
            found->bytes, found->device);
-    guard().off = true;
+    guard().touched = true;
     guard().closed = false;
     protect(PROT_READ | PROT_WRITE);
 }
@@ -76,6 +98,7 @@ GuardOpen::GuardOpen()
 {
     Guard &one = guard();
     one.depth++;
+    pinned_open();
     if (one.closed) {
         one.closed = false;
         protect(PROT_READ | PROT_WRITE);
@@ -87,15 +110,28 @@ GuardOpen::~GuardOpen()
     guard().depth--;
 }
 
-void guard_close()
+void guard_close(const VectorClock &known)
 {
     Guard &one = guard();
     if (!one.installed)
         install();
     if (one.off || one.depth)
         return;
+    pinned_close(known);
+    if (one.closed || one.touched)
+        return;
     one.closed = true;
     protect(PROT_NONE);
+}
+
+void guard_reset()
+{
+    guard().touched = false;
+}
+
+void guard_new_memory()
+{
+    guard().closed = false; // not all of it
 }
 
 } // namespace gpusim

@@ -1,9 +1,11 @@
-// Device memory can't be touched by host code: its pages are closed when a host thread has waited for something or has
-// allocated, and opened when an operation runs. A touch is reported and then let through, with the pages open from then on, so
-// that a test can go on. GPUSIM_GUARD=0 leaves the pages open.
+// Device memory can't be touched by host code, nor pinned memory that queued operations use (pinned.h): these pages are closed when a host thread
+// goes on after a call that has queued, waited, asked or allocated, and opened when an operation runs. A touch is reported and then let through, so that a
+// test can go on: device memory stays open then until gpusim_configure. GPUSIM_GUARD=0 leaves all pages open.
 #pragma once
 
 namespace gpusim {
+
+class VectorClock;
 
 // Under machine_lock().
 class GuardOpen {
@@ -14,6 +16,8 @@ public:
     GuardOpen &operator=(const GuardOpen &) = delete;
 };
 
-void guard_close(); // unless something runs
+void guard_close(const VectorClock &known); // to a thread that knows so much, unless something runs
+void guard_new_memory();                    // device memory was allocated
+void guard_reset();
 
 } // namespace gpusim

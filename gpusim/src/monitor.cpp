@@ -8,6 +8,8 @@
 #include "report.h"
 #include "runtime/runtime.h"
 
+#include <set>
+
 namespace gpusim {
 namespace {
 
@@ -76,7 +78,7 @@ bool access(const Operation &operation, const Place *place, uint32_t site, uintp
         check_device(operation, place, site, *allocation);
     check_allocated(operation, place, site, *allocation);
     const Accessor now = {&operation, place, flags, site, space_names[int(allocation->space)], false,
-                          allocation->written_unseen};
+                          allocation->written_unseen, nullptr};
     cells_access(allocation->shadow, address - allocation->base, bytes, now);
     return true;
 }
@@ -101,21 +103,22 @@ bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigne
     return valid;
 }
 
-void monitor_fence(const Place &place, bool system)
+void monitor_fence(const Place &place, Scope scope)
 {
     const Operation &operation = *current_operation();
     BlockOrder &order = kernel_order().blocks(operation.id);
     order.note(place);
-    order.fence(place);
-    kernel_order().fence(operation, place, system);
+    if (scope != Scope::block)
+        order.fence(place);
+    kernel_order().fence(operation, place, scope);
 }
 
-void monitor_release(const Place &place, bool system)
+void monitor_release(const Place &place, Scope scope)
 {
     const Operation &operation = *current_operation();
     kernel_order().blocks(operation.id).hold(place);
     kernel_order().hold(operation, place);
-    monitor_fence(place, system);
+    monitor_fence(place, scope);
 }
 
 void monitor_release_end(const Place &place)
@@ -130,7 +133,8 @@ void monitor_atomic(const Place &place, uintptr_t address, unsigned flags)
     const Operation &operation = *current_operation();
     BlockOrder &order = kernel_order().blocks(operation.id);
     order.note(place);
-    order.atomic(place, address, flags);
+    if (!(flags & kBlock))
+        order.atomic(place, address, flags);
     kernel_order().strong(operation, place, address, flags);
 }
 
@@ -142,15 +146,25 @@ void monitor_kernel_end()
 struct SharedShadow {
     size_t bytes;
     ShadowMap cells;
+    ReaderSets readers{[](const Operation &, uint32_t) { return 0u; }};
+    uintptr_t address; // of its own, for order by atomics
+    std::set<uintptr_t> atomics;
 };
 
 SharedShadow *shared_shadow_begin(size_t bytes, uint32_t)
 {
-    return new SharedShadow{bytes, {}};
+    constexpr uintptr_t first = uintptr_t(1) << 63, room = uintptr_t(1) << 20; // no memory has such addresses
+    static uintptr_t made;
+    auto *shadow = new SharedShadow;
+    shadow->bytes = bytes;
+    shadow->address = first + made++ * room;
+    return shadow;
 }
 
 void shared_shadow_end(SharedShadow *shadow)
 {
+    for (uintptr_t address : shadow->atomics)
+        kernel_order().forget(address);
     delete shadow;
 }
 
@@ -164,8 +178,10 @@ bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offs
                                  flags & kWrite ? "write" : "read", bytes, offset, shadow->bytes));
         return false;
     }
-    const Accessor now = {&operation, &place, flags, number, "shared", true, false};
+    const Accessor now = {&operation, &place, flags, number, "shared", true, false, &shadow->readers};
     cells_access(shadow->cells, offset, bytes, now);
+    if ((flags & kAtomic) && kernel_order().strong(operation, place, shadow->address + offset, flags))
+        shadow->atomics.insert(shadow->address + offset);
     return true;
 }
 

@@ -22,7 +22,12 @@ enum AccessFlags : unsigned {
     // 16: kAnyDevice (access.h)
     kAcquire = 32, // with kAtomic and kRead: what follows comes after what the location's writer has released
     kSystem = 64,  // with kAtomic: at system scope; else that of the device
+    kBlock = 128,  // with kAtomic: at the scope of the block
 };
+
+// How far a fence reaches.
+enum class Scope { block, device, system };
+constexpr size_t scopes = 3;
 
 // A thread within its launch. Two accesses of one block are ordered if a block barrier lies between them (epoch), if one
 // thread made both, or if the later thread has seen the earlier lane's clock through warp synchronisation.
@@ -39,14 +44,13 @@ struct Place {
 // cudaErrorIllegalAddress and nothing may be read or written.
 bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigned flags, const Site &site);
 
-// A fence of device or system scope (membar.gl/sys, fence.*.gpu/sys; fence.cta and membar.cta are not told). What a thread wrote before its fence is
-// ordered before what a block reads after an atomic, volatile or relaxed access of a location that the thread wrote, in that
-// way too, after the fence. Without this call such blocks are unordered. Atomics with release semantics call it themselves
-// just before their access. Between kernels the reader needs a fence after its access too, or kAcquire (kernel_order.h). The lane's clock must
-// advance after each call.
-void monitor_fence(const Place &place, bool system);
+// A fence. What a thread had done (and known) before its fence is ordered before what another thread does after it has read, by an atomic, volatile
+// or relaxed access and then a fence or with kAcquire, what the first wrote in that way after its fence; both fences and both accesses must reach as
+// far as the other thread is. Atomics with release semantics call monitor_release just before their access. The lane's clock must advance after
+// each call.
+void monitor_fence(const Place &place, Scope scope);
 // A release: the accesses of this thread until the end are behind a fence, later ones are not.
-void monitor_release(const Place &place, bool system);
+void monitor_release(const Place &place, Scope scope);
 void monitor_release_end(const Place &place);
 
 // An atomic access of memory that is the machine's own: it only orders blocks, as one of global memory does.

@@ -130,6 +130,7 @@ extern "C" void gpusim_configure(const gpusim_options *given)
     runtime_reset();
     reports_clear();
     clear_counts();
+    gpusim_fail_nccl(0, 0, GPUSIM_NCCL_AT_CALL);
 }
 
 extern "C" gpusim_counts gpusim_count(void)

@@ -57,6 +57,7 @@ Host &host()
 void publish()
 {
     machine().published.join(host().clock);
+    close_to_host();
 }
 
 std::shared_ptr<Operation> begin_operation(Stream &stream, const Task &task)
@@ -68,6 +69,7 @@ std::shared_ptr<Operation> begin_operation(Stream &stream, const Task &task)
     operation->device = stream.device;
     operation->name = interned(task.name);
     operation->id = operation_register(stream.component, stream.clock.at(stream.component), operation->name);
+    pinned_begins(stream, task);
     return operation;
 }
 
@@ -241,6 +243,7 @@ void run_host_function(Stream &stream)
     stream.busy = true;
     {
         const Unlocked unlocked;
+        const OperationScope scope(operation.get());
         function();
     }
     stream.busy = false;
@@ -460,11 +463,18 @@ cudaError_t wait_until_done(Stream &stream, uint64_t sequence)
         quiet.wait();
     }
     counts().host_synchronisations++;
-    guard_close();
     return device_fault(stream.device);
 }
 
 } // namespace
+
+// Host code runs until the next call.
+void close_to_host()
+{
+    VectorClock known = host().clock;
+    known.join(machine().published);
+    guard_close(known);
+}
 
 CUstream_st *stream_new(int device)
 {
@@ -501,6 +511,7 @@ uint64_t push(Stream &stream, Task task)
         for (Rendezvous::Member &member : part->members)
             if (member.stream == &stream && member.sequence == 0)
                 member.sequence = task.sequence;
+    pinned_issued(stream, task);
     stream.queue.push_back(std::move(task));
     const uint64_t sequence = stream.issued;
     machine().step++;
@@ -510,15 +521,24 @@ uint64_t push(Stream &stream, Task task)
     else if (options().schedule == GPUSIM_RANDOM)
         while (random_number() % 4 == 0 && run_any_ready()) {
         }
+    close_to_host();
     machine_changed();
     return sequence;
 }
 
-uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run)
+void run_until(Stream &stream, uint64_t sequence)
+{
+    Path path;
+    machine().look++;
+    run_needed(stream, sequence, path);
+}
+
+uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run, std::vector<PinnedRange> pinned)
 {
     Task task;
     task.name = name;
     task.run = std::move(run);
+    task.pinned = std::move(pinned);
     return push(stream, std::move(task));
 }
 
@@ -552,6 +572,7 @@ void poll(Stream &stream, uint64_t sequence)
         run_needed(stream, sequence, path);
     else if (options().schedule != GPUSIM_LAZY)
         run_any_ready();
+    close_to_host();
 }
 
 void host_has_seen(const VectorClock &clock)
@@ -598,6 +619,7 @@ void scheduler_reset()
     for (cudaError_t &fault : machine().faults)
         fault = cudaSuccess;
     kernel_order().clear();
+    pinned_reset();
     machine_changed();
 }
 

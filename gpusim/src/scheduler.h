@@ -4,6 +4,7 @@
 #include "api.h"
 #include "operation.h"
 #include "options.h"
+#include "pinned.h"
 
 #include <deque>
 #include <functional>
@@ -66,6 +67,7 @@ struct Task {
     std::function<void(bool)> told; // a wait: whether it ordered anything; may be empty
     std::vector<std::shared_ptr<Rendezvous>> parts; // all must be done for the task to be
     std::function<void(Stream &, Task &)> issue; // a captured rendezvous: finds its partners anew at each launch
+    std::vector<PinnedRange> pinned;             // pinned memory that it uses
     VectorClock issued;                          // what the issuing host thread knew
     uint64_t sequence = 0;
     std::shared_ptr<Operation> operation; // a rendezvous or kernel that its stream has come to
@@ -97,7 +99,8 @@ const std::vector<Stream *> &streams();
 
 // Queues the task (or adds it to the capture that the stream is in) and runs what the schedule says. Returns its number.
 uint64_t push(Stream &stream, Task task);
-uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run);
+uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run, std::vector<PinnedRange> pinned = {});
+void run_until(Stream &stream, uint64_t sequence); // as far as it goes now
 
 // Waits of host threads. The host thread comes after the stream (or the event) then.
 cudaError_t wait_for_stream(Stream &stream, uint64_t sequence);
@@ -105,6 +108,7 @@ cudaError_t wait_for_event(const std::shared_ptr<EventState> &event);
 void poll(Stream &stream, uint64_t sequence); // one step towards it: for queries
 bool wait_for_condition(double seconds, const std::function<bool()> &met); // of other host threads; machine_lock() held once
 
+void close_to_host(); // at the end of a call: guard.h
 void host_has_seen(const VectorClock &clock); // the calling thread has found, by a query, that this is done
 const Operation &host_operation();     // of the calling thread, as of now
 void machine_changed();                // wakes waiting host threads

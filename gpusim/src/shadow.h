@@ -18,12 +18,23 @@ struct Access {
 };
 
 constexpr uint16_t kThreadMask = 0x3FF, kAccessAtomic = 0x400, kAccessPending = 0x800;
+constexpr uint16_t kAccessSomeLane = 0x1000; // any lane of the thread's warp
+
+// A read, or equal ones of several lanes of a warp.
+struct Reading {
+    uint32_t operation; // 0: none
+    uint32_t epoch, site;
+    uint16_t clock;
+    uint16_t warp;  // flag above
+    uint32_t lanes; // a bit each; 0: unknown, or not a kernel
+};
+
+constexpr uint16_t kReadingAtomic = 0x8000;
 
 struct Cell {
     Access writer;
-    Access reader;       // the first of the latest reading operation
-    Access other_reader; // the latest of that operation, another thread
-    uint32_t readers;    // earlier operations whose reads are unordered with it: a ReaderSets number; 0: none
+    Reading reader;   // the latest
+    uint32_t readers; // those before it that don't come before it: a ReaderSets number; 0: none
 };
 
 class ShadowMap {

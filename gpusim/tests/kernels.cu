@@ -89,6 +89,7 @@ template <int fault> __global__ void last_block(const int *in, int *partial, uns
         last = atomicAdd(counter, 1u) == gridDim.x - 1;
     __syncthreads();
     if (last && threadIdx.x == 0) {
+        __threadfence();
         int sum = 0;
         for (int i = 0; i < int(gridDim.x) * warps; i++)
             sum += partial[i];

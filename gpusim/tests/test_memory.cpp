@@ -222,3 +222,96 @@ GPUSIM_TEST(peer_access_is_asked_for)
     CHECK(cudaDeviceDisablePeerAccess(1) == cudaSuccess);
     CHECK(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);
 }
+
+// Closed again whenever work was given out or asked for, not only after a wait.
+GPUSIM_TEST(host_touches_device_memory_after_a_query)
+{
+    for (bool event : {false, true})
+        check::in_every_schedule([event] {
+            cudaStream_t stream = new_stream();
+            cudaEvent_t done = new_event();
+            volatile char *memory = device_array<char>(64);
+            cudaMemsetAsync(const_cast<char *>(memory), 0, 64, stream);
+            cudaEventRecord(done, stream);
+            while ((event ? cudaEventQuery(done) : cudaStreamQuery(stream)) == cudaErrorNotReady) {
+            }
+            CHECK(memory[5] == 0);
+            CHECK(check::only_reports(GPUSIM_HOST_ACCESS));
+        });
+}
+
+// The host touches pinned memory that a copy still reads or writes. `waits`: it has waited.
+static void touch_pinned(bool up, bool waits)
+{
+    cudaStream_t stream = new_stream();
+    char *device = device_array<char>(5000);
+    volatile char *host = pinned_array<char>(10000);
+    for (int i = 0; i < 10000; i++)
+        host[i] = 1;
+    cudaMemsetAsync(device, 2, 5000, stream);
+    if (up)
+        cudaMemcpyAsync(device, const_cast<char *>(host + 4096), 5000, cudaMemcpyHostToDevice, stream);
+    else
+        cudaMemcpyAsync(const_cast<char *>(host + 4096), device, 5000, cudaMemcpyDeviceToHost, stream);
+    CHECK(host[4000] == 1 && host[9500] == 1); // beside it
+    host[9800] = 7;
+    CHECK(gpusim_reports(-1) == 0);
+    if (waits)
+        CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+    if (up) {
+        CHECK(host[4096 + 4999] == 1); // two reads
+        CHECK(gpusim_reports(-1) == 0);
+        cudaMemsetAsync(device, 2, 1, stream); // closes the pages again
+        host[4096 + 10] = 3;
+    } else {
+        (void)host[4096 + 10];
+    }
+    CHECK(waits ? gpusim_reports(-1) == 0 : check::only_reports(GPUSIM_RACE_STREAM));
+    cudaDeviceSynchronize();
+}
+
+GPUSIM_TEST(host_touches_pinned_memory_too_early)
+{
+    for (bool up : {false, true})
+        for (bool waits : {false, true})
+            check::in_every_schedule([up, waits] { touch_pinned(up, waits); });
+}
+
+// Two buffers in turn, each filled again when its copy is over.
+GPUSIM_TEST(pinned_buffers_in_turn)
+{
+    check::in_every_schedule([] {
+        cudaStream_t stream = new_stream();
+        cudaEvent_t over[2] = {new_event(), new_event()};
+        int *host = pinned_array<int>(128), *device = device_array<int>(6 * 64);
+        for (int round = 0; round < 6; round++) {
+            int *half = host + round % 2 * 64;
+            if (round >= 2)
+                CHECK(cudaEventSynchronize(over[round % 2]) == cudaSuccess);
+            for (int i = 0; i < 64; i++)
+                half[i] = round;
+            cudaMemcpyAsync(device + round * 64, half, 256, cudaMemcpyHostToDevice, stream);
+            cudaEventRecord(over[round % 2], stream);
+        }
+        const std::vector<int> got = download(device, 6 * 64, stream);
+        for (int i = 0; i < 6 * 64; i++)
+            CHECK(got[size_t(i)] == i / 64);
+        CHECK(gpusim_reports(-1) == 0);
+    });
+}
+
+// What a stream's host function touches comes after the stream's earlier work.
+GPUSIM_TEST(host_functions_touch_pinned_memory)
+{
+    check::in_every_schedule([] {
+        cudaStream_t stream = new_stream();
+        static int *host;
+        host = pinned_array<int>(4);
+        int *device = device_array<int>(4);
+        cudaMemsetAsync(device, 1, 16, stream);
+        cudaMemcpyAsync(host, device, 16, cudaMemcpyDeviceToHost, stream);
+        cudaLaunchHostFunc(stream, [](void *) { host[2]++; }, nullptr);
+        CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+        CHECK(host[2] == 0x01010102 && gpusim_reports(-1) == 0);
+    });
+}

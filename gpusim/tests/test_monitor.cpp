@@ -53,7 +53,7 @@ struct Kernel {
     void fence(const Place &at)
     {
         Locked lock(machine_lock());
-        monitor_fence(at, false);
+        monitor_fence(at, Scope::device);
     }
 };
 
@@ -127,6 +127,8 @@ static int last_block_reports(bool fence, bool barrier)
         kernel.access(kernel.place(blocks[i], 0), counter, 4, update);
         kernel.barrier(blocks[i]);
     }
+    if (fence)
+        kernel.fence(kernel.place(blocks[2], 5));
     for (uint32_t i = 0; i < 3; i++)
         kernel.access(kernel.place(blocks[2], 5), i * 64 + 32, 4, kRead);
     return gpusim_reports(GPUSIM_RACE_GLOBAL);
@@ -137,6 +139,43 @@ GPUSIM_TEST(fences_and_atomics_order_blocks)
     CHECK(last_block_reports(true, true) == 0 && gpusim_reports(-1) == 0);
     CHECK(last_block_reports(false, true) > 0);
     gpusim_clear_reports();
+}
+
+// Many warps of several blocks read; the last block writes when all but one have said so (said: all).
+static int reports_after_readers(uint32_t blocks, unsigned warps, bool said)
+{
+    gpusim_clear_reports();
+    Kernel kernel;
+    constexpr size_t counter = 1024;
+    Kernel::Block writer = kernel.block(blocks);
+    kernel.access(kernel.place(writer, 0), counter, 4, kWrite | kAtomic);
+    std::vector<Kernel::Block> readers;
+    for (uint32_t i = 0; i < blocks; i++)
+        readers.push_back(kernel.block(i));
+    kernel.access(kernel.place(writer, 0), 0, 4, kWrite);
+    for (unsigned warp = 0; warp < warps; warp++)
+        for (Kernel::Block &reader : readers) {
+            const unsigned thread = warp * 32 + warp % 3;
+            kernel.access(kernel.place(reader, thread), 0, 4, kRead);
+            if (!said && reader.number == blocks / 2 && warp == warps / 2)
+                continue;
+            kernel.fence(kernel.place(reader, thread));
+            kernel.access(kernel.place(reader, thread, 2), counter, 4, kRead | kWrite | kAtomic);
+        }
+    gpusim_clear_reports(); // the reads are not ordered after the first write
+    kernel.access(kernel.place(writer, 0), counter, 4, kRead | kAtomic);
+    kernel.fence(kernel.place(writer, 0));
+    kernel.access(kernel.place(writer, 0, 2), 0, 4, kWrite);
+    return gpusim_reports(-1);
+}
+
+GPUSIM_TEST(no_reader_is_forgotten)
+{
+    for (uint32_t blocks : {1u, 2u, 3u, 7u})
+        for (unsigned warps : {1u, 3u, 8u}) {
+            CHECK(reports_after_readers(blocks, warps, true) == 0);
+            CHECK(reports_after_readers(blocks, warps, false) == 1);
+        }
 }
 
 GPUSIM_TEST(pending_copies)

@@ -308,6 +308,34 @@ GPUSIM_TEST(abort_ends_the_own_work)
     });
 }
 
+GPUSIM_TEST(planted_failures)
+{
+    check::in_every_schedule([] {
+        World world(2);
+        float *buffers[2] = {world.filled(0, values_of(0, 4)), world.filled(1, values_of(1, 4))};
+        auto sum = [&](int rank) {
+            return ncclAllReduce(buffers[rank], buffers[rank], 4, ncclFloat32, ncclSum, world.comms[rank], world.streams[rank]);
+        };
+        ncclResult_t state = ncclSuccess;
+        gpusim_fail_nccl(1, 2, GPUSIM_NCCL_AT_CALL);
+        world.each(sum);
+        CHECK(ncclGroupStart() == ncclSuccess && sum(1) == ncclSystemError && ncclGroupEnd() == ncclSystemError);
+        CHECK(ncclCommGetAsyncError(world.comms[1], &state) == ncclSuccess && state == ncclSuccess);
+        world.each(sum); // only one failed
+        gpusim_fail_nccl(1, 1, GPUSIM_NCCL_LATER);
+        world.each(sum);
+        CHECK(cudaStreamQuery(world.streams[1]) == cudaErrorNotReady);
+        CHECK(ncclCommGetAsyncError(world.comms[1], &state) == ncclSuccess && state == ncclRemoteError);
+        CHECK(ncclCommGetAsyncError(world.comms[0], &state) == ncclSuccess && state == ncclSuccess);
+        for (int rank = 0; rank < 2; rank++) {
+            CHECK(ncclCommAbort(world.comms[rank]) == ncclSuccess);
+            CHECK(cudaStreamSynchronize(world.streams[rank]) == cudaSuccess);
+        }
+        CHECK(gpusim_reports(-1) == 0);
+        world.size = 0;
+    });
+}
+
 GPUSIM_TEST(arguments_are_checked)
 {
     World world(2);

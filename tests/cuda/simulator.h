@@ -28,6 +28,17 @@ static inline bool tpt_simulator_configure(const gpusim_options *options)
     return symbol != NULL;
 }
 
+/* The n-th NCCL call of the rank on this device fails: gpusim_fail_nccl. False on a real GPU. */
+static inline bool tpt_simulator_fail_nccl(int device, int n, gpusim_nccl_failure how)
+{
+    void (*plant)(int, int, gpusim_nccl_failure);
+    void *symbol = tpt_simulator_symbol("gpusim_fail_nccl");
+    memcpy(&plant, &symbol, sizeof symbol);
+    if (symbol)
+        plant(device, n, how);
+    return symbol != NULL;
+}
+
 /* Number of reports; the first one's text. */
 static inline int tpt_simulator_count(char *first, size_t bytes)
 {

@@ -56,6 +56,77 @@ Test(nccl, a_failing_rank_frees_its_peers)
     }
 }
 
+/* ---- failures of NCCL itself ------------------------------------------------------------------------------------------------------------------------------- */
+
+static tp_status two_sums(tp_ctx *ctx, void *arg)
+{
+    TPI_TRY(note_outcome(ctx, arg, reduce_and_wait(ctx)));
+    return note_outcome(ctx, arg, reduce_and_wait(ctx));
+}
+
+/* Messages of all ranks to all, as one group of calls. */
+static tp_status two_exchanges(tp_ctx *ctx, void *arg)
+{
+    tpt_device in, out;
+    int64_t counts[] = {2, 2, 2};
+    TPI_TRY(random_up(ctx, TP_DTYPE_F32, 6, 3, 37, &in));
+    TPI_TRY(poison_up(ctx, TP_DTYPE_F32, 6, 3, &out));
+    tp_status status = TP_OK;
+    for (int round = 0; round < 2 && status == TP_OK; round++) {
+        status = tp_all_to_all(ctx, tp_ctx_world(ctx), in.tensor, counts, out.tensor, counts);
+        if (status == TP_OK)
+            status = tp_ctx_synchronize(ctx);
+    }
+    note_outcome(ctx, arg, status);
+    tpt_down(ctx, &in, NULL);
+    tpt_down(ctx, &out, NULL);
+    return status;
+}
+
+typedef struct planted {
+    tpt_rank_fn fn;
+    int call; /* of rank 1, by NCCL's count */
+    gpusim_nccl_failure how;
+    const char *says;
+} planted;
+
+/* Rank 1 says what NCCL said, naming the call; the others hear of it long before their time is up. */
+static void check_planted(const planted *one, const outcome *all, const char *schedule)
+{
+    for (int rank = 0; rank < 3; rank++) {
+        const char *message = all->message[rank];
+        cr_assert_eq(all->status[rank], rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "%s: %s: rank %d: %s", schedule, one->says, rank, message);
+        cr_assert_not_null(strstr(message, one->says), "%s: %s: rank %d: %s", schedule, one->says, rank, message);
+    }
+}
+
+Test(nccl, failures_of_nccl_are_told)
+{
+    static const planted cases[] = {
+        {two_sums, 2, GPUSIM_NCCL_AT_CALL, "ncclAllReduce"},
+        {two_sums, 2, GPUSIM_NCCL_LATER, "remote process exited"},
+        {two_exchanges, 6, GPUSIM_NCCL_AT_CALL, "NCCL: ncclRecv"},
+        {two_exchanges, 7, GPUSIM_NCCL_AT_CALL, "NCCL: ncclSend"},
+        {two_exchanges, 6, GPUSIM_NCCL_LATER, "remote process exited"},
+    };
+    if (!tpt_have_gpus(3))
+        return;
+    for (size_t s = 0; s < COUNT_OF(tpt_schedules); s++)
+        for (size_t i = 0; i < COUNT_OF(cases); i++) {
+            outcome all = {.status = {TP_OK}};
+            tp_run_options options = on_gpus(3);
+            options.ctx.timeout_ms = 10000;
+            tpt_schedule(s);
+            if (!tpt_simulator_fail_nccl(1, cases[i].call, cases[i].how))
+                return;
+            tp_run_ranks(&options, cases[i].fn, &all);
+            check_planted(&cases[i], &all, tpt_schedules[s].name);
+            tpt_no_reports(tpt_schedules[s].name);
+        }
+}
+
+/* ---- ranks that end or stay away ------------------------------------------------------------------------------------------------------------------------------ */
+
 /* Rank 2's function ends before the second sum. */
 static tp_status one_ends(tp_ctx *ctx, void *arg)
 {

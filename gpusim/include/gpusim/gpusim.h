@@ -77,6 +77,11 @@ int64_t gpusim_thread_waits(int number); /* its calls of cudaStreamWaitEvent sin
 /* Whether its n-th one, from 1 on, ordered anything: false if its stream came after all that the event stands for anyway. Then skipping it changes nothing. */
 bool gpusim_wait_orders(int number, int64_t n);
 
+/* Plants a failure of NCCL, for one collective, send or receive: the n-th (1: the first) that the rank on this device gives from now on; n = 0: none any more.
+ * AT_CALL: the call fails. LATER: it succeeds, but never ends, and from then on ncclCommGetAsyncError says ncclRemoteError. gpusim_configure takes it back. */
+typedef enum gpusim_nccl_failure { GPUSIM_NCCL_AT_CALL, GPUSIM_NCCL_LATER } gpusim_nccl_failure;
+void gpusim_fail_nccl(int device, int n, gpusim_nccl_failure how);
+
 /* Barrier sites of loaded kernels, for mutation. */
 typedef struct gpusim_site {
     const char *kernel, *what, *file;

@@ -61,11 +61,21 @@ void check_in_place(const Job &job, const char *call)
         report(GPUSIM_NCCL, "%s: send and receive buffers overlap and are not in place", call);
 }
 
+// The last thing that can go wrong with a call.
+ncclResult_t give(Job &job, const char *call)
+{
+    const Planted planted = planted_failure(*job.comm);
+    if (planted == Planted::at_call)
+        return group_error(nccl_fail(ncclSystemError, std::string(call) + ": a planted failure"));
+    job.never_ends = planted == Planted::later;
+    return add_job(job);
+}
+
 ncclResult_t collective(CollectiveArguments arguments, ncclComm_t comm, cudaStream_t handle)
 {
     Locked lock(machine_lock());
     const char *call = collective_name(arguments.kind);
-    Job job = {comm, stream_of(handle, call), false, false, 0, arguments};
+    Job job = {comm, stream_of(handle, call), false, false, 0, arguments, false};
     if (const ncclResult_t result = begin_job(job, call))
         return result;
     const bool known_op = (arguments.op >= 0 && arguments.op < ncclNumOps) || comm->reductions.count(int(arguments.op));
@@ -78,7 +88,7 @@ ncclResult_t collective(CollectiveArguments arguments, ncclComm_t comm, cudaStre
     const bool receives = arguments.kind != Collective::reduce && arguments.kind != Collective::gather;
     if (receives)
         check_in_place(job, call);
-    return add_job(job);
+    return give(job, call);
 }
 
 ncclResult_t message(bool sends, const void *send, void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
@@ -86,12 +96,12 @@ ncclResult_t message(bool sends, const void *send, void *receive, size_t count, 
 {
     Locked lock(machine_lock());
     const char *call = sends ? "ncclSend" : "ncclRecv";
-    Job job = {comm, stream_of(handle, call), true, sends, peer, {Collective::all_reduce, send, receive, count, type, ncclSum, 0}};
+    Job job = {comm, stream_of(handle, call), true, sends, peer, {Collective::all_reduce, send, receive, count, type, ncclSum, 0}, false};
     if (const ncclResult_t result = begin_job(job, call))
         return result;
     if (peer < 0 || peer >= int(comm->team->ranks.size()))
         return refuse(call, format_text("peer %d of %zu ranks", peer, comm->team->ranks.size()));
-    return count == 0 ? ncclSuccess : add_job(job);
+    return count == 0 ? ncclSuccess : give(job, call);
 }
 
 } // namespace

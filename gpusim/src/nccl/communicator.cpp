@@ -98,6 +98,18 @@ void finish_split(Team &parent, Split &split)
     machine_changed();
 }
 
+struct Plan {
+    int device = 0;
+    int calls_left = 0; // with the one that fails; 0: none does
+    Planted how = Planted::nothing;
+};
+
+Plan &plan()
+{
+    static Plan one;
+    return one;
+}
+
 cudaError_t wait_for_used(ncclComm_t comm)
 {
     cudaError_t error = cudaSuccess;
@@ -115,6 +127,14 @@ ncclResult_t nccl_fail(ncclResult_t result, const std::string &why)
     return result;
 }
 
+Planted planted_failure(const ncclComm &comm)
+{
+    Plan &planted = plan();
+    if (planted.calls_left == 0 || planted.device != comm.device)
+        return Planted::nothing;
+    return --planted.calls_left == 0 ? planted.how : Planted::nothing;
+}
+
 ncclResult_t team_wait(Team &team)
 {
     if (!wait_for_condition(patience, [&] { return team.complete; })) {
@@ -130,6 +150,12 @@ ncclResult_t team_wait(Team &team)
 using namespace gpusim;
 
 extern "C" {
+
+void gpusim_fail_nccl(int device, int n, gpusim_nccl_failure how)
+{
+    Locked lock(machine_lock());
+    plan() = {device, n, how == GPUSIM_NCCL_LATER ? Planted::later : Planted::at_call};
+}
 
 ncclResult_t ncclGetVersion(int *version)
 {
@@ -259,6 +285,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     if (!comm || !error)
         return ncclInvalidArgument;
     *error = !comm->team->complete ? ncclInProgress : comm->team->result;
+    if (comm->failed != ncclSuccess)
+        *error = comm->failed;
     if (device_fault(comm->device) != cudaSuccess)
         *error = ncclUnhandledCudaError;
     return ncclSuccess;

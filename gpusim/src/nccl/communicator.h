@@ -68,6 +68,8 @@ struct ScaledSum {
 
 // Waits until all ranks of the team are there; its result.
 ncclResult_t team_wait(Team &team);
+enum class Planted { nothing, at_call, later };
+Planted planted_failure(const ncclComm &comm); // of the call that is made now: gpusim_fail_nccl
 ncclResult_t nccl_fail(ncclResult_t result, const std::string &why); // keeps the words for ncclGetLastError
 
 } // namespace gpusim
@@ -78,6 +80,7 @@ struct ncclComm {
     int device = 0;
     bool blocking = true;
     bool dead = false;
+    ncclResult_t failed = ncclSuccess; // for ncclCommGetAsyncError
     uint64_t collectives = 0, splits = 0;
     std::vector<std::shared_ptr<gpusim::Rendezvous>> pending; // of which this rank is a member
     std::map<gpusim::Stream *, uint64_t> used;                // last task on each stream

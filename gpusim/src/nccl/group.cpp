@@ -27,6 +27,17 @@ std::string jobs_text(const std::vector<Job> &jobs)
     return messages ? "ncclSend/ncclRecv group" : "NCCL group";
 }
 
+// A call that fails while it runs: its stream waits until the communicator is aborted, and the other ranks' for it.
+std::shared_ptr<Rendezvous> endless(const Job &job)
+{
+    auto part = std::make_shared<Rendezvous>();
+    part->name = "a failed call";
+    part->needed = SIZE_MAX;
+    part->members.push_back({job.stream, 0, job.comm->rank, nullptr});
+    job.comm->failed = ncclRemoteError;
+    return part;
+}
+
 // All calls of one rank on one stream are one task: its parts go on together.
 void start_jobs(const std::vector<Job> &jobs, Stream &stream)
 {
@@ -36,7 +47,7 @@ void start_jobs(const std::vector<Job> &jobs, Stream &stream)
     ncclComm_t comm = jobs[0].comm;
     for (Job job : jobs) {
         job.stream = &stream;
-        task.parts.push_back(job.message ? message_join(job) : collective_join(job));
+        task.parts.push_back(job.never_ends ? endless(job) : job.message ? message_join(job) : collective_join(job));
     }
     auto &pending = comm->pending;
     pending.erase(std::remove_if(pending.begin(), pending.end(), [](const auto &part) { return part->done; }), pending.end());

@@ -12,6 +12,7 @@ struct Job {
     bool sends;
     int peer;
     CollectiveArguments arguments;
+    bool never_ends; // a planted failure
 };
 
 bool in_group();

@@ -11,6 +11,17 @@ unsigned char *refuse_shared(Warp &warp, const Instruction &in, int lane, uint64
     return nullptr;
 }
 
+unsigned char *refuse_local(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes)
+{
+    const Program &program = *warp.block->grid->program;
+    uint64_t thread = warp.index * 32 + static_cast<uint64_t>(lane);
+    uint64_t base = reinterpret_cast<uint64_t>(warp.block->local) + thread * program.local_bytes;
+    fault(warp, in, lane, cudaErrorIllegalAddress, GPUSIM_OUT_OF_BOUNDS,
+          "an access of %zu bytes at offset %lld of the thread's %zu bytes of local arrays", bytes,
+          static_cast<long long>(address - base), program.local_used);
+    return nullptr;
+}
+
 unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes)
 {
     fault(warp, in, lane, cudaErrorMisalignedAddress, GPUSIM_OUT_OF_BOUNDS, "a misaligned access of %zu bytes at %#llx",
@@ -36,15 +47,15 @@ static void tick(Warp &warp, int lane)
     }
 }
 
-void tell_fence(Warp &warp, int lane, bool system)
+void tell_fence(Warp &warp, int lane, Scope scope)
 {
-    monitor_fence(place_of(warp, lane), system);
+    monitor_fence(place_of(warp, lane), scope);
     tick(warp, lane);
 }
 
-void tell_release(Warp &warp, int lane, bool system)
+void tell_release(Warp &warp, int lane, Scope scope)
 {
-    monitor_release(place_of(warp, lane), system);
+    monitor_release(place_of(warp, lane), scope);
     tick(warp, lane);
 }
 
@@ -53,11 +64,10 @@ void tell_release_end(Warp &warp, int lane)
     monitor_release_end(place_of(warp, lane));
 }
 
-// Local memory, parameters and the machine's own workspace are not the monitor's.
+// Parameters and the machine's own workspace are not the monitor's.
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags)
 {
-    const Block &block = *warp.block;
-    const Grid &grid = *block.grid;
+    const Grid &grid = *warp.block->grid;
     if (address - reinterpret_cast<uint64_t>(grid.workspace) < sizeof grid.workspace) {
         if (flags & kAtomic) {
             monitor_atomic(place_of(warp, lane), address,
@@ -65,8 +75,7 @@ bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, 
         }
         return true;
     }
-    if (address - reinterpret_cast<uint64_t>(block.local) < block.local_bytes ||
-        address - reinterpret_cast<uint64_t>(grid.parameters) < grid.parameter_bytes) {
+    if (address - reinterpret_cast<uint64_t>(grid.parameters) < grid.parameter_bytes) {
         return true;
     }
     Place place = place_of(warp, lane);

@@ -15,12 +15,13 @@ inline uint64_t lane_address(Warp &warp, const Instruction &in, uint32_t base, b
 
 // Outside of shared memory, or misaligned: the grid stops.
 unsigned char *refuse_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes);
+unsigned char *refuse_local(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes);
 unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes);
 bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags);
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags);
 
-void tell_fence(Warp &warp, int lane, bool system);
-void tell_release(Warp &warp, int lane, bool system);
+void tell_fence(Warp &warp, int lane, Scope scope);
+void tell_release(Warp &warp, int lane, Scope scope);
 void tell_release_end(Warp &warp, int lane);
 
 inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes,
@@ -39,6 +40,25 @@ inline unsigned char *shared_memory(Warp &warp, const Instruction &in, int lane,
     return block.shared + offset;
 }
 
+// Only the thread's own, up to the end of its arrays taken together.
+inline bool outside_local(const Warp &warp, int lane, uint64_t address, size_t bytes)
+{
+    const Block &block = *warp.block;
+    const Program &program = *block.grid->program;
+    uint64_t thread = warp.index * 32 + static_cast<uint64_t>(lane);
+    uint64_t offset = address - reinterpret_cast<uint64_t>(block.local) - thread * program.local_bytes;
+    return offset > program.local_used || bytes > program.local_used - offset;
+}
+
+inline unsigned char *own_local_memory(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes)
+{
+    if (outside_local(warp, lane, address, bytes)) {
+        return refuse_local(warp, in, lane, address, bytes);
+    }
+    return address & (bytes - 1) ? refuse_misaligned(warp, in, lane, address, bytes)
+                                 : reinterpret_cast<unsigned char *>(address);
+}
+
 // A generic address: any space. `bytes` is a power of two.
 inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes,
                                  unsigned flags)
@@ -47,6 +67,9 @@ inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, ui
     uint64_t in_shared = address - reinterpret_cast<uint64_t>(block.shared);
     if (in_shared < block.shared_bytes) {
         return shared_memory(warp, in, lane, in_shared, bytes, flags);
+    }
+    if (address - reinterpret_cast<uint64_t>(block.local) < block.local_bytes) {
+        return own_local_memory(warp, in, lane, address, bytes);
     }
     if (address & (bytes - 1)) {
         return refuse_misaligned(warp, in, lane, address, bytes);
@@ -57,18 +80,18 @@ inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, ui
     return reinterpret_cast<unsigned char *>(address);
 }
 
-// Release semantics beyond the block: a fence before the access, and for it alone.
+// Release semantics: a fence before the access, and for it alone.
 inline bool releases(const Statement &statement)
 {
-    return (statement.has("release") || statement.has("acq_rel")) && !statement.has("cta");
+    return statement.has("release") || statement.has("acq_rel");
 }
-// What a strong access means for others than its block: AccessFlags.
+// What a strong access means for other threads: AccessFlags.
 inline uint8_t order_flags(const Statement &statement)
 {
-    bool block_only = statement.has("cta"), reads = statement.words[0] != "st" && statement.words[0] != "red";
-    bool acquires = reads && (statement.has("acquire") || statement.has("acq_rel")) && !block_only;
+    bool reads = statement.words[0] != "st" && statement.words[0] != "red";
+    bool acquires = reads && (statement.has("acquire") || statement.has("acq_rel"));
     bool system = statement.has("sys") || statement.has("volatile") || statement.has("mmio");
-    return static_cast<uint8_t>((acquires ? kAcquire : 0u) | (system ? kSystem : 0u));
+    return static_cast<uint8_t>((acquires ? kAcquire : 0u) | (system ? kSystem : 0u) | (statement.has("cta") ? kBlock : 0u));
 }
 
 class Release {
@@ -77,7 +100,9 @@ public:
         : warp_(warp), lane_(lane), told_(in.releases && warp.block->grid->check)
     {
         if (told_) {
-            tell_release(warp, lane, in.flags & kSystem);
+            tell_release(warp, lane, in.flags & kSystem  ? Scope::system
+                                     : in.flags & kBlock ? Scope::block
+                                                         : Scope::device);
         }
     }
     ~Release()
@@ -101,9 +126,7 @@ inline unsigned char *locate(Warp &warp, const Instruction &in, int lane, size_t
     uint64_t address = lane_address(warp, in, in.a, in.wide_address, lane);
     switch (in.space) {
     case Space::shared: return shared_memory(warp, in, lane, address, bytes, flags);
-    case Space::local:
-        return address & (bytes - 1) ? refuse_misaligned(warp, in, lane, address, bytes)
-                                     : reinterpret_cast<unsigned char *>(address);
+    case Space::local: return own_local_memory(warp, in, lane, address, bytes);
     default: return any_memory(warp, in, lane, address, bytes, flags);
     }
 }

@@ -13,6 +13,8 @@ namespace
 
 enum BarrierMode : uint8_t { kSync, kArrive, kPopulation, kAnd, kOr };
 
+const uint8_t no_fence = 255;
+
 // What bar.red gives to every thread.
 void store_result(Warp &warp, const Instruction &in, uint32_t lanes, const NamedBarrier &barrier)
 {
@@ -130,12 +132,12 @@ void do_warp_barrier(Warp &warp, const Instruction &, uint32_t lanes)
     }
 }
 
-// Memory here is sequentially consistent: only the monitor wants to know. in.mode: 1 of the device, 2 of the system.
+// Memory here is sequentially consistent: only the monitor wants to know. in.mode: its Scope, or no_fence.
 void do_fence(Warp &warp, const Instruction &in, uint32_t lanes)
 {
-    bool tells = !skips(*warp.block->grid, in) && in.mode != 0 && warp.block->grid->check;
+    bool tells = !skips(*warp.block->grid, in) && in.mode != no_fence && warp.block->grid->check;
     for (; tells && lanes != 0; lanes &= lanes - 1) {
-        tell_fence(warp, __builtin_ctz(lanes), in.mode == 2);
+        tell_fence(warp, __builtin_ctz(lanes), static_cast<Scope>(in.mode));
     }
 }
 
@@ -196,8 +198,10 @@ void decode_barrier(Decoder &decoder, const Statement &statement)
     }
     if (statement.has("cluster")) { // a cluster is one block here
         in.handler = do_fence;
+        in.mode = no_fence;
         if (statement.has("wait")) {
             in.handler = do_barrier;
+            in.mode = kSync;
             in.flow = Flow::control;
             in.a = decoder.constant(0, 4);
         }
@@ -230,7 +234,14 @@ void decode_fence(Decoder &decoder, const Statement &statement)
 {
     Instruction in;
     in.handler = do_fence;
-    in.mode = statement.has("sys") ? 2 : statement.has("gl") || statement.has("gpu") ? 1 : 0;
+    in.mode = no_fence; // of another proxy
+    if (statement.has("sys")) {
+        in.mode = static_cast<uint8_t>(Scope::system);
+    } else if (statement.has("gl") || statement.has("gpu")) {
+        in.mode = static_cast<uint8_t>(Scope::device);
+    } else if (statement.has("cta")) {
+        in.mode = static_cast<uint8_t>(Scope::block);
+    }
     in.sync_site = statement.sync_site;
     decoder.emit(in);
 }

@@ -351,6 +351,7 @@ uint32_t Decoder::temporary_predicate()
 void Decoder::layout_dynamic_shared()
 {
     program_->dynamic_shared_offset = align_up(program_->static_shared, program_->shared_alignment);
+    program_->local_used = program_->local_bytes;
     program_->local_bytes = align_up(program_->local_bytes, 16); // so that every thread's is aligned
     for (size_t index : dynamic_presets_) {
         program_->presets[index].value += program_->dynamic_shared_offset;

@@ -141,6 +141,7 @@ void start_block(Grid *grid, Block *block, uint32_t index)
     block->polling = false;
     block->first_epoch = grid->next_epoch++;
     memset(block->shared, 0xFF, block->shared_bytes);
+    std::fill(block->local_storage.begin(), block->local_storage.end(), static_cast<unsigned char>(0xFF));
     block->shadow = grid->check && block->shared_bytes ? shared_shadow_begin(block->shared_bytes, index) : nullptr;
     for (NamedBarrier &barrier : block->barriers) {
         std::fill(barrier.waiting.begin(), barrier.waiting.end(), 0);

@@ -67,7 +67,8 @@ struct Program {
     uint32_t register_bytes = 0;
     size_t static_shared = 0, shared_alignment = 16;
     size_t dynamic_shared_offset = 0;
-    size_t local_bytes = 0; // of each thread
+    size_t local_bytes = 0; // of each thread, with what aligns the next
+    size_t local_used = 0;
     std::deque<std::vector<uint32_t>> lists;
     std::deque<std::string> strings;
     std::deque<std::shared_ptr<void>> extras;

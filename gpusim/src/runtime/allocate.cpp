@@ -24,7 +24,8 @@ cudaError_t allocate_device(void **made, size_t bytes, const char *call)
     if (!allocation)
         return fail(cudaErrorMemoryAllocation);
     *made = reinterpret_cast<void *>(allocation->base);
-    guard_close();
+    guard_new_memory();
+    close_to_host();
     return cudaSuccess;
 }
 
@@ -44,6 +45,7 @@ cudaError_t free_now(void *memory, const char *call, bool pinned)
     Allocation *found = live_allocation(memory, call);
     if (!found || (found->space == Space::pinned) != pinned || found->space == Space::registered)
         return fail(cudaErrorInvalidValue);
+    pinned_forget(found->base, found->base + found->bytes);
     memory_free(found, call);
     return cudaSuccess;
 }
@@ -68,6 +70,7 @@ cudaError_t allocate_async(void **made, size_t bytes, const MemoryPool *pool, St
         return fail(cudaErrorMemoryAllocation);
     allocation->pool = pool;
     allocation->allocated_by = not_yet_allocated;
+    guard_new_memory();
     *made = reinterpret_cast<void *>(allocation->base);
     push_work(stream, "cudaMallocAsync", [allocation] {
         allocation->allocated_by = current_operation()->id;

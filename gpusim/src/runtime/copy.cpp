@@ -80,13 +80,16 @@ cudaError_t enqueue_copy(Copy copy, Stream &stream)
     const bool to_pageable = !simulated(copy.target);
     if (to_pageable && stream.capture)
         return capture_forbids(*stream.capture, "a copy to pageable host memory");
+    std::vector<PinnedRange> pinned;
+    pinned_add(pinned, copy.source, (copy.height - 1) * copy.source_pitch + copy.width);
+    pinned_add(pinned, copy.target, (copy.height - 1) * copy.target_pitch + copy.width);
     const uint64_t sequence = push_work(stream, copy.call, [copy, staged] {
         if (!rows_accessible(copy.source, copy.source_pitch, copy, kRead) ||
             !rows_accessible(copy.target, copy.target_pitch, copy, kWrite))
             return cudaErrorIllegalAddress;
         move_rows(copy);
         return cudaSuccess;
-    });
+    }, std::move(pinned));
     return to_pageable ? fail(wait_for_stream(stream, sequence)) : fail(device_fault(stream.device));
 }
 
@@ -127,6 +130,8 @@ cudaError_t enqueue_fill(const Fill &fill, Stream &stream)
         return fail(cudaErrorInvalidValue);
     }
     counts().copies++;
+    std::vector<PinnedRange> pinned;
+    pinned_add(pinned, fill.target, (fill.height - 1) * fill.pitch + fill.width);
     push_work(stream, fill.call, [fill] {
         for (size_t row = 0; row < fill.height; row++) {
             char *start = static_cast<char *>(fill.target) + row * fill.pitch;
@@ -135,7 +140,7 @@ cudaError_t enqueue_fill(const Fill &fill, Stream &stream)
             memset(start, fill.value, fill.width);
         }
         return cudaSuccess;
-    });
+    }, std::move(pinned));
     return fail(device_fault(stream.device));
 }
 

@@ -1,4 +1,5 @@
 // Devices: number, properties, peers, synchronisation.
+#include "../guard.h"
 #include "runtime.h"
 
 #include <cstring>
@@ -57,6 +58,7 @@ cudaError_t wait_for_device(int device)
 void runtime_reset()
 {
     scheduler_reset();
+    guard_reset();
     event_reset();
     peers().clear();
     for (int device = 0; device < 16; device++)

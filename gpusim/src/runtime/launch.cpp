@@ -115,6 +115,7 @@ cudaError_t launch(const Request &request)
     task.kind = TaskKind::kernel;
     task.name = function->name;
     task.share = 1.0 / std::max(1, blocks_of_multiprocessor(function->kernel, threads, request.shared));
+    pinned_add_parameters(task.pinned, launched.parameters);
     task.start = [launched, share = task.share] { return std::make_unique<RunningKernel>(launched, share); };
     push(*stream, std::move(task));
     return fail(device_fault(stream->device));

@@ -1,0 +1,280 @@
+// Order that threads make by fences, atomics, releases and acquires, within a block and between blocks: a fault planted in each is found in every
+// schedule, and the correct program is silent.
+#include "devices.h"
+
+namespace {
+
+__device__ unsigned poll(const unsigned *flag)
+{
+    return *static_cast<const volatile unsigned *>(flag);
+}
+
+__device__ void raise(unsigned *flag)
+{
+    *static_cast<volatile unsigned *>(flag) = 1;
+}
+
+// The last block writes what the others have read. fault 1: one in the middle doesn't say so.
+template <int fault> __global__ void readers_first(int *data, unsigned *count, int *out)
+{
+    if (threadIdx.x != 0)
+        return;
+    const unsigned readers = gridDim.x - 1;
+    if (blockIdx.x < readers) {
+        out[blockIdx.x] = *data;
+        if (fault == 1 && blockIdx.x == readers / 2)
+            return;
+        __threadfence();
+        atomicAdd(count, 1u);
+        return;
+    }
+    while (poll(count) < readers - (fault == 1 ? 1 : 0)) {
+    }
+    __threadfence();
+    *data = 9;
+}
+
+// A lock that warps of all blocks take. fault 1: no fence after it is taken. 2: none before it is given back.
+template <int fault> __global__ void locked(int *lock, int *value)
+{
+    if (threadIdx.x % 32 != 0)
+        return;
+    while (atomicCAS(lock, 0, 1) != 0) {
+    }
+    if (fault != 1)
+        __threadfence();
+    *value += 1;
+    if (fault != 2)
+        __threadfence();
+    atomicExch(lock, 0);
+}
+
+// fault 1: the fence stands before the data. 2: data is written after the ticket. 3: the last block has no fence.
+template <int fault> __global__ void tickets(int *partial, unsigned *count, int *total)
+{
+    if (threadIdx.x != 0)
+        return;
+    if (fault == 1)
+        __threadfence();
+    partial[blockIdx.x] = 1;
+    if (fault != 1)
+        __threadfence();
+    const unsigned ticket = atomicAdd(count, 1u);
+    if (fault == 2)
+        partial[blockIdx.x] += 1;
+    if (ticket != gridDim.x - 1)
+        return;
+    if (fault != 3)
+        __threadfence();
+    int sum = 0;
+    for (unsigned i = 0; i < gridDim.x; i++)
+        sum += partial[i];
+    *total = sum;
+}
+
+// The CUDA guide's last block: its reads are volatile, without a fence after the ticket.
+__global__ void volatile_reads(int *partial, unsigned *count, int *total)
+{
+    __shared__ bool last;
+    if (threadIdx.x == 0) {
+        partial[blockIdx.x] = 1;
+        __threadfence();
+        last = atomicAdd(count, 1u) == gridDim.x - 1;
+    }
+    __syncthreads();
+    if (!last || threadIdx.x != 0)
+        return;
+    int sum = 0;
+    for (unsigned i = 0; i < gridDim.x; i++)
+        sum += static_cast<volatile int *>(partial)[i];
+    *total = sum;
+}
+
+// Lanes of block 0 write, lane 0 raises a flag for block 1. fault 1: no __syncwarp. 2: the consumer's fence stands before its wait. 3: a write after
+// the flag.
+template <int fault> __global__ void flagged(int *data, unsigned *flag, int *out)
+{
+    if (blockIdx.x == 0) {
+        data[threadIdx.x] = 5;
+        if (fault != 1)
+            __syncwarp();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            raise(flag);
+        }
+        if (fault == 3)
+            data[threadIdx.x] = 6;
+        return;
+    }
+    if (fault == 2)
+        __threadfence();
+    while (poll(flag) == 0) {
+    }
+    if (fault != 2)
+        __threadfence();
+    out[threadIdx.x] = data[threadIdx.x];
+}
+
+// Two warps of a block, by a flag of the block's scope in global or in shared memory. fault 1: it isn't released. 2: it isn't acquired.
+template <int fault, bool shared> __global__ void within_block(int *data, unsigned *flag, int *out)
+{
+    __shared__ int own_data;
+    __shared__ unsigned own_flag;
+    int *value = shared ? &own_data : data;
+    unsigned *at = shared ? &own_flag : flag;
+    if (threadIdx.x == 0)
+        *at = 0;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        *value = 7; // named below so that the compiler stores it
+        if (fault == 1)
+            asm volatile("st.relaxed.cta.u32 [%0], 1;" ::"l"(at), "l"(value) : "memory");
+        else
+            asm volatile("st.release.cta.u32 [%0], 1;" ::"l"(at), "l"(value) : "memory");
+    } else if (threadIdx.x == 32) {
+        unsigned seen;
+        do {
+            if (fault == 2)
+                asm volatile("ld.relaxed.cta.u32 %0, [%1];" : "=r"(seen) : "l"(at) : "memory");
+            else
+                asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(seen) : "l"(at) : "memory");
+        } while (seen == 0);
+        *out = *value;
+    }
+}
+
+__global__ void local_element(int *out, int index)
+{
+    int values[8];
+    for (int i = 0; i < 8; i++)
+        values[i] = i * i;
+    out[threadIdx.x] = values[(index + threadIdx.x) & 15];
+}
+
+void expect(bool fault, gpusim_report_kind kind)
+{
+    cudaDeviceSynchronize();
+    CHECK(fault ? gpusim_reports(kind) > 0 : gpusim_reports(-1) == 0);
+}
+
+template <class T> T *zeros(size_t count)
+{
+    T *made = device_array<T>(count);
+    cudaMemset(made, 0, count * sizeof(T));
+    return made;
+}
+
+template <int fault> void readers_case()
+{
+    check::in_every_schedule([] {
+        for (unsigned blocks : {3u, 4u, 9u}) {
+            int *data = zeros<int>(1), *out = zeros<int>(16);
+            readers_first<fault><<<blocks, 32, 0, new_stream()>>>(data, zeros<unsigned>(1), out);
+            expect(fault, GPUSIM_RACE_GLOBAL);
+            gpusim_clear_reports();
+        }
+    });
+}
+
+template <int fault> void lock_case()
+{
+    check::in_every_schedule([] {
+        int *value = zeros<int>(1);
+        cudaStream_t stream = new_stream();
+        locked<fault><<<4, 64, 0, stream>>>(zeros<int>(1), value);
+        expect(fault, GPUSIM_RACE_GLOBAL);
+        CHECK(download(value, 1, stream)[0] == 8);
+    });
+}
+
+template <int fault> void ticket_case()
+{
+    check::in_every_schedule([] {
+        int *total = zeros<int>(1);
+        cudaStream_t stream = new_stream();
+        tickets<fault><<<8, 32, 0, stream>>>(zeros<int>(8), zeros<unsigned>(1), total);
+        expect(fault, GPUSIM_RACE_GLOBAL);
+        CHECK(fault || download(total, 1, stream)[0] == 8);
+    });
+}
+
+template <int fault> void flag_case()
+{
+    check::in_every_schedule([] {
+        int *out = zeros<int>(32);
+        cudaStream_t stream = new_stream();
+        flagged<fault><<<2, 32, 0, stream>>>(zeros<int>(32), zeros<unsigned>(1), out);
+        expect(fault, GPUSIM_RACE_GLOBAL);
+        CHECK(fault || download(out, 32, stream)[31] == 5);
+    });
+}
+
+template <int fault, bool shared> void block_case()
+{
+    check::in_every_schedule([] {
+        int *out = zeros<int>(1);
+        cudaStream_t stream = new_stream();
+        within_block<fault, shared><<<1, 64, 0, stream>>>(zeros<int>(1), zeros<unsigned>(1), out);
+        expect(fault, shared ? GPUSIM_RACE_SHARED : GPUSIM_RACE_GLOBAL);
+        CHECK(download(out, 1, stream)[0] == 7);
+    });
+}
+
+} // namespace
+
+GPUSIM_TEST(all_readers_are_remembered)
+{
+    readers_case<0>();
+    readers_case<1>();
+}
+
+GPUSIM_TEST(locks)
+{
+    lock_case<0>();
+    lock_case<1>();
+    lock_case<2>();
+}
+
+GPUSIM_TEST(last_block)
+{
+    ticket_case<0>();
+    ticket_case<1>();
+    ticket_case<2>();
+    ticket_case<3>();
+    check::in_every_schedule([] {
+        volatile_reads<<<8, 64, 0, new_stream()>>>(zeros<int>(8), zeros<unsigned>(1), zeros<int>(1));
+        expect(false, GPUSIM_RACE_GLOBAL);
+    });
+}
+
+GPUSIM_TEST(flags)
+{
+    flag_case<0>();
+    flag_case<1>();
+    flag_case<2>();
+    flag_case<3>();
+}
+
+GPUSIM_TEST(scope_of_the_block)
+{
+    block_case<0, false>();
+    block_case<1, false>();
+    block_case<2, false>();
+    block_case<0, true>();
+    block_case<1, true>();
+    block_case<2, true>();
+}
+
+GPUSIM_TEST(local_arrays_have_bounds)
+{
+    check::in_every_schedule([] {
+        for (int index : {0, 7, 8}) {
+            cudaStream_t stream = new_stream();
+            int *out = zeros<int>(1);
+            local_element<<<1, 1, 0, stream>>>(out, index);
+            const bool fault = index > 7;
+            CHECK(cudaStreamSynchronize(stream) == (fault ? cudaErrorIllegalAddress : cudaSuccess));
+            CHECK(fault ? check::only_reports(GPUSIM_OUT_OF_BOUNDS) : gpusim_reports(-1) == 0);
+        }
+    });
+}
