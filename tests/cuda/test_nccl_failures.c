@@ -64,15 +64,15 @@ static tp_status two_sums(tp_ctx *ctx, void *arg)
     return note_outcome(ctx, arg, reduce_and_wait(ctx));
 }
 
-/* Messages of all ranks to all, as one group of calls. */
-static tp_status two_exchanges(tp_ctx *ctx, void *arg)
+/* Messages of all ranks to all, as one group of calls; a rank that the failed one doesn't concern learns of it in the third. */
+static tp_status three_exchanges(tp_ctx *ctx, void *arg)
 {
     tpt_device in, out;
     int64_t counts[] = {2, 2, 2};
     TPI_TRY(random_up(ctx, TP_DTYPE_F32, 6, 3, 37, &in));
     TPI_TRY(poison_up(ctx, TP_DTYPE_F32, 6, 3, &out));
     tp_status status = TP_OK;
-    for (int round = 0; round < 2 && status == TP_OK; round++) {
+    for (int round = 0; round < 3 && status == TP_OK; round++) {
         status = tp_all_to_all(ctx, tp_ctx_world(ctx), in.tensor, counts, out.tensor, counts);
         if (status == TP_OK)
             status = tp_ctx_synchronize(ctx);
@@ -103,11 +103,11 @@ static void check_planted(const planted *one, const outcome *all, const char *sc
 Test(nccl, failures_of_nccl_are_told)
 {
     static const planted cases[] = {
-        {two_sums, 2, GPUSIM_NCCL_AT_CALL, "ncclAllReduce"},
+        {two_sums, 2, GPUSIM_NCCL_AT_CALL, "NCCL: ncclAllGather"},
         {two_sums, 2, GPUSIM_NCCL_LATER, "remote process exited"},
-        {two_exchanges, 6, GPUSIM_NCCL_AT_CALL, "NCCL: ncclRecv"},
-        {two_exchanges, 7, GPUSIM_NCCL_AT_CALL, "NCCL: ncclSend"},
-        {two_exchanges, 6, GPUSIM_NCCL_LATER, "remote process exited"},
+        {three_exchanges, 5, GPUSIM_NCCL_AT_CALL, "NCCL: ncclSend"},
+        {three_exchanges, 8, GPUSIM_NCCL_AT_CALL, "NCCL: ncclRecv"},
+        {three_exchanges, 6, GPUSIM_NCCL_LATER, "remote process exited"},
     };
     if (!tpt_have_gpus(3))
         return;
