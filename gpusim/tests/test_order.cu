@@ -115,6 +115,25 @@ template <int fault> __global__ void flagged(int *data, unsigned *flag, int *out
     out[threadIdx.x] = data[threadIdx.x];
 }
 
+// Blocks write, meet, and read what their neighbours have written, round by round. With one buffer the next round's write comes too early.
+template <int buffers> __global__ void rounds(int *data, unsigned *count, int *out)
+{
+    for (unsigned i = 1; i <= 6; i++) {
+        int *at = data + i % buffers * 128;
+        at[blockIdx.x * 64 + threadIdx.x] = int(i);
+        __syncthreads();
+        if (threadIdx.x == 0) {
+            __threadfence();
+            atomicAdd(count, 1u);
+            while (poll(count) < gridDim.x * i) {
+            }
+            __threadfence();
+        }
+        __syncthreads();
+        out[blockIdx.x * 64 + threadIdx.x] += at[(blockIdx.x + 1) % gridDim.x * 64 + threadIdx.x];
+    }
+}
+
 // Two warps of a block, by a flag of the block's scope in global or in shared memory. fault 1: it isn't released. 2: it isn't acquired.
 template <int fault, bool shared> __global__ void within_block(int *data, unsigned *flag, int *out)
 {
@@ -253,6 +272,27 @@ GPUSIM_TEST(flags)
     flag_case<1>();
     flag_case<2>();
     flag_case<3>();
+}
+
+template <int buffers> void rounds_case(uint64_t seed)
+{
+    gpusim_options options = {};
+    options.order = GPUSIM_SHUFFLED; // in other orders chance makes it right
+    options.seed = seed;
+    gpusim_configure(&options);
+    int *out = zeros<int>(128);
+    cudaStream_t stream = new_stream();
+    rounds<buffers><<<2, 64, 0, stream>>>(zeros<int>(256), zeros<unsigned>(1), out);
+    expect(buffers == 1, GPUSIM_RACE_GLOBAL);
+    CHECK(buffers == 1 || download(out, 128, stream)[0] == 21);
+}
+
+GPUSIM_TEST(a_buffer_for_every_second_round)
+{
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        rounds_case<1>(seed);
+        rounds_case<2>(seed);
+    }
 }
 
 GPUSIM_TEST(scope_of_the_block)

@@ -228,6 +228,9 @@ void run_block(Grid *grid, Block *block, uint64_t steps)
             block->polling = true;
             return;
         }
+        if (random && random_number(&grid->random) % 2 == 0) {
+            break; // so that blocks meet in the middle of what they do, too
+        }
     }
     block->polling = false;
 }
