@@ -110,7 +110,7 @@ GuardOpen::~GuardOpen()
     guard().depth--;
 }
 
-void guard_close(const VectorClock &known)
+void guard_close(const VectorClock &known, bool pinned_only)
 {
     Guard &one = guard();
     if (!one.installed)
@@ -118,7 +118,7 @@ void guard_close(const VectorClock &known)
     if (one.off || one.depth)
         return;
     pinned_close(known);
-    if (one.closed || one.touched)
+    if (one.closed || one.touched || pinned_only)
         return;
     one.closed = true;
     protect(PROT_NONE);

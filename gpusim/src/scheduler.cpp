@@ -469,11 +469,11 @@ cudaError_t wait_until_done(Stream &stream, uint64_t sequence)
 } // namespace
 
 // Host code runs until the next call.
-void close_to_host()
+void close_to_host(bool pinned_only)
 {
     VectorClock known = host().clock;
     known.join(machine().published);
-    guard_close(known);
+    guard_close(known, pinned_only);
 }
 
 CUstream_st *stream_new(int device)
@@ -511,6 +511,7 @@ uint64_t push(Stream &stream, Task task)
         for (Rendezvous::Member &member : part->members)
             if (member.stream == &stream && member.sequence == 0)
                 member.sequence = task.sequence;
+    const bool uses_pinned = !task.pinned.empty();
     pinned_issued(stream, task);
     stream.queue.push_back(std::move(task));
     const uint64_t sequence = stream.issued;
@@ -521,7 +522,8 @@ uint64_t push(Stream &stream, Task task)
     else if (options().schedule == GPUSIM_RANDOM)
         while (random_number() % 4 == 0 && run_any_ready()) {
         }
-    close_to_host();
+    if (uses_pinned) // device memory is not closed for each operation: that would take longer than small ones
+        close_to_host(true);
     machine_changed();
     return sequence;
 }
@@ -572,7 +574,6 @@ void poll(Stream &stream, uint64_t sequence)
         run_needed(stream, sequence, path);
     else if (options().schedule != GPUSIM_LAZY)
         run_any_ready();
-    close_to_host();
 }
 
 void host_has_seen(const VectorClock &clock)

@@ -223,7 +223,7 @@ GPUSIM_TEST(peer_access_is_asked_for)
     CHECK(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);
 }
 
-// Closed again whenever work was given out or asked for, not only after a wait.
+// Closed again when a query has found the work done, not only after a wait.
 GPUSIM_TEST(host_touches_device_memory_after_a_query)
 {
     for (bool event : {false, true})
@@ -261,7 +261,7 @@ static void touch_pinned(bool up, bool waits)
     if (up) {
         CHECK(host[4096 + 4999] == 1); // two reads
         CHECK(gpusim_reports(-1) == 0);
-        cudaMemsetAsync(device, 2, 1, stream); // closes the pages again
+        cudaMemcpyAsync(device, const_cast<char *>(host + 4096), 5, cudaMemcpyHostToDevice, stream); // closes the pages again
         host[4096 + 10] = 3;
     } else {
         (void)host[4096 + 10];

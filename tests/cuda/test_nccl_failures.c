@@ -91,12 +91,12 @@ typedef struct planted {
 } planted;
 
 /* Rank 1 says what NCCL said, naming the call; the others hear of it long before their time is up. */
-static void check_planted(const planted *one, const outcome *all, const char *schedule)
+static void check_planted(const planted *one, const outcome *all, unsigned schedule)
 {
     for (int rank = 0; rank < 3; rank++) {
         const char *message = all->message[rank];
-        cr_assert_eq(all->status[rank], rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "%s: %s: rank %d: %s", schedule, one->says, rank, message);
-        cr_assert_not_null(strstr(message, one->says), "%s: %s: rank %d: %s", schedule, one->says, rank, message);
+        cr_assert_eq(all->status[rank], rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "schedule %u: %s: rank %d: %s", schedule, one->says, rank, message);
+        cr_assert_not_null(strstr(message, one->says), "schedule %u: %s: rank %d: %s", schedule, one->says, rank, message);
     }
 }
 
@@ -111,7 +111,7 @@ Test(nccl, failures_of_nccl_are_told)
     };
     if (!tpt_have_gpus(3))
         return;
-    for (size_t s = 0; s < COUNT_OF(tpt_schedules); s++)
+    for (unsigned s = 0; s < TPT_SCHEDULES; s++)
         for (size_t i = 0; i < COUNT_OF(cases); i++) {
             outcome all = {.status = {TP_OK}};
             tp_run_options options = on_gpus(3);
@@ -120,8 +120,8 @@ Test(nccl, failures_of_nccl_are_told)
             if (!tpt_simulator_fail_nccl(1, cases[i].call, cases[i].how))
                 return;
             tp_run_ranks(&options, cases[i].fn, &all);
-            check_planted(&cases[i], &all, tpt_schedules[s].name);
-            tpt_no_reports(tpt_schedules[s].name);
+            check_planted(&cases[i], &all, s);
+            tpt_no_reports("NCCL");
         }
 }
 
