@@ -18,6 +18,7 @@ struct Guard {
     bool installed = false;
     bool off = false;
     bool closed = false;
+    bool grown = false;   // since then there is memory that is open
     bool touched = false; // device memory, by the host: it stays open
     int depth = 0;
     struct sigaction before = {};
@@ -118,9 +119,10 @@ void guard_close(const VectorClock &known, bool pinned_only)
     if (one.off || one.depth)
         return;
     pinned_close(known);
-    if (one.closed || one.touched || pinned_only)
+    if ((one.closed && !one.grown) || one.touched || pinned_only)
         return;
     one.closed = true;
+    one.grown = false;
     protect(PROT_NONE);
 }
 
@@ -131,7 +133,7 @@ void guard_reset()
 
 void guard_new_memory()
 {
-    guard().closed = false; // not all of it
+    guard().grown = true;
 }
 
 } // namespace gpusim

@@ -315,3 +315,21 @@ GPUSIM_TEST(host_functions_touch_pinned_memory)
         CHECK(host[2] == 0x01010102 && gpusim_reports(-1) == 0);
     });
 }
+
+// Memory of a pool that is made while older memory is closed to the host.
+GPUSIM_TEST(allocations_between_waits)
+{
+    check::in_every_schedule([] {
+        cudaStream_t stream = new_stream();
+        int *old = device_array<int>(4);
+        for (int i = 0; i < 3; i++) {
+            void *made = nullptr;
+            CHECK(cudaMallocAsync(&made, 16, stream) == cudaSuccess);
+            cudaMemsetAsync(made, i, 16, stream);
+            cudaMemcpyAsync(old, made, 16, cudaMemcpyDeviceToDevice, stream);
+            CHECK(cudaFreeAsync(made, stream) == cudaSuccess);
+            CHECK(i % 2 || cudaStreamSynchronize(stream) == cudaSuccess);
+        }
+        CHECK(download(old, 4, stream)[3] == 0x02020202 && gpusim_reports(-1) == 0);
+    });
+}
