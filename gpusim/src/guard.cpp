@@ -69,8 +69,10 @@ void on_fault(int signal, siginfo_t *info, void *context)
         return;
     }
     const Allocation *found = memory_find(address);
-    if (!found || found->space != Space::device || !found->live || !guard().closed)
+    if (!found || !found->live || found->space == Space::registered)
         return pass_on(signal, info, context);
+    if (found->space == Space::pinned || !guard().closed)
+        return; // another thread opened it while this one waited for the lock: the access is repeated
     report(GPUSIM_HOST_ACCESS, "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d", address - found->base,
            found->bytes, found->device);
     guard().touched = true;
