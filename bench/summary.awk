@@ -316,7 +316,7 @@ END {
     for (i = 1; i <= sets; i++)
         for (d = 1; d <= dtypes; d++)
             if ((set[i] "," dtype[d]) in other)
-                printf "| GEMM, %s, %s, 1 caller: share of its own peak, geometric mean of 30 shapes; worst | %s; %s |\n", dtype[d], set[i],
+                printf "| GEMM, %s, %s, 1 caller: share of its own peak, geometric mean; worst | %s; %s |\n", dtype[d], set[i],
                     percent(other[set[i] "," dtype[d]]), percent(other_worst[set[i] "," dtype[d]])
     for (d = 1; d <= dtypes; d++)
         for (b = 1; b <= batches; b++)
