@@ -59,8 +59,9 @@ Test(plugin, the_contract_is_a_version_and_a_hash)
 {
     char version[32];
     snprintf(version, sizeof version, "%d.%d.%d ", TP_VERSION_MAJOR, TP_VERSION_MINOR, TP_VERSION_PATCH);
-    cr_assert_eq(strncmp(TPI_CONTRACT, version, strlen(version)), 0, TPI_CONTRACT);
-    cr_assert_eq(strspn(TPI_CONTRACT + strlen(version), "0123456789abcdef"), 16, TPI_CONTRACT);
+    const char *contract = TPI_CONTRACT;
+    cr_assert_eq(strncmp(contract, version, strlen(version)), 0, "%s", contract);
+    cr_assert_eq(strspn(contract + strlen(version), "0123456789abcdef"), 16, "%s", contract);
     cr_assert_lt(sizeof TPI_CONTRACT, TPI_CONTRACT_BYTES);
 }
 
@@ -102,9 +103,10 @@ Test(plugin, one_without_a_contract_is_refused)
 
 static void expect_fault(const char *fault, const char *first, size_t theirs, size_t ours)
 {
-    char numbers[96];
+    char numbers[96] = "";
     setenv("TPT_FAKE_FAULT", fault, 1);
-    snprintf(numbers, sizeof numbers, ours ? "%zu, the library has %zu" : "", theirs, ours);
+    if (ours)
+        snprintf(numbers, sizeof numbers, "%zu, the library has %zu", theirs, ours);
     expect_refused(TPT_FAKE_PLUGIN, first, numbers);
 }
 
