@@ -261,16 +261,22 @@ static void *be_strange(void *pointer)
     return NULL;
 }
 
-Test(rendezvous, strangers_do_no_harm)
+/* Rank 0 beside a thread that disturbs it, and is rank 1 in between: both meet. */
+static void check_they_meet(void *(*disturb)(void *))
 {
     rank_case cases[2];
     pthread_t thread;
     make_cases(cases, 2, exchange_all);
-    cr_assert_eq(pthread_create(&thread, NULL, be_strange, &cases[1]), 0);
+    cr_assert_eq(pthread_create(&thread, NULL, disturb, &cases[1]), 0);
     run_case(&cases[0]);
     pthread_join(thread, NULL);
     for (int rank = 0; rank < 2; rank++)
         cr_assert_eq(cases[rank].status, TP_OK, "rank %d: %s", rank, cases[rank].message);
+}
+
+Test(rendezvous, strangers_do_no_harm)
+{
+    check_they_meet(be_strange);
 }
 
 /* More than the listener has places for, all silent: the rank that comes after them is heard. */
@@ -291,14 +297,7 @@ static void *come_after_a_crowd(void *pointer)
 
 Test(rendezvous, a_crowd_of_silent_strangers_keeps_no_rank_out)
 {
-    rank_case cases[2];
-    pthread_t thread;
-    make_cases(cases, 2, exchange_all);
-    cr_assert_eq(pthread_create(&thread, NULL, come_after_a_crowd, &cases[1]), 0);
-    run_case(&cases[0]);
-    pthread_join(thread, NULL);
-    for (int rank = 0; rank < 2; rank++)
-        cr_assert_eq(cases[rank].status, TP_OK, "rank %d: %s", rank, cases[rank].message);
+    check_they_meet(come_after_a_crowd);
 }
 
 static double seconds(void)
