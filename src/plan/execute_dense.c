@@ -42,7 +42,7 @@ static tp_status copy(tp_ctx *ctx, const tpi_view *from, const tpi_view *to, int
 /* From global row `row` on. */
 static tpi_view from_row(tpi_view view, int64_t row)
 {
-    view.data = (char *)view.data + (size_t)((row - view.first) * view.stride) * tp_dtype_size(view.dtype);
+    view.data = tpi_view_row(&view, row);
     view.first = row;
     return view;
 }

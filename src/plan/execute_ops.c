@@ -117,9 +117,9 @@ tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_pl
     return run->prepared->ctx->backend->run(stream, transfer, &task, sizeof task);
 }
 
-static const void *rows_at(const tpi_view *view, int64_t row)
+void *tpi_view_row(const tpi_view *view, int64_t row)
 {
-    return view->data ? (const char *)view->data + (size_t)((row - view->first) * view->stride) * tp_dtype_size(view->dtype) : NULL;
+    return view->data ? (char *)view->data + (size_t)((row - view->first) * view->stride) * tp_dtype_size(view->dtype) : NULL;
 }
 
 tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
@@ -143,7 +143,7 @@ tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan
                                                  .cols = output->cols,
                                                  .bias = job->reduce.bias.data,
                                                  .bias_dtype = job->reduce.bias.dtype,
-                                                 .residual = rows_at(&job->residual, segment.rows.begin),
+                                                 .residual = tpi_view_row(&job->residual, segment.rows.begin),
                                                  .dropout = job->reduce.dropout,
                                                  .dropout_key = job->reduce.dropout_key,
                                                  .first_row = job->reduce.first_row + segment.rows.begin});
@@ -210,7 +210,7 @@ tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_
     reduce.residual = tp_tensor_none();
     if (job->residual.data != NULL) {
         reduce.residual = out;
-        reduce.residual.data = (void *)(uintptr_t)rows_at(&job->residual, begin);
+        reduce.residual.data = (void *)(uintptr_t)tpi_view_row(&job->residual, begin);
         reduce.residual.stride[0] = job->residual.stride;
     }
     reduce.first_row += begin;

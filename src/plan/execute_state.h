@@ -180,7 +180,8 @@ void tpi_messages_free(tp_ctx *ctx, tpi_messages *messages);
 void tpi_messages_share_lane(tp_plan *plan);
 tp_status tpi_messages_issue(tpi_run *run, int index);
 
-/* execute_ops.c: kinds that need no callback; and the rows of one view as those of another. */
+/* execute_ops.c: kinds that need no callback, and rows of views. Where global row `row` lies; NULL: the view has no memory. */
+void *tpi_view_row(const tpi_view *view, int64_t row);
 tpi_map_args tpi_rows_copied(const tpi_view *to, const tpi_view *from, int64_t rows);
 tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
