@@ -13,7 +13,7 @@ Builds the release preset and runs tp_bench: products, collectives, scaling, lay
 bench/results/summary.md, made from all CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
 
 --only: some parts, the others' files stay:
-  info gemm gemm-avx2 gemm-portable peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
+  info gemm gemm-avx2 gemm-portable peers-onednn peers-onednn-small threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
   overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: peers-torch, roofline, overlap, direct, plans; "none" only writes the summary
 peers-torch takes the interpreter that the variable TP_BENCH_PYTHON names, else python3, if that has PyTorch
 --quick: a few samples of everything, to see that it runs
@@ -79,6 +79,9 @@ else
     steps=60
 fi
 
+# Layers of GPT-2 with the tokens of a small batch: 36 products.
+few_tokens=$(for tokens in 64 128 256; do printf '%sx%s\n' $tokens 2304x768 $tokens 768x768 $tokens 3072x768 $tokens 768x3072; done | paste -sd,)
+
 # shellcheck disable=SC2046 # brief gives several words
 {
     record info info $([ -n "$quick" ] && echo --seconds 0.01)
@@ -89,6 +92,7 @@ fi
     record gemm-portable gemm --isa portable --dtype f32,bf16 --callers 1 --shapes 64x256x256,32x768x256,64x256x768 $(brief 0.1)
     # Apart: a peer between our calls leaves its operands in the caches, which costs both sides some percent of the peak.
     record peers-onednn gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.15)
+    record peers-onednn-small gemm --dtype f32,bf16 --callers 1,2 --peer onednn --shapes "$few_tokens" $(brief 0.06)
     record threads sweep --scaling strong --ranks 1,2 --threads 1,2 --dtype f32,bf16 --steps $steps
     record sweep sweep --ranks 1,2,4,8 --threads 1 --dtype f32 --steps $((steps / 3 > 2 ? steps / 3 : 3))
     record collective collective --ranks 2 -b 4K -e 4M -f 4 --dtype f32 $(brief 0.04)

@@ -43,7 +43,7 @@ function ratio_goal(what, least, reached, clean) {
 }
 
 # Whether a mean is of all products: "1", or "0" where some had no turn that nothing disturbed.
-function is_whole(of) { return of == "" || of == "of 30" ? "1" : "0" }
+function is_whole(of, products) { return of == "" || of == "of " products ? "1" : "0" }
 
 # The worst of an operation's sizes in [from, to] bytes, of samples on two near cores without a switch. What was measured far from each other or never
 # clean says nothing: with it nothing is met, but missed is missed.
@@ -111,7 +111,7 @@ FNR == 1 { header = 0; file = FILENAME; sub(/.*\//, "", file); sub(/\.csv$/, "",
 
 file == "gemm" && value("layer") == "geometric mean" {
     gemm[value("dtype") "," value("callers")] = value("share")
-    gemm_whole[value("dtype") "," value("callers")] = is_whole(value("variant"))
+    gemm_whole[value("dtype") "," value("callers")] = is_whole(value("variant"), 30)
     gemm_rate[value("dtype") "," value("callers")] = value("rate")
 }
 file == "peers-mpi" {
@@ -138,9 +138,10 @@ file ~ /^gemm-/ && value("layer") != "geometric mean" && value("share") != "" {
     if (!(key in other_worst) || value("share") + 0 < other_worst[key])
         other_worst[key] = value("share") + 0
 }
-file == "peers-onednn" && value("layer") == "geometric mean" {
-    peer[value("dtype") "," value("callers")] = value("ours")
-    peer_whole[value("dtype") "," value("callers")] = is_whole(value("variant"))
+file ~ /^peers-onednn/ && value("layer") == "geometric mean" {
+    products = file == "peers-onednn" ? 30 : 36
+    peer[products "," value("dtype") "," value("callers")] = value("ours")
+    peer_whole[products "," value("dtype") "," value("callers")] = is_whole(value("variant"), products)
 }
 file ~ /^roofline-/ && value("op") == "peak and optimizer\047s bytes" {
     roofline[substr(file, 10) "," value("dtype")] = value("share") # disturbance only lowers it
@@ -220,10 +221,13 @@ END {
         two = one > 0 ? gemm_rate[dtype[d] ",2"] / one : ""
         ratio_goal("GEMM, " dtype[d] ", two callers: rate / one\047s", 1.95, two, two > 2.04 || gemm_whole[dtype[d] ",1"] == "0" || gemm_whole[dtype[d] ",2"] == "0" ? "0" : "1")
     }
-    for (d = 1; d <= dtypes; d++)
-        for (callers = 1; callers <= 2; callers++)
-            limit("GEMM, " dtype[d] ", callers: " callers ", time / oneDNN\047s, geometric mean of 30 shapes", 1, peer[dtype[d] "," callers] > 0 ? 1 / peer[dtype[d] "," callers] : "",
-                peer_whole[dtype[d] "," callers])
+    for (products = 30; products <= 36; products += 6)
+        for (d = 1; d <= dtypes; d++)
+            for (callers = 1; callers <= 2; callers++) {
+                key = products "," dtype[d] "," callers
+                limit("GEMM, " dtype[d] ", callers: " callers ", time / oneDNN\047s, geometric mean of " (products == 30 ? "30 shapes" : "36 shapes of 64 to 256 tokens"), 1,
+                    peer[key] > 0 ? 1 / peer[key] : "", peer_whole[key])
+            }
     for (d = 1; d <= dtypes; d++) {
         goal("attention core, " dtype[d] ", forward, 1024 tokens: useful FLOPs over peak", dtype[d] == "f32" ? 0.60 : 0.50, core[dtype[d] ",attention"], 1.02,
             core_kept[dtype[d] ",attention"])
@@ -340,7 +344,7 @@ END {
                 printf "| hidden in the simulator, %d ranks, %s (%s) | %s |\n", ranks, pattern[p], simulated_how[key], percent(simulated[key])
         }
     print "\n| file | command | commit, day, load of the minute before |\n|---|---|---|"
-    names = split("info gemm gemm-avx2 gemm-portable peers-onednn threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
+    names = split("info gemm gemm-avx2 gemm-portable peers-onednn peers-onednn-small threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
     for (i = 1; i <= names; i++)
         if (name_of[i] in command)
             printf "| `%s.csv` | `%s` | %s |\n", name_of[i], command[name_of[i]], state[name_of[i]]

@@ -18,7 +18,7 @@ static void enter_folder(void)
 
 static void leave_folder(void)
 {
-    static const char *const names[] = {"gemm.csv", "peers-mpi.csv", "roofline-1x1024.csv", "summary.md"};
+    static const char *const names[] = {"gemm.csv", "peers-onednn.csv", "peers-onednn-small.csv", "peers-mpi.csv", "roofline-1x1024.csv", "summary.md"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unlink(names[i]);
     cr_assert_eq(chdir("/"), 0);
@@ -65,6 +65,22 @@ Test(summary, products, .init = enter_folder, .fini = leave_folder)
     line("| GEMM, bf16, callers: 1, worst shape", "| 80.0 % | missed |");
     line("| GEMM, f32, two callers", "| at least 1.95 | 1.99 | disturbed |");
     line("| GEMM, bf16, two callers", "| at least 1.95 | 1.90 | missed |");
+}
+
+#define ONEDNN "layer,variant,dtype,callers,kept (samples),ours (/ peer)"
+
+Test(summary, products_beside_onednn, .init = enter_folder, .fini = leave_folder)
+{
+    write_rows("peers-onednn.csv", ONEDNN, "geometric mean,of 30,f32,1,,1.25\ngeometric mean,of 30,bf16,1,,0.96\ngeometric mean,of 29,bf16,2,,1.6\n");
+    write_rows("peers-onednn-small.csv", ONEDNN, "geometric mean,of 36,f32,1,,0.8\ngeometric mean,of 36,bf16,1,,1.6\ngeometric mean,of 30,f32,2,,1.6\n");
+    summarize();
+    line("| GEMM, f32, callers: 1, time / oneDNN's, geometric mean of 30 shapes |", "| at most 1.00 | 0.800 | met |");
+    line("| GEMM, bf16, callers: 1, time / oneDNN's, geometric mean of 30 shapes |", "| 1.042 | missed |");
+    line("| GEMM, bf16, callers: 2, time / oneDNN's, geometric mean of 30 shapes |", "| 0.625 | disturbed |");
+    line("| GEMM, f32, callers: 2, time / oneDNN's, geometric mean of 30 shapes |", "| not measured | - |");
+    line("| GEMM, f32, callers: 1, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |", "| 1.250 | missed |");
+    line("| GEMM, bf16, callers: 1, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |", "| 0.625 | met |");
+    line("| GEMM, f32, callers: 2, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |", "| 0.625 | disturbed |");
 }
 
 #define MPI "size (B),operation,around,best peer / time (x),cores (distance),kept (samples)"
