@@ -32,7 +32,7 @@ typedef struct model_party {
     int index, ranks, threads;
     bench_team team;
     bench_team_figure figure;
-    bench_samples phase[BENCH_PHASES];
+    bench_samples step, phase[BENCH_PHASES]; /* step: turn by turn, as the peer's */
     bench_model_results results;
     double used[BENCH_RANKS][TP_MEMORY_KINDS];
     tp_status status;
@@ -84,7 +84,7 @@ static tp_status measure(model_party *party, walker *w, tp_ctx *ctx)
 {
     const bench_options *options = &party->run->call->options;
     int timed = (int)(options->steps - options->warmup);
-    bench_team_plan plan = {.warmup = (int)options->warmup, .least = timed, .most = timed, .repeats = 1};
+    bench_team_plan plan = {.warmup = (int)options->warmup, .least = timed, .most = timed, .repeats = 1, .taken = &party->step};
     tp_status status = bench_team_measure(&party->team, ctx, &plan, walk, w, &party->figure);
     for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
         party->used[tp_ctx_rank(ctx)][kind] = (double)tp_ctx_memory(ctx, (tp_memory_kind)kind).peak;
@@ -179,6 +179,23 @@ static void add_speed(bench_call *call, const model_run *run, double seconds, co
     bench_real(table, rate / bench_peak_for(call, peaks, run->dtype, threads));
 }
 
+/* PyTorch's time over ours, both of the steps that were clean on both sides. NaN where there is none. */
+static double ratio_to_peer(bench_call *call, const model_run *run, const model_party *party)
+{
+    bench_samples *ours = malloc(2 * sizeof *ours);
+    if (ours == NULL)
+        return NAN;
+    bench_samples *theirs = ours + 1;
+    *ours = party->step;
+    *theirs = run->peer->step;
+    int clean = bench_sample_pair(ours, theirs);
+    double ratio = clean > 0 ? bench_sample_figure(theirs).seconds / bench_sample_figure(ours).seconds : NAN;
+    bench_note(&call->table, "%s, %d ranks: torch / step is of the %d of %d steps that were clean on both sides", tp_dtype_name(run->dtype), party->ranks, clean,
+               ours->count);
+    free(ours);
+    return ratio;
+}
+
 static void add_row(bench_call *call, const model_run *run, const model_party *party, const bench_prediction *predicted, bench_peaks *peaks)
 {
     bench_table *table = &call->table;
@@ -191,7 +208,7 @@ static void add_row(bench_call *call, const model_run *run, const model_party *p
     bench_integer(table, figure->kept);
     bench_integer(table, figure->total);
     bench_truth(table, bench_fits(call, party->ranks, party->threads));
-    bench_real(table, run->peer != NULL ? bench_sample_figure(&run->peer->step).seconds / figure->seconds : NAN);
+    bench_real(table, run->peer != NULL ? ratio_to_peer(call, run, party) : NAN);
     if (!isfinite(party->results.loss[call->options.steps - 1]))
         bench_check_failed(call, "the loss of %d ranks is not finite", party->ranks);
     if (run->peer != NULL && !call->options.no_check)
@@ -425,7 +442,7 @@ int bench_command_model(bench_call *call)
     if (!options->dry_run)
         bench_note_kept(call, KEPT, OF);
     if (options->peer > 0 && status == BENCH_OK)
-        bench_note(&call->table, "torch / step: medians of the kept steps, PyTorch's by ours; its process slept while ours ran, and ours while it did");
+        bench_note(&call->table, "torch / step: medians, PyTorch's by ours, of steps that were clean on both sides; its process slept while ours ran, and ours while it did");
     bench_training_close(&training);
     return status;
 }

@@ -43,7 +43,8 @@ const bench_command bench_command_table[] = {
     {"model", BENCH_MODEL, bench_command_model, "one training step of a whole model, by phases, and its memory",
      "Times forward, backward, finishing of gradients and optimizer; tokens/s; share of the measured peak. --dry-run prints sizes predicted by pure\n"
      "functions and measures nothing; without it the prediction stands beside what was used. --peer torch: PyTorch takes the same steps on the same weights and\n"
-     "tokens in a process of its own, in turns with ours; losses and gradients' norms of both are compared, and torch / step is its time by ours.\n",
+     "tokens in a process of its own, in turns with ours; losses and gradients' norms of both are compared; torch / step is its time by ours, of steps that were\n"
+     "clean on both sides.\n",
      "  tp_bench model\n  tp_bench model --model gpt2 --layers 2 --batch 1 --sequence 256 --ranks 1,2\n  tp_bench model --model gpt2-xl --ranks 8 --dry-run\n"
      "  tp_bench model --peer torch --model gpt2 --batch 4 --sequence 256 --ranks 2 --threads 1 --dtype f32,bf16\n"},
     {"sweep", BENCH_SWEEP, bench_command_sweep, "train a model on text at several degrees: scaling, and whether the bits are the same",

@@ -122,6 +122,17 @@ int bench_sample_clean(const bench_samples *samples)
     return clean;
 }
 
+int bench_sample_pair(bench_samples *a, bench_samples *b)
+{
+    int count = a->count < b->count ? a->count : b->count, clean = 0;
+    a->count = b->count = count;
+    for (int i = 0; i < count; i++) {
+        a->clean[i] = b->clean[i] = a->clean[i] && b->clean[i];
+        clean += a->clean[i];
+    }
+    return clean;
+}
+
 /* Whether the plan asks for one more turn. */
 static bool wanted(const bench_part *parts, int count, const bench_plan *plan, int turn, double passed)
 {
@@ -133,6 +144,24 @@ static bool wanted(const bench_part *parts, int count, const bench_plan *plan, i
     return false;
 }
 
+static void take_turn(const bench_part *parts, int count, bool whole_process)
+{
+    bool all_clean = true;
+    for (int i = 0; i < count; i++) {
+        bool clean;
+        const bench_watch watch = bench_watch_start(whole_process);
+        parts[i].fn(parts[i].arg);
+        double seconds = bench_watch_stop(&watch, &clean);
+        all_clean = all_clean && clean;
+        bench_sample_add(parts[i].samples, seconds, clean);
+    }
+    for (int i = 0; i < count; i++) {
+        bench_samples *samples = parts[i].samples;
+        if (samples->calls == samples->count) /* else the last one had no place, and what was kept before it stays as it is */
+            samples->clean[samples->count - 1] = all_clean;
+    }
+}
+
 void bench_measure(const bench_part *parts, int count, const bench_plan *plan)
 {
     for (int turn = 0; turn < plan->warmup; turn++)
@@ -140,19 +169,8 @@ void bench_measure(const bench_part *parts, int count, const bench_plan *plan)
             parts[i].fn(parts[i].arg);
     int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES;
     double begin = bench_now();
-    for (int turn = 0; turn < most && wanted(parts, count, plan, turn, bench_now() - begin); turn++) {
-        bool all_clean = true;
-        for (int i = 0; i < count; i++) {
-            bool clean;
-            const bench_watch watch = bench_watch_start(plan->whole_process);
-            parts[i].fn(parts[i].arg);
-            double seconds = bench_watch_stop(&watch, &clean);
-            all_clean = all_clean && clean;
-            bench_sample_add(parts[i].samples, seconds, clean);
-        }
-        for (int i = 0; i < count; i++)
-            parts[i].samples->clean[parts[i].samples->count - 1] = all_clean;
-    }
+    for (int turn = 0; turn < most && wanted(parts, count, plan, turn, bench_now() - begin); turn++)
+        take_turn(parts, count, plan->whole_process);
 }
 
 typedef struct together {

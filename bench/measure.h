@@ -46,6 +46,8 @@ double bench_watch_stop(const bench_watch *watch, bool *clean); /* its seconds *
 
 void bench_sample_add(bench_samples *samples, double seconds, bool clean);
 int bench_sample_clean(const bench_samples *samples);
+/* Turn by turn: what was not clean on both sides is clean on neither, so that figures of the two are of the same turns. Returns how many turns are. */
+int bench_sample_pair(bench_samples *a, bench_samples *b);
 bench_figure bench_sample_figure(const bench_samples *samples);
 
 /* The one with fewer clean samples: what is made of two figures has no more than that. */

@@ -176,7 +176,7 @@ static void take_figure(notes *book, bool nearer, bool probed, bench_team_figure
     out->probe_seconds = probed ? bench_median(book->probes, total) : 0;
 }
 
-static void enter_sample(const bench_team *team, notes *book, int64_t repeats, double before, double after)
+static void enter_sample(const bench_team *team, notes *book, int64_t repeats, bench_samples *taken, double before, double after)
 {
     double seconds;
     bool clean;
@@ -185,6 +185,8 @@ static void enter_sample(const bench_team *team, notes *book, int64_t repeats, d
     bool moved = team->probed && is_near(before) != is_near(after);
     int turn = book->near.count + book->far.count;
     bench_sample_add(is_near(before) ? &book->near : &book->far, seconds, clean && !moved);
+    if (taken != NULL)
+        bench_sample_add(taken, seconds, clean && !moved);
     book->probes[turn < BENCH_SAMPLES ? turn : BENCH_SAMPLES - 1] = before < after ? before : after;
     book->passed += seconds * (double)repeats;
 }
@@ -205,7 +207,7 @@ static bool wanted(const notes *books, int count, const bench_team_plan *plan, i
     return turns < most && (turns < plan->least || passed < limit);
 }
 
-static tp_status take_sample(const sampler *self, int index, notes *book)
+static tp_status take_sample(const sampler *self, int index, notes *book, bench_samples *taken)
 {
     bench_team *team = self->team;
     TPI_TRY(meet(self->ctx));
@@ -214,7 +216,7 @@ static tp_status take_sample(const sampler *self, int index, notes *book)
     TPI_TRY(sample(self, &self->parts[index], team->repeats[index]));
     double after = probe(team, self->rank);
     if (self->rank == 0)
-        enter_sample(team, book, team->repeats[index], before, after);
+        enter_sample(team, book, team->repeats[index], taken, before, after);
     return TP_OK;
 }
 
@@ -223,7 +225,7 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
     for (int turn = 0; self->team->more; turn++) {
         take_turn(self);
         for (int i = 0; i < self->count; i++)
-            TPI_TRY(take_sample(self, i, books != NULL ? &books[i] : NULL));
+            TPI_TRY(take_sample(self, i, books != NULL ? &books[i] : NULL, i == 0 ? plan->taken : NULL));
         if (self->rank == 0)
             self->team->more = wanted(books, self->count, plan, turn + 1);
         TPI_TRY(meet(self->ctx));

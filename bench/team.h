@@ -47,6 +47,7 @@ typedef struct bench_team_plan {
     int warmup, least, most;
     double seconds;
     int64_t repeats; /* calls a sample; 0: as many as take 0.2 ms */
+    bench_samples *taken; /* rank 0's: of the first part each sample, in the order of turns, near or far; NULL: not wanted */
     bool whole;      /* fn takes the whole sample itself: what arg points to begins with a bench_team_sample */
 } bench_team_plan;
 

@@ -126,6 +126,37 @@ Test(measure, a_turn_is_clean_for_all_or_for_none)
     cr_assert_eq(bench_sample_clean(&samples[0]), 0, "compared with what was disturbed");
 }
 
+/* A sample that has no place says nothing of those that have. */
+Test(measure, a_full_buffer_keeps_its_marks)
+{
+    static bench_samples full, other;
+    for (int i = 0; i < BENCH_SAMPLES; i++)
+        bench_sample_add(&full, 1, i % 2 == 1);
+    bench_part parts[] = {{until_switched, NULL, &other}, {quick, NULL, &full}};
+    pid_t work = begin_other_work();
+    bench_measure(parts, 2, &(bench_plan){.least = 1, .most = 1, .seconds = 0});
+    end_other_work(work);
+    cr_assert_eq(bench_sample_clean(&other), 0, "the turn was disturbed");
+    cr_assert_eq(full.calls, BENCH_SAMPLES + 1);
+    cr_assert_eq(bench_sample_clean(&full), BENCH_SAMPLES / 2);
+    cr_assert(full.clean[BENCH_SAMPLES - 1]);
+}
+
+/* Figures of two sides are of the turns that were clean on both. */
+Test(measure, pairs_are_of_the_same_turns)
+{
+    static bench_samples a, b;
+    static const bool clean_a[] = {true, true, false, true, true}, clean_b[] = {true, false, true, true};
+    for (int i = 0; i < 5; i++)
+        bench_sample_add(&a, 10 + i, clean_a[i]);
+    for (int i = 0; i < 4; i++)
+        bench_sample_add(&b, 20 + i, clean_b[i]);
+    cr_assert_eq(bench_sample_pair(&a, &b), 2);
+    bench_figure x = bench_sample_figure(&a), y = bench_sample_figure(&b);
+    cr_assert(x.seconds == 11.5 && x.kept == 2 && x.total == 4);
+    cr_assert(y.seconds == 21.5 && y.kept == 2 && y.total == 4);
+}
+
 /* Products of some scheduler ticks are never alone: there is no share of them, and a note says so. */
 Test(measure, products_beside_other_work_have_no_share)
 {
