@@ -3,6 +3,7 @@
 #ifndef TP_AUTO_H
 #define TP_AUTO_H
 
+#include <tp/context.h>
 #include <tp/dtype.h>
 #include <tp/simulate.h>
 
@@ -17,6 +18,7 @@ typedef struct tp_machine_curve {
 /* What `tp_bench calibrate` measures: one rank's rates while its peers work too. A rate of 0 was not measured and costs nothing. */
 typedef struct tp_machine {
     char name[96];
+    tp_device device; /* whose times these are: a context of another kind refuses them */
     int threads; /* compute threads a rank */
     tp_machine_curve gemm[TP_DTYPE_COUNT];   /* a layer's product with its weight. points 0: as f32 */
     tp_machine_curve weight[TP_DTYPE_COUNT]; /* a weight gradient that is added to. points 0: as gemm, and what is added to is read and written at the rate of adds */
@@ -87,7 +89,10 @@ TP_BEGIN_DECLS
 /* A machine nobody measured: one core of a server, ranks sharing memory, lanes sharing cores. */
 TP_API void tp_machine_default(tp_machine *out);
 
-/* Text form, one line a figure, in whole numbers of the unit in its name. Writes at most `bytes` with the final 0; returns the length it needs without it. */
+/* The same of a kind of device. CUDA: an A100 a rank, which reach each other over NVLink, products by cuBLASLt; lanes are streams of their own. */
+TP_API void tp_machine_default_of(tp_device device, tp_machine *out);
+
+/* Text form: a first line that says whose times they are ("tp-machine 3", "tp-machine 3 cuda"), then one line a figure, in whole numbers of the unit in its name. Writes at most `bytes` with the final 0; returns the length it needs without it. */
 TP_API size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes);
 
 /* Errors: TP_ERR_FORMAT with the line and what is wrong with it: a figure that is missing, comes twice, or can't be, or a text that was cut. */

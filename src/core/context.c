@@ -1,6 +1,8 @@
 /* Contexts: checking a description, making and unmaking a rank. */
 #include <sched.h>
 #include <string.h>
+#include <tp/auto.h>
+#include <tp/device.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -90,11 +92,21 @@ static tp_status count_dry_ranks(const tp_ctx_desc *desc, int *ranks)
     return TP_OK;
 }
 
+/* What one kind of device takes says nothing of another. */
+static tp_status check_machine(const tp_ctx_desc *desc)
+{
+    if (desc->machine == NULL || desc->machine->device == desc->device)
+        return TP_OK;
+    return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.machine '%.95s' has times of %s, the context is of %s", desc->machine->name,
+                       tp_device_name(desc->machine->device), tp_device_name(desc->device));
+}
+
 /* Checks everything and fills in defaults; nothing was allocated yet. */
 static tp_status resolve(tp_ctx_desc *desc)
 {
     TPI_TRY(check_version(desc->version));
     TPI_TRY(check_device(desc));
+    TPI_TRY(check_machine(desc));
     TPI_TRY(check_range("threads", desc->threads, 0, MAX_THREADS));
     TPI_TRY(check_range("sum_order", (int)desc->sum_order, TP_SUM_TREE, TP_SUM_FAST));
     TPI_TRY(check_range("timeout_ms", desc->timeout_ms, 0, INT64_MAX / 1000000));

@@ -19,7 +19,7 @@ static bool same_shape(const tp_overlap_shape *a, const tp_overlap_shape *b)
 
 static void describe_machine(const tp_ctx *ctx, tp_machine *out)
 {
-    tp_machine_default(out);
+    tp_machine_default_of(ctx->desc.device, out);
     if (ctx->desc.machine != NULL)
         *out = *ctx->desc.machine;
     tp_link link = ctx->desc.world != NULL ? tpi_world_link(ctx->desc.world) : (tp_link){0, 0};

@@ -14,7 +14,9 @@
 #include "core/context.h"
 #include "plan/render.h"
 
-static const char header[] = "tp-machine 3", footer[] = "end";
+static const char footer[] = "end";
+/* By device. */
+static const char *const headers[] = {[TP_DEVICE_CPU] = "tp-machine 3", [TP_DEVICE_CUDA] = "tp-machine 3 cuda"};
 
 /* Nothing that a machine file tells takes longer. */
 #define MOST_SECONDS 3600.0
@@ -93,12 +95,44 @@ void tp_machine_default(tp_machine *out)
     out->gemm[TP_DTYPE_F32].points = out->gemm[TP_DTYPE_BF16].points = 4;
 }
 
+/* Large products with a weight of 4096 x 4096 that is in no cache; few rows take as long as it is read. */
+static void default_gpu(tp_machine *out)
+{
+    static const double rows[] = {1, 16, 64, 256, 1024, 4096};
+    static const double f32[] = {0.8e12, 8e12, 14e12, 16e12, 17e12, 18e12}, half[] = {1.3e12, 20e12, 75e12, 180e12, 230e12, 240e12};
+    *out = (tp_machine){.name = "not measured",
+                        .device = TP_DEVICE_CUDA,
+                        .threads = 1,
+                        .direct_slowdown = 2,
+                        .call_seconds = 4e-6,
+                        .transfer_seconds = 8e-6,
+                        .wait_seconds = 3e-6,
+                        .copy_bytes_per_second = 200e9,
+                        .reduce_bytes_per_second = 400e9};
+    static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
+    for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes; d++) {
+        tp_machine_curve *curve = &out->gemm[dtypes[d]];
+        curve->points = sizeof rows / sizeof *rows;
+        memcpy(curve->rows, rows, sizeof rows);
+        memcpy(curve->flops, d == 0 ? f32 : half, sizeof f32);
+    }
+}
+
+void tp_machine_default_of(tp_device device, tp_machine *out)
+{
+    if (device == TP_DEVICE_CUDA)
+        default_gpu(out);
+    else
+        tp_machine_default(out);
+}
+
 size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
 {
     tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
     tp_machine copy = *machine;
+    const char *header = headers[machine->device == TP_DEVICE_CUDA ? TP_DEVICE_CUDA : TP_DEVICE_CPU];
     tpi_put(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1, machine->name, machine->threads,
-                 machine->lanes_share_cores);
+            machine->lanes_share_cores);
     for (int i = 0; i < FIGURES; i++)
         tpi_put(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
     for (int kind = 0; kind < CURVES; kind++)
@@ -205,6 +239,16 @@ static const char *read_line(reading *r, const char *line)
     return "is not understood";
 }
 
+static bool take_header(const char *line, tp_machine *machine)
+{
+    for (size_t device = 0; device < sizeof headers / sizeof *headers; device++)
+        if (strcmp(line, headers[device]) == 0) {
+            machine->device = (tp_device)device;
+            return true;
+        }
+    return false;
+}
+
 /* A file that was cut, or written for another version, is none. */
 static tp_status check_complete(const reading *r)
 {
@@ -224,7 +268,7 @@ tp_status tp_machine_parse(const char *text, tp_machine *out)
         return tpi_message(TP_ERR_ARGUMENT, "tp_machine_parse: %s is NULL", text == NULL ? "text" : "out");
     *out = (tp_machine){.threads = 1};
     if (*text == '\0')
-        return tpi_message(TP_ERR_FORMAT, "machine: the text is empty, its first line must be '%s'", header);
+        return tpi_message(TP_ERR_FORMAT, "machine: the text is empty, its first line must be '%s'", headers[TP_DEVICE_CPU]);
     reading r = {.machine = out};
     for (int number = 1; *text != '\0'; number++) {
         char line[256];
@@ -232,8 +276,8 @@ tp_status tp_machine_parse(const char *text, tp_machine *out)
         snprintf(line, sizeof line, "%.*s", (int)kept, text);
         if (kept == length && kept > 0 && line[kept - 1] == '\r') /* lines may end as on other systems */
             line[kept - 1] = '\0';
-        if (number == 1 && strcmp(line, header) != 0)
-            return tpi_message(TP_ERR_FORMAT, "machine: line 1 is '%.40s', must be '%s'", line, header);
+        if (number == 1 && !take_header(line, out))
+            return tpi_message(TP_ERR_FORMAT, "machine: line 1 is '%.40s', must be '%s' or '%s'", line, headers[TP_DEVICE_CPU], headers[TP_DEVICE_CUDA]);
         const char *wrong = number == 1 ? NULL : kept < length ? "is too long" : read_line(&r, line);
         if (wrong != NULL)
             return tpi_message(TP_ERR_FORMAT, "machine: line %d %s: '%.60s'", number, wrong, line);

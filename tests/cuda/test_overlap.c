@@ -9,6 +9,7 @@
 
 /* A machine with a link worth hiding, so that more than `none` is chosen. */
 static const tp_machine slow_link = {
+    .device = TP_DEVICE_CUDA,
     .gemm = {[TP_DTYPE_F32] = {.points = 1, .rows = {64}, .flops = {1e9}}},
     .copy_bytes_per_second = 1e10,
     .reduce_bytes_per_second = 1e10,

@@ -385,6 +385,7 @@ Test(machine, text_that_is_wrong)
     } cases[] = {
         {"", "empty"},
         {"tp-machine 2\n", "line 1"},
+        {"tp-machine 3 \n", "line 1"},
         {"tp-machine 3\nthreads two\n", "line 2"},
         {"tp-machine 3\n\nspeed 5\n", "line 3"},
         {"tp-machine 3\ncall_nanoseconds -5\n", "line 2"},
