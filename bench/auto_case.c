@@ -17,14 +17,14 @@ const bench_auto_choice bench_auto_choices[BENCH_AUTO_CHOICES] = {
 /* The layers of one rank: of each choice, of none again, of AUTO. */
 enum { AGAIN = BENCH_AUTO_CHOICES, AUTOMATIC, LAYERS };
 
-#define TRACE_SPANS 2048
+#define RUN_NOTES 256
 
 /* At least so many of each: where lanes share cores, some take half as long again, and a few such move the median of few. */
 enum { FIRST_SAMPLES = 5, SECOND_SAMPLES = 21 };
 
 typedef struct auto_rank {
     bench_layer layer[LAYERS];
-    tp_trace_span span[TRACE_SPANS];
+    tpi_run_note note[RUN_NOTES];
 } auto_rank;
 
 static tp_status open_layers(const bench_auto_job *job, tp_ctx *ctx, auto_rank *r)
@@ -91,22 +91,25 @@ static tp_status predict(const bench_auto_job *job, tp_ctx *ctx, const tp_plan *
     return TP_OK;
 }
 
-/* What a layer runs, from a trace of one pass: its plans with peers, in order, runs of the same one once; and what is predicted for them, if it is AUTO's. */
+/* What a layer runs, noted in one pass: its plans with peers, in order, runs of the same one once; and what is predicted for them, if it is AUTO's. */
 static tp_status name_plans(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx, int layer, bench_auto_point *point, char text[BENCH_CELL_TEXT])
 {
-    int64_t count = 0;
-    TPI_TRY(tp_trace_begin(ctx, r->span, TRACE_SPANS));
+    struct tpi_executor *executor = ctx->executor;
+    executor->notes = r->note;
+    executor->note_capacity = RUN_NOTES;
     tp_status status = point->backward ? bench_layer_backward(&r->layer[layer]) : bench_layer_forward(&r->layer[layer]);
-    tp_status ended = tp_trace_end(ctx, &count);
+    int count = executor->noted;
+    executor->notes = NULL;
+    executor->noted = 0;
     TPI_TRY(status);
-    TPI_TRY(ended);
+    TPI_TRY(tp_ctx_synchronize(ctx));
     if (tp_ctx_rank(ctx) > 0)
         return TP_OK;
     const tp_plan *last = NULL;
-    for (int64_t i = 0; i < count && i < TRACE_SPANS; i++) {
-        if (r->span[i].plan == last || r->span[i].plan->ranks == 1)
+    for (int i = 0; i < count; i++) {
+        if (r->note[i].plan == last || r->note[i].plan->ranks == 1)
             continue;
-        last = r->span[i].plan;
+        last = r->note[i].plan;
         add_name(text, last, point->backward);
         if (layer == AUTOMATIC)
             TPI_TRY(predict(job, ctx, last, point));
@@ -200,6 +203,6 @@ tp_status bench_auto_run(bench_auto_job *job)
     tp_run_options start = bench_run_options(job->call, job->ranks, bench_threads_for(job->call, job->ranks));
     start.link = job->link;
     start.ctx.machine = &job->machine;
-    bench_team_init(&job->team, job->ranks, job->call->machine.cores);
+    bench_team_begin(job->call, &job->team, job->ranks);
     return tp_run_ranks(&start, rank_main, job);
 }

@@ -480,6 +480,8 @@ static tp_status link_main(tp_ctx *ctx, void *arg)
 
 int bench_calibrate(bench_call *call, int ranks, tp_machine *out)
 {
+    if (bench_on_gpu(call))
+        return bench_calibrate_gpu(call, ranks, out);
     calibration *all = calloc(1, sizeof *all);
     if (all == NULL)
         return bench_fail(call, "out of memory");
@@ -487,7 +489,7 @@ int bench_calibrate(bench_call *call, int ranks, tp_machine *out)
     all->machine.threads = 1;
     all->machine.lanes_share_cores = call->machine.cores < 2 * ranks;
     bench_machine_name(&call->machine, all->machine.name, sizeof all->machine.name);
-    tp_run_options start = {.ranks = ranks, .bind_cores = true, .ctx = {.version = TP_VERSION, .threads = 1}};
+    tp_run_options start = {.ranks = ranks, .bind_cores = true, .ctx = {.version = TP_VERSION, .threads = 1, .sum_order = (tp_sum_order)call->options.sums}};
     tp_status status = tp_run_ranks(&start, plain_main, all);
     start.link = (tp_link){0, LINK_CHUNK_BYTES / LINK_SECONDS};
     if (status == TP_OK)

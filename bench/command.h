@@ -71,6 +71,9 @@ void bench_begin(bench_call *call, const bench_column *columns, int count);
 /* Reads the costs that --machine names, if it is given. */
 int bench_load_costs(bench_call *call);
 
+/* By which a file of calibrate knows what it was measured on: this machine, or the GPUs and the sums that the options say. */
+void bench_costs_name(const bench_call *call, char *text, size_t bytes);
+
 /* A failed check: counted, so that the exit status tells, and noted. */
 void bench_check_failed(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 

@@ -28,7 +28,38 @@ static const bench_layer_shape grid[] = {
     {.command = BENCH_ATTENTION, .hidden = 512, .heads = 8, .kv_heads = 8, .head_dim = 64, .sequence_parallel = true, .bias = true},
 };
 
-enum { GRID = sizeof grid / sizeof *grid, MOST_POINTS = 2 * BENCH_LIST };
+static const bench_layer_shape gpu_grid[] = {
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 4096, .ffn = 12288, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 5120, .ffn = 10240, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 4096, .ffn = 14336, .bias = true},
+    {.command = BENCH_MLP, .hidden = 3072, .ffn = 12288, .activation = TP_ACTIVATION_GELU_TANH, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_MLP, .hidden = 2048, .ffn = 5632, .activation = TP_ACTIVATION_SWIGLU},
+    {.command = BENCH_ATTENTION, .hidden = 5120, .heads = 40, .kv_heads = 40, .head_dim = 128, .sequence_parallel = true, .bias = true},
+};
+
+/* To see that it runs. */
+static const bench_layer_shape simulated_grid[] = {
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 32, .ffn = 48, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 40, .ffn = 32, .bias = true},
+    {.command = BENCH_MLP, .hidden = 32, .ffn = 48, .activation = TP_ACTIVATION_SWIGLU},
+    {.command = BENCH_ATTENTION, .hidden = 32, .heads = 4, .kv_heads = 4, .head_dim = 8, .sequence_parallel = true, .bias = true},
+};
+
+enum { MOST_POINTS = 2 * BENCH_LIST };
+
+typedef struct layer_list {
+    const bench_layer_shape *shape;
+    int count;
+} layer_list;
+
+static layer_list layers_of(const bench_call *call)
+{
+    if (!bench_on_gpu(call))
+        return (layer_list){grid, sizeof grid / sizeof *grid};
+    if (call->gpu.simulated)
+        return (layer_list){simulated_grid, sizeof simulated_grid / sizeof *simulated_grid};
+    return (layer_list){gpu_grid, sizeof gpu_grid / sizeof *gpu_grid};
+}
 
 /* No link, a quick one and a slow one. */
 static const tp_link default_links[] = {{0, 0}, {10e-6, 1e9}, {10e-6, 2e8}};
@@ -58,9 +89,10 @@ static bool is_wanted(const bench_call *call, const bench_layer_shape *shape)
 
 static bool any_wanted(const bench_call *call)
 {
+    layer_list layers = layers_of(call);
     int wanted = 0;
-    for (int layer = 0; layer < GRID; layer++)
-        wanted += is_wanted(call, &grid[layer]);
+    for (int layer = 0; layer < layers.count; layer++)
+        wanted += is_wanted(call, &layers.shape[layer]);
     return wanted > 0;
 }
 
@@ -80,12 +112,20 @@ static void add_row(bench_call *call, const bench_auto_job *job, const bench_aut
     bench_word(table, "%s", tp_dtype_name(shape.dtype));
     bench_integer(table, job->ranks);
     bench_truth(table, shape.sequence_parallel);
-    bench_word(table, "threads%s", modelled ? ", modelled link" : "");
+    if (bench_on_gpu(call))
+        bench_on_cell(call, "threads");
+    else
+        bench_word(table, "threads%s", modelled ? ", modelled link" : "");
     bench_real(table, modelled ? job->link.bytes_per_second / 1e9 : NAN);
     bench_word(table, "%s", point->backward ? "backward" : "forward");
     bench_real(table, none * 1e6);
-    bench_word(table, "%s", bench_overlap_names[bench_auto_choices[point->best].overlap]);
-    bench_integer(table, bench_auto_choices[point->best].chunks);
+    if (call->gpu.simulated) { /* which one is best is made of times */
+        bench_empty(table);
+        bench_empty(table);
+    } else {
+        bench_word(table, "%s", bench_overlap_names[bench_auto_choices[point->best].overlap]);
+        bench_integer(table, bench_auto_choices[point->best].chunks);
+    }
     bench_real(table, best * 1e6);
     bench_word(table, "%s", point->chosen);
     bench_real(table, automatic * 1e6);
@@ -94,7 +134,7 @@ static void add_row(bench_call *call, const bench_auto_job *job, const bench_aut
     bench_real(table, automatic / none);
     bench_real(table, point->again.figure.seconds / none);
     bench_integer(table, point->automatic.figure.total);
-    bench_truth(table, job->ranks <= call->machine.cores);
+    bench_truth(table, bench_fits(call, job->ranks, 1));
 }
 
 /* All first-round figures of a point, on standard error. */
@@ -118,7 +158,8 @@ static int run_case(bench_call *call, const bench_layer_shape *shape, tp_dtype d
         return bench_fail(call, "out of memory");
     bench_auto_job job = {.call = call, .shape = *shape, .ranks = (int)call->options.ranks.value[0], .link = *link, .machine = call->costs, .points = points};
     job.shape.dtype = dtype;
-    job.machine.link = *link;
+    if (!bench_on_gpu(call)) /* a GPU's is what was measured */
+        job.machine.link = *link;
     for (int i = 0; i < tokens->count; i++)
         for (int backward = 0; backward < 2; backward++)
             points[job.count++] = (bench_auto_point){.tokens = tokens->value[i], .backward = backward == 1};
@@ -138,7 +179,7 @@ static int run_links(bench_call *call, const bench_layer_shape *shape, tp_dtype 
 {
     const bench_options *options = &call->options;
     const tp_link own = {options->link_latency, options->link_bandwidth};
-    int status = BENCH_OK, count = options->link != NULL ? 1 : (int)(sizeof default_links / sizeof *default_links);
+    int status = BENCH_OK, count = options->link != NULL || bench_on_gpu(call) ? 1 : (int)(sizeof default_links / sizeof *default_links);
     for (int i = 0; i < count && status == BENCH_OK; i++)
         status = run_case(call, shape, dtype, options->link != NULL ? &own : &default_links[i]);
     return status;
@@ -167,44 +208,79 @@ static void note_ratio(bench_call *call, int column, const char *what)
 static void add_notes(bench_call *call)
 {
     bench_table *table = &call->table;
+    bench_note(table, "auto went by the costs of machine '%s'", call->costs.name);
+    if (call->gpu.simulated)
+        return;
     note_ratio(call, TO_BEST, "auto / best fixed choice");
     note_ratio(call, TO_NONE, "auto / none");
     note_ratio(call, NOISE, "noise, a second none / none");
     bench_note(table, "every fixed choice took turns with the others, sample by sample; the best of them took turns with none, a second none and auto");
-    bench_note(table, "medians of all samples: lanes take the cores from compute threads, so that a switch says nothing");
-    bench_note(table, "auto went by the costs of machine '%s'", call->costs.name);
+    if (!bench_on_gpu(call))
+        bench_note(table, "medians of all samples: lanes take the cores from compute threads, so that a switch says nothing");
+}
+
+/* The name of the second layer. */
+static const char *example(const bench_call *call, char name[2 * BENCH_CELL_TEXT])
+{
+    name_layer(&layers_of(call).shape[1], name);
+    return name;
+}
+
+/* What auto is to go by, where no file says it. */
+static int find_costs(bench_call *call)
+{
+    if (call->options.machine_file != NULL)
+        return BENCH_OK;
+    if (!call->gpu.simulated)
+        return bench_calibrate(call, (int)call->options.ranks.value[0], &call->costs);
+    tp_machine_default_of(TP_DEVICE_CUDA, &call->costs);
+    return BENCH_OK;
 }
 
 static int check_options(bench_call *call)
 {
     bench_options *options = &call->options;
-    bench_list_default(&options->ranks, 1, (const int64_t[]){2});
+    int status = bench_check_parallel(call);
+    if (status != BENCH_OK)
+        return status;
+    bool gpu = bench_on_gpu(call);
+    bench_list_default(&options->ranks, 1, (const int64_t[]){gpu && options->devices > 2 ? options->devices : 2});
     bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
-    bench_list_default(&options->token_counts, 3, (const int64_t[]){40, 200, 520});
+    if (call->gpu.simulated)
+        bench_list_default(&options->token_counts, 1, (const int64_t[]){9});
+    else if (gpu)
+        bench_list_default(&options->token_counts, 3, (const int64_t[]){256, 1024, 4096});
+    else
+        bench_list_default(&options->token_counts, 3, (const int64_t[]){40, 200, 520});
     options->samples = options->samples > 0 ? options->samples : 100;
     options->warmup = options->warmup > 0 ? options->warmup : 1;
     options->seconds = options->seconds > 0 ? options->seconds : 0.08;
+    char name[2 * BENCH_CELL_TEXT];
     if (options->ranks.count != 1 || options->ranks.value[0] < 2 || options->ranks.value[0] > 8)
         return bench_refuse(call, "--ranks: auto is measured on one number of ranks, 2 to 8");
     if (!any_wanted(call))
-        return bench_refuse(call, "--only: '%.80s' is in no layer's name; one of them is 'linear row 640x1280'", options->only);
-    return bench_check_parallel(call);
+        return bench_refuse(call, "--only: '%.80s' is in no layer's name; one of them is '%s'", options->only, example(call, name));
+    if (call->gpu.simulated && options->explain)
+        return bench_refuse(call, "--explain: shows times, and a simulated GPU's time is no speed");
+    return BENCH_OK;
 }
 
 int bench_command_auto(bench_call *call)
 {
     const bench_options *options = &call->options;
     int status = check_options(call);
-    if (status == BENCH_OK && options->machine_file == NULL)
-        status = bench_calibrate(call, (int)options->ranks.value[0], &call->costs);
+    if (status == BENCH_OK)
+        status = find_costs(call);
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
+    bench_hide_times(call, BENCH_BITS(NONE, NOISE));
+    const layer_list layers = layers_of(call);
     snprintf(call->table.title, sizeof call->table.title, "the overlap that auto chooses against the best fixed choice and against none");
     for (int i = 0; i < options->dtypes.count; i++)
-        for (int layer = 0; layer < GRID && status == BENCH_OK; layer++)
-            if (is_wanted(call, &grid[layer]))
-                status = run_links(call, &grid[layer], (tp_dtype)options->dtypes.value[i]);
+        for (int layer = 0; layer < layers.count && status == BENCH_OK; layer++)
+            if (is_wanted(call, &layers.shape[layer]))
+                status = run_links(call, &layers.shape[layer], (tp_dtype)options->dtypes.value[i]);
     add_notes(call);
     return status;
 }

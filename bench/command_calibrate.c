@@ -3,6 +3,7 @@
 #include "output.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,11 +21,19 @@ static void add_figure(bench_call *call, const char *name, double value, const c
     bench_word(&call->table, "%s", unit);
 }
 
+/* Of the layer whose products are measured. */
+static int features_of(const bench_call *call)
+{
+    if (!bench_on_gpu(call))
+        return BENCH_CALIBRATION_OUT;
+    return call->gpu.simulated ? BENCH_CALIBRATION_SIMULATED_FEATURES : BENCH_CALIBRATION_GPU_FEATURES;
+}
+
 static void add_curve(bench_call *call, const char *what, tp_dtype dtype, const tp_machine_curve *curve)
 {
     char name[BENCH_CELL_TEXT];
     for (int i = 0; i < curve->points; i++) {
-        snprintf(name, sizeof name, "%s %s, %.0f rows x %d x %d", what, tp_dtype_name(dtype), curve->rows[i], BENCH_CALIBRATION_OUT, BENCH_CALIBRATION_IN);
+        snprintf(name, sizeof name, "%s %s, %.0f rows x %d x %d", what, tp_dtype_name(dtype), curve->rows[i], features_of(call), features_of(call));
         add_figure(call, name, curve->flops[i] / 1e9, "GFLOP/s a rank");
     }
 }
@@ -39,6 +48,13 @@ static void add_figures(bench_call *call, const tp_machine *machine)
     add_figure(call, "fixed, a call", machine->call_seconds * 1e6, "us");
     add_figure(call, "fixed, a transfer", machine->transfer_seconds * 1e6, "us");
     add_figure(call, "a wait for a peer", machine->wait_seconds * 1e6, "us");
+    if (bench_on_gpu(call)) { /* lanes are streams of their own, and a curve's weights come out of memory */
+        add_figure(call, "an activation, an element", machine->activation_seconds * 1e9, "ns");
+        add_figure(call, "copy within a device", machine->copy_bytes_per_second / 1e9, "GB/s a rank");
+        add_figure(call, "link to another device", machine->link.bytes_per_second > 0 ? machine->link.bytes_per_second / 1e9 : NAN, "GB/s a rank");
+        add_figure(call, "adds, read and written", machine->reduce_bytes_per_second / 1e9, "GB/s a rank");
+        return;
+    }
     add_figure(call, "an op on a lane beside compute", machine->lane_seconds * 1e6, "us");
     add_figure(call, "a collective there", machine->meet_seconds * 1e6, "us");
     add_figure(call, "starting and joining such a lane", machine->start_seconds * 1e6, "us");
@@ -92,9 +108,15 @@ static int write_machine(bench_call *call, const tp_machine *machine, const char
 static int check_options(bench_call *call, tp_link *link)
 {
     bench_options *options = &call->options;
-    bench_list_default(&options->ranks, 1, (const int64_t[]){call->machine.cores > 1 ? call->machine.cores : 2});
+    int status = bench_take_device(call);
+    if (status != BENCH_OK)
+        return status;
+    int64_t most = bench_on_gpu(call) ? options->devices : call->machine.cores;
+    bench_list_default(&options->ranks, 1, (const int64_t[]){most > 1 ? most : 2});
     if (options->ranks.count != 1 || options->ranks.value[0] < 2)
         return bench_refuse(call, "--ranks: a machine is measured with one number of ranks, at least 2");
+    if (call->gpu.simulated && options->out != NULL)
+        return bench_refuse(call, "--out %s: a simulated GPU's time is no speed, so there is nothing to be written", options->out);
     if (options->link != NULL && !bench_parse_link(options->link, link))
         return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9", options->link);
     return BENCH_OK;
@@ -108,12 +130,21 @@ int bench_command_calibrate(bench_call *call)
         return status;
     int ranks = (int)call->options.ranks.value[0];
     bench_begin(call, columns, COLUMNS);
-    snprintf(call->table.title, sizeof call->table.title, "one of %d ranks at work, a thread each", ranks);
+    bench_hide_times(call, BENCH_BITS(VALUE, VALUE));
+    bool gpu = bench_on_gpu(call);
+    snprintf(call->table.title, sizeof call->table.title, "one of %d ranks at work, a thread each%s", ranks, gpu ? ", on " : "");
+    if (gpu)
+        bench_costs_name(call, call->table.title + strlen(call->table.title), sizeof call->table.title - strlen(call->table.title));
     tp_machine machine;
     status = bench_calibrate(call, ranks, &machine);
     if (status != BENCH_OK)
         return status;
-    machine.link = link;
+    if (!gpu)
+        machine.link = link;
     add_figures(call, &machine);
-    return write_machine(call, &machine, call->options.out != NULL ? call->options.out : BENCH_MACHINE_FILE);
+    if (call->gpu.simulated) {
+        bench_note(&call->table, "no file was written: auto would go by it");
+        return BENCH_OK;
+    }
+    return write_machine(call, &machine, bench_machine_path(&call->options));
 }

@@ -1,4 +1,5 @@
 /* tp_bench roofline: every op of a training step, and every phase, as a share of its own limit. */
+#include "gpu_time.h"
 #include "parallel.h"
 #include "probe.h"
 #include "stepper.h"
@@ -74,8 +75,11 @@ static tp_status walk(void *arg)
         TPI_TRY(bench_stepper_phase(&w->stepper, (bench_phase)phase));
         bench_watch_stop(&watch, &clean);
         tp_ctx_times(w->stepper.ctx, &compute, &after);
+        if (w->root)
+            TPI_TRY(bench_probe_collect(probe));
         if (!recording)
             continue;
+        clean = clean || run->team.on_gpu; /* its own time doesn't stop for the host */
         bench_sample_add(&run->phase[phase], w->stepper.phase[phase], clean);
         bench_sample_add(&run->comm[phase], after - before, clean);
     }
@@ -84,7 +88,8 @@ static tp_status walk(void *arg)
     w->steps++;
     if (recording)
         run->steps++;
-    return bench_stepper_end(&w->stepper);
+    TPI_TRY(bench_stepper_end(&w->stepper));
+    return w->root ? bench_probe_collect(probe) : TP_OK; /* what belongs to no phase is not recorded */
 }
 
 static tp_status stream(void *arg)
@@ -97,6 +102,8 @@ static tp_status stream(void *arg)
 static tp_status measure_steps(roofline_run *run, tp_ctx *ctx, walker *w, const bench_team_plan *plan)
 {
     bench_streamer streamer;
+    if (run->team.on_gpu) /* its memory is measured before */
+        return bench_team_measure(&run->team, ctx, plan, walk, w, &run->figure);
     double missing = bench_streamer_open(&streamer) ? 0 : 1;
     const bench_team_part parts[] = {{.fn = walk, .arg = w, .figure = &run->figure}, {.fn = stream, .arg = &streamer, .figure = &run->stream}};
     /* The other threads of ranks that have some would not stream. */
@@ -136,8 +143,29 @@ static size_t stream_bytes(double holds)
     return bytes;
 }
 
+/* A GPU's share of one rank: products as fast as its best, and all bytes as fast as it copies. What its cache holds may be faster. */
+static void measure_gpu_limits(roofline_run *run, bench_peaks *peaks)
+{
+    bench_call *call = run->call;
+    rank_limits *limits = &run->limits;
+    int devices = call->options.devices > 1 ? (int)call->options.devices : 1;
+    double share = (double)((run->ranks + devices - 1) / devices), rate;
+    limits->peak[TP_DTYPE_F32] = bench_peak_for(call, peaks, TP_DTYPE_F32, 1) / share;
+    limits->peak[run->dtype] = bench_peak_for(call, peaks, run->dtype, 1) / share;
+    if (bench_gpu_copy_rate(call, &rate) != TP_OK) {
+        bench_note(&call->table, "the rate of memory could not be measured: %.200s", tp_last_message());
+        rate = NAN;
+    }
+    limits->bandwidth[IN_L2] = limits->bandwidth[IN_L3] = limits->bandwidth[IN_MEMORY] = rate / share;
+    limits->holds[IN_MEMORY] = INFINITY;
+}
+
 static void measure_limits(roofline_run *run, bench_peaks *peaks)
 {
+    if (bench_on_gpu(run->call)) {
+        measure_gpu_limits(run, peaks);
+        return;
+    }
     const bench_machine *machine = &run->call->machine;
     int threads = run->ranks * run->threads, used = threads < machine->cores ? threads : machine->cores;
     rank_limits *limits = &run->limits;
@@ -162,6 +190,10 @@ static double limit_of(const rank_limits *limits, const bench_probed *op, const 
         level++;
     tp_dtype dtype = op->matrix ? op->dtype : TP_DTYPE_F32;
     double compute = op->flops / limits->peak[dtype], bytes = op->bytes / limits->bandwidth[level];
+    if (isnan(compute) || isnan(bytes)) { /* not measured */
+        *bound = "";
+        return NAN;
+    }
     *bound = compute > bytes ? op->matrix ? "compute" : "f32 compute" : level_names[level];
     return compute > bytes ? compute : bytes;
 }
@@ -254,7 +286,7 @@ static void add_phase(bench_call *call, const roofline_run *run, int phase, tabl
     }
     add_line(call, run, &ops);
     bench_figure whole = bench_sample_figure(&run->phase[phase]), comm = bench_sample_figure(&run->comm[phase]);
-    if (run->ranks > 1) {
+    if (run->ranks > 1 && !run->team.on_gpu) { /* a GPU's collectives wait in its streams: they are part of the phase */
         const table_line waiting = {.phase = phase_names[phase], .op = "collectives, waiting", .bound = "", .seconds = comm.seconds,
                                     .kept = comm.kept, .total = comm.total};
         add_line(call, run, &waiting);
@@ -298,7 +330,12 @@ static void add_rows(bench_call *call, const roofline_run *run)
     step.limit = physical_limit(run);
     add_line(call, run, &step);
     const rank_limits *limits = &run->limits;
-    bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s; %.3g GB/s in L2 (to %.3g MB an op), %.3g in L3 (to %.3g MB), %.3g in memory",
+    if (run->team.on_gpu && !run->team.untimed)
+        bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s (%s), %.4g GB/s (read and written by a copy)", tp_dtype_name(run->dtype),
+                   run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype), bench_gpu_peak_text(run->dtype),
+                   limits->bandwidth[IN_MEMORY] / 1e9);
+    else if (!run->team.on_gpu)
+        bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s; %.3g GB/s in L2 (to %.3g MB an op), %.3g in L3 (to %.3g MB), %.3g in memory",
                tp_dtype_name(run->dtype), run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype),
                limits->bandwidth[IN_L2] / 1e9, limits->holds[IN_L2] / 1e6, limits->bandwidth[IN_L3] / 1e9, limits->holds[IN_L3] / 1e6,
                limits->bandwidth[IN_MEMORY] / 1e9);
@@ -338,7 +375,8 @@ static int run_one(bench_call *call, const bench_training *training, tp_dtype dt
 int bench_command_roofline(bench_call *call)
 {
     bench_options *options = &call->options;
-    bench_list_default(&options->ranks, 1, (const int64_t[]){call->machine.cores > 1 ? 2 : 1});
+    int64_t most = bench_on_gpu(call) ? options->devices : call->machine.cores > 1 ? 2 : 1;
+    bench_list_default(&options->ranks, 1, (const int64_t[]){most > 1 ? most : 1});
     bench_list_default(&options->dtypes, 2, (const int64_t[]){TP_DTYPE_F32, TP_DTYPE_BF16});
     bench_training training;
     int status = bench_training_steps(call, 10);
@@ -347,6 +385,7 @@ int bench_command_roofline(bench_call *call)
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
+    bench_hide_times(call, BENCH_BITS(TIME, OF_STEP) | BENCH_BITS(RATE, BANDWIDTH));
     call->table.plot = (bench_plot){.x = INTENSITY, .y = RATE, .only = IS_OP, .log_x = true, .log_y = true, .points = true, .groups = 2, .group = {DTYPE, OP}};
     bench_training_describe(&training, call->table.title, sizeof call->table.title);
     bench_peaks peaks = {{0}};
@@ -354,7 +393,10 @@ int bench_command_roofline(bench_call *call)
         for (int r = 0; r < options->ranks.count && status == BENCH_OK; r++)
             status = run_one(call, &training, (tp_dtype)options->dtypes.value[i], (int)options->ranks.value[r], &peaks);
     bench_note(&call->table, "of rank 0; an op's limit is its FLOPs at the measured peak or its bytes, each operand once, at the measured bandwidth of the "
-                             "level that they fit in, whichever takes longer");
+                             "level that they fit in (a GPU: of its memory), whichever takes longer");
+    if (bench_on_gpu(call))
+        bench_note(&call->table, "by the GPU's events, around each op and each phase; an op that is shorter than its launch takes as long as that, and one whose operands are "
+                                 "in the GPU's cache may be faster than the limit of memory");
     bench_note_kept(call, KEPT, TOTAL);
     bench_training_close(&training);
     return status;

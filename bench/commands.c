@@ -56,8 +56,10 @@ const bench_command bench_command_table[] = {
     {"roofline", BENCH_ROOFLINE, bench_command_roofline, "every op and phase of a training step as a share of its own limit",
      "Trains a model for some steps and times each op where it runs. An op's limit is its FLOPs at the measured peak, or its bytes (each operand once) at\n"
      "the measured bandwidth of the cache level that they fit in, whichever takes longer. Below the ops of a phase stand their sum, what collectives took,\n"
-     "and the phase; below all phases the step against the sum of limits, and against FLOPs over peak plus the optimizer's bytes at memory's bandwidth.\n",
-     "  tp_bench roofline --model gpt2 --layers 2 --batch 4 --sequence 256\n  tp_bench roofline --model gpt2 --dtype bf16 --ranks 2 --plot roofline.svg\n"},
+     "and the phase; below all phases the step against the sum of limits, and against FLOPs over peak plus the optimizer's bytes at memory's bandwidth.\n"
+     "--device cuda: by the GPU's events around each op and phase; the peak is cuBLASLt's best large product, the bandwidth that of a copy within the GPU.\n",
+     "  tp_bench roofline --model gpt2 --layers 2 --batch 4 --sequence 256\n  tp_bench roofline --model gpt2 --dtype bf16 --ranks 2 --plot roofline.svg\n"
+     "  tp_bench roofline --device cuda --sums fast --model gpt2 --batch 8 --sequence 1024 --dtype bf16\n"},
     {"plan", BENCH_PLAN, bench_command_plan, "plans of overlapped collectives and GEMMs: proven, priced and drawn without running",
      "Makes each plan, counts what it moves, and simulates it: compute inline, lanes as queues, links with latency and bandwidth. sent is a rank's bytes;\n"
      "workspace is a rank's bytes of gathered rows and partial sums; hidden = (gemm + comm - time) / min(gemm, comm). Costs are --gemm-ms, --bytes\n"
@@ -68,13 +70,16 @@ const bench_command bench_command_table[] = {
      "  tp_bench plan --algorithm auto --machine machine.txt --rows 2048 --cols 1536 --inner 768 --ranks 2\n"},
     {"calibrate", BENCH_CALIBRATE, bench_command_calibrate, "measure what the choice of an overlap needs to know, and write it to a file",
      "All ranks work at once: GEMM rates by rows, copying out of a peer's memory, adds, fixed costs of calls, transfers and waits. The file is text; `plan\n"
-     "--machine FILE` and TP_OVERLAP_AUTO read it. --link puts a modelled link between ranks into the file.\n",
-     "  tp_bench calibrate\n  tp_bench calibrate --ranks 2 --out machine.txt\n"},
+     "--machine FILE` and TP_OVERLAP_AUTO read it. --link puts a modelled link between ranks into the file.\n"
+     "--device cuda: of ranks on GPUs, timed by their events: products whose weights come out of memory, launches, waits of streams for events, copies within a GPU and\n"
+     "out of a peer's. The file is machine-cuda.txt, and only contexts on GPUs take it. On simulated GPUs all of it runs, and nothing is written.\n",
+     "  tp_bench calibrate\n  tp_bench calibrate --ranks 2 --out machine.txt\n  tp_bench calibrate --device cuda --devices 2 --sums fast\n"},
     {"auto", BENCH_AUTO, bench_command_auto, "what --overlap auto chooses, against every fixed choice and against none",
      "Runs a grid of linear, feed-forward and attention layers, forward and backward, without a link and on a quick and a slow modelled one (--link: on that\n"
      "one). auto / best: its time over that of the best fixed choice; auto / none: over none's; none / none: a second layer with none, which is noise. auto\n"
-     "goes by --machine, or by a calibration made before. Several plans of one pass are parted by semicolons.\n",
-     "  tp_bench auto\n  tp_bench auto --tokens 64,1024 --dtype f32 --link 5us,2GB/s --explain\n  tp_bench auto --machine machine.txt --csv auto.csv\n"},
+     "goes by --machine, or by a calibration made before. Several plans of one pass are parted by semicolons. --device cuda: larger layers, timed by the GPUs' events, and\n"
+     "no modelled link; on simulated GPUs auto goes by the figures of a GPU that nobody measured, and only what it chose is shown.\n",
+     "  tp_bench auto --device cuda --devices 2 --machine machine-cuda.txt --dtype bf16\n  tp_bench auto\n  tp_bench auto --tokens 64,1024 --dtype f32 --link 5us,2GB/s --explain\n  tp_bench auto --machine machine.txt --csv auto.csv\n"},
     {NULL, 0, NULL, NULL, NULL, NULL},
 };
 
@@ -114,10 +119,19 @@ void bench_begin(bench_call *call, const bench_column *columns, int count)
     if (call->machine.load > BUSY_LOAD)
         bench_note(&call->table, "the machine was not idle: %.1f threads wanted to run in the minute before", call->machine.load);
     char name[sizeof call->costs.name];
-    bench_machine_name(&call->machine, name, sizeof name);
+    bench_costs_name(call, name, sizeof name);
     if (call->options.machine_file != NULL && strcmp(name, call->costs.name) != 0)
         bench_note(&call->table, "--machine %.200s is of '%s', this is '%s': its times may be far from this machine's", call->options.machine_file,
                    call->costs.name, name);
+}
+
+void bench_costs_name(const bench_call *call, char *text, size_t bytes)
+{
+    int64_t gpus = call->options.devices > 1 ? call->options.devices : 1;
+    if (bench_on_gpu(call))
+        snprintf(text, bytes, "%.50s, %lld GPU%s%s", call->gpu.name, (long long)gpus, gpus > 1 ? "s" : "", call->options.sums == TP_SUM_FAST ? ", fast sums" : "");
+    else
+        bench_machine_name(&call->machine, text, bytes);
 }
 
 int bench_load_costs(bench_call *call)

@@ -52,6 +52,14 @@ file ~ /^model/ {
     rows[++row_count] = sprintf("| %s | %s sequences | %s | %s | %s ms | %s | %s |", file, value("batch"), value("dtype"), value("ranks"),
         shown(value("step"), "%.2f"), shown(value("rate"), "%.0f"), shown(value("share"), "%.3f"))
 }
+file ~ /^roofline/ && (value("op") == "phase" || value("phase") == "step") {
+    limits[++limit_count] = sprintf("| %s | %s | %s | %s | %s | %s | %s |", file, value("dtype"), value("ranks"),
+        value("phase") == "step" ? "step, " value("op") : value("phase"), shown(value("time"), "%.3f"), shown(value("limit"), "%.3f"), shown(value("share"), "%.3f"))
+}
+file == "auto" {
+    choices[++choice_count] = sprintf("| %s | %s | %s | %s | %s | %s %s | %s | %s |", value("layer"), value("shape"), value("dtype"), value("pass"), value("auto"),
+        value("best"), value("chunks"), shown(value("auto / best"), "%.3f"), shown(value("auto / none"), "%.3f"))
+}
 END {
     print "# " gpu "\n\nWritten by bench/gpu.sh. Share: of cuBLASLt's large product on this GPU in the same dtype (f32: not TF32).\n"
     print "| what | shape | dtype | ranks | time | GFLOP/s (norm: GB/s) | share |\n|---|---|---|---|---|---|---|"
@@ -61,6 +69,14 @@ END {
         print "\n| against PyTorch | shape | dtype | pass | ours, us | PyTorch, us | times as fast |\n|---|---|---|---|---|---|---|"
     for (i = 1; i <= peer_count; i++)
         print peers[i]
+    if (limit_count > 0)
+        print "\n| roofline | dtype | ranks | phase | time, ms | limit, ms | share |\n|---|---|---|---|---|---|---|"
+    for (i = 1; i <= limit_count; i++)
+        print limits[i]
+    if (choice_count > 0)
+        print "\n| auto | shape | dtype | pass | chose | best fixed choice | auto / best | auto / none |\n|---|---|---|---|---|---|---|---|"
+    for (i = 1; i <= choice_count; i++)
+        print choices[i]
     print "\nCommands:\n"
     for (i = 1; i <= command_count; i++)
         print "    " commands[i]

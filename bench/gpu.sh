@@ -10,12 +10,13 @@ usage: bench/gpu.sh [--minutes N] [--only PART,...] [--jobs N] [NAME]
        GPU=sim bench/gpu.sh [same options]
 
 On a machine with one or more GPUs: builds the preset "gpu" for them, runs the tests of the CUDA backend and of several ranks on one GPU (and of NCCL, where
-there are two GPUs), measures products, norms, attention, block and model, and the same in PyTorch where a Python has it. Results go to
+there are two GPUs), measures products, norms, attention, block and model, the same in PyTorch where a Python has it, each op of a step as a share of its limit
+(roofline), and what auto chooses by (calibrate) and how well (auto). Results go to
 bench/results/NAME/ (NAME: by default the GPU's), one CSV a command, and summary.md. The end says what was not run, and why. Without a GPU it says so,
 and does nothing; the exit status is 0 then, and 1 if a part failed.
 
 --minutes N   stop after about this many, the build included; default 10
---only        some parts: build tests ranks nccl info gemm norm attention block model peers
+--only        some parts: build tests ranks nccl info gemm norm attention block model peers roofline calibrate auto
 --jobs N      compilers and test programs at the same time (default: number of cores)
 
 GPU=sim runs the same parts on simulated GPUs, with small shapes, a few of the tests and no times, to see that the script works; results go to
@@ -158,6 +159,12 @@ if [ "$preset" = gpu ]; then
     model=("model|model ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 12"
         "model-fast|model ${on[*]} --sums fast --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 12")
     layers=(--hidden 256 --heads 8 --batch 2 --sequence 130 --ranks 1,2,4 --seconds 0.05 --check)
+    roofline=("roofline-fast|roofline ${on[*]} --sums fast --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 8"
+        "roofline|roofline ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16 --steps 8")
+    # Ranks get a GPU each where there are two, else they share one: the machine file says which.
+    shared=(--ranks 2 --devices $((gpus < 2 ? 1 : 2)) --sums fast)
+    calibrate=("calibrate|calibrate ${on[*]} ${shared[*]} --out $folder/machine-cuda.txt")
+    auto=("auto|auto ${on[*]} ${shared[*]} --dtype bf16 --tokens 1024 --seconds 0.05")
 else
     small="--hidden 32 --batch 1 --sequence 9 --ranks 1 --dtype f32"
     gemm=("gemm|gemm ${on[*]} --shapes 33x48x40 --dtype bf16")
@@ -166,6 +173,9 @@ else
     block=("block|block ${on[*]} $small --heads 4")
     model=("model|model ${on[*]} --layers 1 $small --heads 4 --steps 2 --check")
     layers=(--hidden 32 --heads 4 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --check)
+    roofline=("roofline|roofline ${on[*]} --layers 1 $small --heads 4 --steps 2")
+    calibrate=("calibrate|calibrate ${on[*]} --devices 2")
+    auto=("auto|auto ${on[*]} --dtype bf16 --only mlp")
 fi
 part tests 150 ctest --test-dir "build/$preset" -R "$tests" -j "$jobs" --output-on-failure --timeout 120
 # Several ranks as threads on one GPU: the same bits as one, and the CPU's values within tolerance.
@@ -184,6 +194,13 @@ for one in gemm norm attention block model; do
     part $one 75 bash -c 'measure_each "$@"' - "${commands[@]}"
 done
 part peers 60 bash -c peers
+for one in roofline calibrate auto; do
+    declare -n commands=$one
+    part $one 75 bash -c 'measure_each "$@"' - "${commands[@]}"
+    # auto goes by what was measured, or measures it itself.
+    [ $one != calibrate ] || [ ! -f "$folder/machine-cuda.txt" ] || auto=("${auto[0]} --machine $folder/machine-cuda.txt")
+done
+[ "$gpus" -ge 2 ] || left_out+=("calibrate, auto: of ranks that share the one GPU; a link between two needs two")
 
 # ---- the end ----
 

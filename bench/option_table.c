@@ -44,9 +44,10 @@ static const char *const order_names[] = {"layer", "chain", "tree", NULL};
 #define AT(field) offsetof(bench_options, field)
 #define MAX_COUNT 1099511627776.0 /* 2^40: products of two sizes stay within int64_t times a dtype's size */
 #define RANKED (BENCH_COLLECTIVE | BENCH_LAYERS | BENCH_MODELS)
+#define COSTS (BENCH_CALIBRATE | BENCH_AUTO) /* what auto goes by */
 #define SHAPED (BENCH_LAYERS | BENCH_MODELS)
 #define OVERLAPPED (BENCH_LINEAR | BENCH_MLP | BENCH_ATTENTION)
-#define ON_DEVICE ((BENCH_INFO | BENCH_GEMM | RANKED) & ~BENCH_ROOFLINE)
+#define ON_DEVICE (BENCH_INFO | BENCH_GEMM | RANKED | COSTS)
 #define TIMED (BENCH_ALL & ~(BENCH_PLAN | BENCH_CALIBRATE))
 
 const bench_option bench_option_table[] = {
@@ -60,15 +61,15 @@ const bench_option bench_option_table[] = {
      "instruction set; forcing one that the machine lacks is refused"},
     {"device", 0, BENCH_OPTION_CHOICE, AT(device), ON_DEVICE, 0, 0, bench_device_names, "NAME",
      "cpu or cuda: ranks are threads of this process"},
-    {"devices", 0, BENCH_OPTION_INTEGER, AT(devices), RANKED & ~BENCH_ROOFLINE, 1, 64, NULL, "N", "GPUs that ranks are dealt out over, from --device-index on; default 1"},
+    {"devices", 0, BENCH_OPTION_INTEGER, AT(devices), RANKED | COSTS, 1, 64, NULL, "N", "GPUs that ranks are dealt out over, from --device-index on; default 1"},
     {"device-index", 0, BENCH_OPTION_INTEGER, AT(device_index), ON_DEVICE, 0, 1023, NULL, "N", "which GPU, the first of several; default 0"},
     {"plugin", 0, BENCH_OPTION_TEXT, AT(plugin), ON_DEVICE, 0, 0, NULL, "FILE",
      "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, whose time is not shown"},
-    {"sums", 0, BENCH_OPTION_CHOICE, AT(sums), RANKED | BENCH_GEMM, 0, 0, bench_sums_names, "NAME",
+    {"sums", 0, BENCH_OPTION_CHOICE, AT(sums), RANKED | COSTS | BENCH_GEMM, 0, 0, bench_sums_names, "NAME",
      "tree (the same bits on every layout) or fast (on a GPU: cuBLASLt); default tree"},
-    {"transport", 0, BENCH_OPTION_CHOICE, AT(transport), RANKED & ~BENCH_ROOFLINE, 0, 0, bench_transport_names, "NAME",
+    {"transport", 0, BENCH_OPTION_CHOICE, AT(transport), RANKED | COSTS, 0, 0, bench_transport_names, "NAME",
      "between GPUs: threads (ranks read each other's memory), nccl, or auto (nccl with --sums fast and a GPU a rank); default auto"},
-    {"peer-kernels", 0, BENCH_OPTION_CHOICE, AT(peer_kernels), RANKED & ~BENCH_ROOFLINE, 0, 0, bench_peer_kernels_names, "NAME",
+    {"peer-kernels", 0, BENCH_OPTION_CHOICE, AT(peer_kernels), RANKED | COSTS, 0, 0, bench_peer_kernels_names, "NAME",
      "small all-reduces between GPUs in one kernel a rank: auto (where each rank has a GPU), always, or never (for profilers that run one kernel at a time)"},
     {"check", 0, BENCH_OPTION_FLAG, AT(check), BENCH_LAYERS | BENCH_MODEL, 0, 0, NULL, NULL, "with --device cuda: compare with what the CPU makes of it, within tolerances"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},
@@ -152,7 +153,7 @@ const bench_option bench_option_table[] = {
     {"tokens", 0, BENCH_OPTION_INTEGERS, AT(token_counts), BENCH_AUTO, 1, 1e6, NULL, "40,200", "tokens of a pass; default 40,200,520"},
     {"link", 0, BENCH_OPTION_TEXT, AT(link), (RANKED & ~BENCH_ROOFLINE) | BENCH_AUTO, 0, 0, NULL, "LAT,BW",
      "put a modelled link between ranks: 5us,2GB/s, or seconds and bytes/s; gemm with --overlap: as long as the GEMMs; rows are labelled"},
-    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), (SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE)) | BENCH_AUTO, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote"},
+    {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), (SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE)) | BENCH_AUTO, 0, 0, NULL, "FILE", "what --overlap auto goes by: a file that calibrate wrote on this kind of device"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), OVERLAPPED, 0, 0, NULL, NULL,
      "with --overlap auto: of each combination the candidates, their predicted times and why one was taken; on standard error if the table is not printed"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_AUTO, 0, 0, NULL, NULL, "every fixed choice's time, on standard error"},
@@ -185,7 +186,7 @@ const bench_option bench_option_table[] = {
     {"print", 0, BENCH_OPTION_FLAG, AT(print_text), BENCH_PLAN, 0, 0, NULL, NULL, "print the plan's text form"},
     {"svg", 0, BENCH_OPTION_TEXT, AT(svg), BENCH_PLAN, 0, 0, NULL, "FILE", "draw lanes x time; of one plan"},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_PLAN, 0, 0, NULL, "FILE", "write a Chrome/Perfetto trace; of one plan"},
-    {"out", 0, BENCH_OPTION_TEXT, AT(out), BENCH_CALIBRATE, 0, 0, NULL, "FILE", "the machine file; default machine.txt"},
+    {"out", 0, BENCH_OPTION_TEXT, AT(out), BENCH_CALIBRATE, 0, 0, NULL, "FILE", "the machine file; default machine.txt, of a GPU machine-cuda.txt"},
 
     {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), TIMED & ~BENCH_MODELS, 1, 4096, NULL, "N", "most samples of one figure"},
     {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), TIMED & ~BENCH_INFO, 0, 1000, NULL, "N", "calls or steps before the timing"},

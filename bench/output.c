@@ -113,9 +113,14 @@ static bool spares_inputs(const bench_options *options, const output *o, char *m
     return true;
 }
 
+const char *bench_machine_path(const bench_options *options)
+{
+    return options->out != NULL ? options->out : options->device == TP_DEVICE_CUDA ? "machine-cuda.txt" : "machine.txt";
+}
+
 bool bench_outputs_good(const bench_options *options, unsigned command, char message[BENCH_MESSAGE])
 {
-    const char *machine = (command & BENCH_CALIBRATE) != 0 && options->out == NULL ? BENCH_MACHINE_FILE : options->out;
+    const char *machine = (command & BENCH_CALIBRATE) != 0 ? bench_machine_path(options) : options->out;
     const output outputs[OUTPUTS] = {{"json", options->json, true}, {"csv", options->csv, true},
                                      {"plot", options->plot, false}, {"svg", options->svg, true},
                                      {"trace", options->trace, (command & BENCH_PLAN) != 0}, {"out", machine, false}};

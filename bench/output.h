@@ -4,8 +4,8 @@
 
 #include "options.h"
 
-/* Where calibrate writes without --out. */
-#define BENCH_MACHINE_FILE "machine.txt"
+/* Where calibrate writes: --out, or a name that says whose times they are. */
+const char *bench_machine_path(const bench_options *options);
 
 /* Whether `path` can be written: a regular file or a character device that may be written (it is not opened), or a name that
    can be made (it is made, exclusively, and taken away again). All else is refused; message names the option and the path. */

@@ -37,8 +37,9 @@ tp_status bench_overlap_explain(const bench_overlap_job *job, tp_ctx *ctx)
     tp_machine machine = job->call->costs;
     const struct tpi_executor *executor = ctx->executor;
     if (options->machine_file == NULL) {
-        tp_machine_default(&machine);
-        machine.link = job->link;
+        tp_machine_default_of((tp_device)options->device, &machine);
+        if (job->link.bytes_per_second > 0) /* a modelled one */
+            machine.link = job->link;
     }
     for (const tpi_auto *made = executor != NULL ? executor->autos : NULL; made != NULL; made = made->next) {
         tp_overlap_shape shape = made->shape;

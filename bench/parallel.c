@@ -110,6 +110,9 @@ int bench_check_parallel(bench_call *call)
     if (status != BENCH_OK)
         return status;
     const bench_options *options = &call->options;
+    if (options->machine_file != NULL && call->costs.device != (tp_device)options->device)
+        return bench_refuse(call, "--machine %.200s: has times of %s, --device is %s", options->machine_file, tp_device_name(call->costs.device),
+                            tp_device_name((tp_device)options->device));
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
         return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),
                             tp_isa_name(call->machine.isa));

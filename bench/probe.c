@@ -37,24 +37,89 @@ static bench_probed *place_of(bench_probe *probe, const op_kind *kind)
     return op;
 }
 
-static void stop(bench_probe *probe, const bench_watch *watch, const op_kind *kind)
+/* One op on a GPU. */
+typedef struct bench_probe_mark {
+    tpi_timer *timer;
+    op_kind kind;
+} bench_probe_mark;
+
+/* One op under way. */
+typedef struct begun_op {
+    bench_watch watch;
+    bench_probe_mark *mark; /* NULL: by the clock */
+} begun_op;
+
+static void enter(bench_probe *probe, const op_kind *kind, double seconds, bool clean)
 {
-    bool clean;
-    double seconds = bench_watch_stop(watch, &clean);
-    double cpu = bench_thread_seconds() - watch->cpu;
-    double flops = probe->ctx->issued.flops - probe->flops, bytes = probe->ctx->issued.bytes - probe->bytes;
-    probe->flops += flops;
-    probe->bytes += bytes;
     if (!probe->recording)
         return;
     bench_probed *op = place_of(probe, kind);
     probe->lost += op == NULL;
     if (op == NULL)
         return;
-    op->flops = kind->bytes > 0 ? kind->flops : flops;
-    op->bytes = kind->bytes > 0 ? kind->bytes : bytes;
+    op->flops = kind->flops;
+    op->bytes = kind->bytes;
+    bench_sample_add(op->samples, seconds, clean);
+}
+
+/* The next of the marks, with a timer. They are made before anything is recorded: the first step issues what all issue. */
+static tp_status next_mark(bench_probe *probe, bench_probe_mark **out)
+{
+    if (probe->marks == probe->mark_capacity) {
+        int capacity = probe->mark_capacity > 0 ? 2 * probe->mark_capacity : 256;
+        bench_probe_mark *more = realloc(probe->mark, (size_t)capacity * sizeof *more);
+        if (more == NULL)
+            return tpi_fail(probe->ctx, TP_ERR_MEMORY, "roofline: out of memory");
+        memset(more + probe->mark_capacity, 0, (size_t)(capacity - probe->mark_capacity) * sizeof *more);
+        probe->mark = more;
+        probe->mark_capacity = capacity;
+    }
+    *out = &probe->mark[probe->marks++];
+    return (*out)->timer != NULL ? TP_OK : probe->real->timer_create(probe->ctx, &(*out)->timer);
+}
+
+static tp_status start(bench_probe *probe, tpi_stream *stream, begun_op *begun)
+{
+    *begun = (begun_op){.mark = NULL};
+    if (probe->by_events) {
+        TPI_TRY(next_mark(probe, &begun->mark));
+        return probe->real->timer_mark(begun->mark->timer, stream, 0);
+    }
+    begun->watch = bench_watch_start(probe->whole_process);
+    return TP_OK;
+}
+
+static tp_status stop(bench_probe *probe, tpi_stream *stream, const begun_op *begun, op_kind kind)
+{
+    double flops = probe->ctx->issued.flops - probe->flops, bytes = probe->ctx->issued.bytes - probe->bytes;
+    probe->flops += flops;
+    probe->bytes += bytes;
+    if (kind.bytes <= 0) {
+        kind.flops = flops;
+        kind.bytes = bytes;
+    }
+    if (begun->mark != NULL) {
+        begun->mark->kind = kind;
+        return probe->real->timer_mark(begun->mark->timer, stream, 1);
+    }
+    bool clean;
+    double seconds = bench_watch_stop(&begun->watch, &clean);
+    double cpu = bench_thread_seconds() - begun->watch.cpu;
     /* An op waits for nobody but its own workers: where it has none, the thread's own time is as good, also when it was switched out. */
-    bench_sample_add(op->samples, clean || probe->whole_process ? seconds : cpu, clean);
+    enter(probe, &kind, clean || probe->whole_process ? seconds : cpu, clean);
+    return TP_OK;
+}
+
+tp_status bench_probe_collect(bench_probe *probe)
+{
+    int marks = probe->marks;
+    probe->marks = 0;
+    for (int i = 0; i < marks; i++) {
+        double seconds;
+        TPI_TRY(probe->real->timer_read(probe->mark[i].timer, &seconds));
+        enter(probe, &probe->mark[i].kind, seconds, true);
+    }
+    return TP_OK;
 }
 
 /* ---- what each op is ------------------------------------------------------------------------------------------------- */
@@ -167,12 +232,20 @@ static op_kind kind_random_fill(const tpi_random_fill_args *args)
     {                                                                                                                           \
         bench_probe *probe = probe_of(stream->ctx);                                                                             \
         const op_kind kind = kind_##slot(args);                                                                                 \
-        const bench_watch watch = bench_watch_start(probe->whole_process);                                                      \
+        begun_op begun;                                                                                                         \
+        TPI_TRY(start(probe, stream, &begun));                                                                                  \
         tp_status status = probe->real->slot(stream, args);                                                                     \
-        stop(probe, &watch, &kind);                                                                                             \
-        return status;                                                                                                          \
+        tp_status stopped = stop(probe, stream, &begun, kind);                                                                  \
+        return status != TP_OK ? status : stopped;                                                                              \
     }
 OPS(PROBED)
+
+static void add_kind(op_kind *sum, int64_t elements, op_kind one)
+{
+    sum->size[0] += elements;
+    sum->flops += one.flops;
+    sum->bytes += one.bytes;
+}
 
 /* Not counted by the library: each element is read, and written into a copy as large as the packed one is. */
 static tp_status probed_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order,
@@ -180,12 +253,40 @@ static tp_status probed_pack(tpi_stream *stream, const tpi_operand *b, int64_t c
 {
     bench_probe *probe = probe_of(stream->ctx);
     const op_kind kind = {"pack", b->dtype, {cols, inner, 0}, false, 0, 0};
-    const bench_watch watch = bench_watch_start(probe->whole_process);
+    begun_op begun;
+    TPI_TRY(start(probe, stream, &begun));
     tp_status status = probe->real->gemm_pack(stream, b, cols, inner, order, out);
     probe->bytes -= (double)cols * (double)inner * (double)tp_dtype_size(b->dtype) + (double)out->bytes;
-    stop(probe, &watch, &kind);
+    tp_status stopped = stop(probe, stream, &begun, kind);
     probe->bytes = probe->ctx->issued.bytes;
-    return status;
+    return status != TP_OK ? status : stopped;
+}
+
+/* Lists of parameters in few launches: one op over all of their elements. */
+static tp_status probed_square_sum_list(tpi_stream *stream, const tpi_square_sum_args *args, int count)
+{
+    bench_probe *probe = probe_of(stream->ctx);
+    op_kind kind = {"square sum", TP_DTYPE_F32, {0, 0, 0}, false, 0, 0};
+    for (int i = 0; i < count; i++)
+        add_kind(&kind, args[i].rows * args[i].cols, kind_square_sum(&args[i]));
+    begun_op begun;
+    TPI_TRY(start(probe, stream, &begun));
+    tp_status status = probe->real->square_sum_list(stream, args, count);
+    tp_status stopped = stop(probe, stream, &begun, kind);
+    return status != TP_OK ? status : stopped;
+}
+
+static tp_status probed_optimizer_list(tpi_stream *stream, const tpi_optimizer_args *args, int count)
+{
+    bench_probe *probe = probe_of(stream->ctx);
+    op_kind kind = {"optimizer", args[0].value_dtype, {0, 0, 0}, false, 0, 0};
+    for (int i = 0; i < count; i++)
+        add_kind(&kind, args[i].elements, kind_optimizer(&args[i]));
+    begun_op begun;
+    TPI_TRY(start(probe, stream, &begun));
+    tp_status status = probe->real->optimizer_list(stream, args, count);
+    tp_status stopped = stop(probe, stream, &begun, kind);
+    return status != TP_OK ? status : stopped;
 }
 
 void bench_probe_begin(bench_probe *probe, tp_ctx *ctx)
@@ -196,12 +297,23 @@ void bench_probe_begin(bench_probe *probe, tp_ctx *ctx)
     OPS(PUT)
 #undef PUT
     probe->table.gemm_pack = probed_pack;
+    if (ctx->backend->square_sum_list != NULL)
+        probe->table.square_sum_list = probed_square_sum_list;
+    if (ctx->backend->optimizer_list != NULL)
+        probe->table.optimizer_list = probed_optimizer_list;
+    probe->by_events = ctx->backend->behind && !ctx->backend->host_memory;
     ctx->backend = &probe->table;
 }
 
 void bench_probe_end(bench_probe *probe)
 {
     probe->ctx->backend = probe->real;
+    for (int i = 0; i < probe->mark_capacity; i++)
+        if (probe->mark[i].timer != NULL)
+            probe->real->timer_destroy(probe->mark[i].timer);
+    free(probe->mark);
+    probe->mark = NULL;
+    probe->marks = probe->mark_capacity = 0;
 }
 
 void bench_probe_free(bench_probe *probe)

@@ -1,4 +1,5 @@
-/* A backend in front of a context's own: every op that is issued is timed where it runs, the compute stream being the caller's own thread. */
+/* A backend in front of a context's own: every op that is issued is timed where it runs: on the CPU by the clock, the compute stream being the caller's own thread, on a
+ * GPU by two events in the op's stream. */
 #ifndef BENCH_PROBE_H
 #define BENCH_PROBE_H
 
@@ -31,11 +32,16 @@ typedef struct bench_probe {
     int phase;
     double flops, bytes; /* issued before this op */
     int count, lost; /* ops without a place */
+    bool by_events;  /* then: */
+    struct bench_probe_mark *mark; /* ops that are issued and whose times are not read yet, `marks` of them; each keeps its timer */
+    int marks, mark_capacity;
     bench_probed op[BENCH_PROBED];
 } bench_probe;
 
 /* Puts the probe before the context's backend, and takes it away again. */
 void bench_probe_begin(bench_probe *probe, tp_ctx *ctx);
+/* Enters what was issued since the last call; the context was synchronised. */
+tp_status bench_probe_collect(bench_probe *probe);
 void bench_probe_end(bench_probe *probe);
 void bench_probe_free(bench_probe *probe);
 

@@ -31,11 +31,15 @@ static tp_status open_parts(bench_stepper *s, tp_dtype dtype)
 tp_status bench_stepper_open(bench_stepper *stepper, tp_ctx *ctx, const bench_training *training, tp_dtype dtype)
 {
     *stepper = (bench_stepper){.ctx = ctx, .training = training};
+    if (ctx->backend->behind && !ctx->backend->host_memory)
+        TPI_TRY(ctx->backend->timer_create(ctx, &stepper->timer));
     return open_parts(stepper, dtype);
 }
 
 void bench_stepper_close(bench_stepper *s)
 {
+    if (s->timer != NULL)
+        s->ctx->backend->timer_destroy(s->timer);
     bench_mirror *const mirrors[] = {&s->ids, &s->targets};
     for (int i = 0; i < 2; i++) {
         if (mirrors[i]->memory != NULL)
@@ -90,11 +94,16 @@ tp_status bench_stepper_begin(bench_stepper *s)
 
 tp_status bench_stepper_phase(bench_stepper *s, bench_phase phase)
 {
+    const tpi_backend *backend = s->ctx->backend;
     double start = bench_now();
+    if (s->timer != NULL)
+        TPI_TRY(backend->timer_mark(s->timer, s->ctx->compute, 0));
     TPI_TRY(run_phase(s, phase));
+    if (s->timer != NULL)
+        TPI_TRY(backend->timer_mark(s->timer, s->ctx->compute, 1));
     TPI_TRY(tp_ctx_synchronize(s->ctx));
     s->phase[phase] = bench_now() - start;
-    return TP_OK;
+    return s->timer != NULL ? backend->timer_read(s->timer, &s->phase[phase]) : TP_OK;
 }
 
 tp_status bench_stepper_end(bench_stepper *s)

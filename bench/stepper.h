@@ -2,6 +2,7 @@
 #ifndef BENCH_STEPPER_H
 #define BENCH_STEPPER_H
 
+#include "core/backend.h"
 #include "mirror.h"
 #include "training.h"
 
@@ -20,7 +21,8 @@ typedef struct bench_stepper {
     size_t id_bytes, saved_bytes;
     int64_t at; /* first token of the next step */
     double loss, norm; /* of the last step; norm: of all gradients, before clipping */
-    double phase[BENCH_PHASES]; /* its seconds */
+    double phase[BENCH_PHASES]; /* its seconds; on a GPU those of the GPU */
+    tpi_timer *timer; /* NULL: the host's clock */
 } bench_stepper;
 
 tp_status bench_stepper_open(bench_stepper *stepper, tp_ctx *ctx, const bench_training *training, tp_dtype dtype);

@@ -117,12 +117,16 @@ static void gather_slots(const bench_team *team, double *seconds, bool *clean)
     }
 }
 
+/* Without a warm-up. */
+static const bench_team_plan once = {.least = 1, .most = 1, .repeats = 1};
+
 /* Warms up, and finds how many calls of a part make a sample. */
 static tp_status warm_up_part(const sampler *self, const bench_team_plan *plan, int index)
 {
     bench_team *team = self->team;
     TPI_TRY(meet(self->ctx));
-    TPI_TRY(sample(self, &self->parts[index], plan->warmup > 0 ? plan->warmup : 1));
+    if (plan != &once)
+        TPI_TRY(sample(self, &self->parts[index], plan->warmup > 0 ? plan->warmup : 1));
     if (self->rank == 0) {
         double seconds;
         bool clean;
@@ -236,7 +240,6 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
 
 tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count)
 {
-    static const bench_team_plan once = {.warmup = 1, .least = 1, .most = 1, .repeats = 1};
     sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count, .whole = plan->whole};
     notes *books = self.rank == 0 ? calloc((size_t)count, sizeof *books) : NULL;
     if (self.rank == 0 && books == NULL)

@@ -33,7 +33,7 @@ static void expect(const char *arguments, int status, const char *first, const c
 /* No plugin is beside the test's program, and none is where the loader looks: one line, and a status that scripts see. */
 Test(device, missing)
 {
-    static const char *const commands[] = {"gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep", "info --seconds 0.001"};
+    static const char *const commands[] = {"gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep", "calibrate", "auto", "roofline", "info --seconds 0.001"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char arguments[128];
         snprintf(arguments, sizeof arguments, "%s --device cuda --plugin ./no_such_plugin.so", commands[i]);
@@ -51,6 +51,31 @@ Test(device, refusals)
     expect("mlp --check", 2, "--check", "--device cuda");
     expect("mlp --device cuda --isa avx2", 2, "--isa avx2", "cuda");
     expect("mlp --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
+    expect("calibrate --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
+    expect("auto --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
+    expect("roofline --devices 2", 2, "--devices 2", "--device cuda");
+    expect("calibrate --transport nccl", 2, "--transport nccl", "--device cuda");
+}
+
+static void write_machine(tp_device device, const char *path)
+{
+    char figures[8192];
+    tp_machine machine;
+    tp_machine_default_of(device, &machine);
+    size_t bytes = tp_machine_print(&machine, figures, sizeof figures);
+    FILE *file = fopen(path, "wb");
+    cr_assert(file != NULL && bytes < sizeof figures && fwrite(figures, 1, bytes, file) == bytes && fclose(file) == 0);
+}
+
+/* Times of a GPU say nothing of the CPU. */
+Test(device, a_machine_of_another_device)
+{
+    write_machine(TP_DEVICE_CUDA, "bench_gpu_machine.tmp");
+    expect("mlp --overlap auto --machine bench_gpu_machine.tmp", 2, "--machine bench_gpu_machine.tmp: has times of cuda", "--device is cpu");
+    expect("auto --machine bench_gpu_machine.tmp", 2, "--machine bench_gpu_machine.tmp: has times of cuda", "--device is cpu");
+    /* plan runs nothing: it prices by what it is given. */
+    expect("plan --algorithm auto --rows 4096 --cols 4096 --inner 4096 --ranks 2 --dtype bf16 --machine bench_gpu_machine.tmp", 0, "is of 'not measured', this is '", "costs of machine 'not measured'");
+    remove("bench_gpu_machine.tmp");
 }
 
 #ifdef TPT_CUDA_PLUGIN
@@ -173,6 +198,64 @@ Test(device, ranks_have_the_same_bits)
     expect("model --layers 1 --hidden 32 --heads 2 --batch 1 --sequence 9 --ranks 1,2 --steps 2 --check" SIMULATED, 0, "2 ranks: loss", "simulated GPU");
     cr_expect_null(strstr(text, "FAILED"), "%s", text);
     expect("collective --ranks 2 -b 1K -e 1K --place out" SIMULATED, 0, "Out of bounds values : 0 OK", "simulated GPU");
+}
+
+/* All of it runs, no time is shown, and nothing is written that auto would go by. */
+Test(device, calibrate_keeps_simulated_times_to_itself)
+{
+    remove("machine-cuda.txt");
+    expect("calibrate" SIMULATED, 0, "copy within a device", "no file was written");
+    cr_expect_null(fopen("machine-cuda.txt", "rb"));
+    cr_expect_null(strstr(text, "written to"), "%s", text);
+    static const char *const ways[] = {"", " --devices 2 --sums fast", " --devices 2 --transport nccl"};
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof arguments, "calibrate --csv%s" SIMULATED, ways[i]);
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        expect_cell("figure", "\"adds, read and written\"");
+        expect_cell("value", "");
+        cr_expect_not_null(strstr(text, "weight gradient f16"), "%s", text);
+    }
+    expect("calibrate --out bench_gpu_machine.tmp" SIMULATED, 2, "--out bench_gpu_machine.tmp", "a simulated GPU's time is no speed");
+    cr_expect_null(fopen("bench_gpu_machine.tmp", "rb"));
+    expect("calibrate --ranks 1" SIMULATED, 2, "--ranks", "at least 2");
+}
+
+/* What is chosen is shown, by the file that is given or by what nobody measured; which fixed choice is best is not known. */
+Test(device, auto_chooses_and_shows_no_time)
+{
+    cr_expect_eq(run("auto --dtype f32 --only mlp --csv" SIMULATED), 0, "%s", text);
+    static const char *const empty[] = {"t_none", "best", "chunks", "t_best", "t_auto", "predicted", "auto / best", "auto / none", "none / none"};
+    for (size_t i = 0; i < sizeof empty / sizeof *empty; i++)
+        expect_cell(empty[i], "");
+    expect_cell("on", "\"threads, simulated GPU\"");
+    cr_expect_neq(cell("auto")[0], '\0', "%s", text);
+    write_machine(TP_DEVICE_CPU, "bench_gpu_machine.tmp");
+    expect("auto --machine bench_gpu_machine.tmp" SIMULATED, 2, "--machine bench_gpu_machine.tmp: has times of cpu", "--device is cuda");
+    write_machine(TP_DEVICE_CUDA, "bench_gpu_machine.tmp");
+    expect("auto --dtype bf16 --only row --devices 2 --machine bench_gpu_machine.tmp" SIMULATED, 0, "is of 'not measured', this is 'gpusim 0, 2 GPUs'", "simulated GPUs");
+    remove("bench_gpu_machine.tmp");
+    expect("auto --only nothing" SIMULATED, 2, "--only: 'nothing'", "linear row 40x32");
+    expect("auto --explain" SIMULATED, 2, "--explain", "a simulated GPU's time is no speed");
+}
+
+/* Each op of a step with its calls and its intensity, and no time; sums too are of times. */
+Test(device, roofline_shows_no_time)
+{
+    static const char *const sides[] = {"--ranks 1 --dtype f32", "--ranks 2 --devices 2 --sequence-parallel --dtype bf16 --sums fast"};
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+        char arguments[512];
+        snprintf(arguments, sizeof arguments, "roofline --layers 1 --hidden 32 --heads 4 --batch 1 --sequence 9 --steps 2 %s --csv" SIMULATED, sides[i]);
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        static const char *const empty[] = {"time", "limit", "share", "bound by", "rate", "bandwidth"};
+        for (size_t j = 0; j < sizeof empty / sizeof *empty; j++)
+            expect_cell(empty[j], "");
+        static const char *const seen[] = {"forward,gemm NT,", "backward,gemm TN,", "backward,attention grad,", "optimizer,optimizer,", "optimizer,square sum,", "finish,phase,"};
+        for (size_t j = 0; j < sizeof seen / sizeof *seen; j++)
+            cr_expect_not_null(strstr(text, seen[j]), "%s: no %s\n%s", arguments, seen[j], text);
+        cr_expect_null(strstr(text, "had no place"), "%s", text);
+    }
+    expect("roofline --layers 1 --hidden 32 --heads 4 --batch 1 --sequence 9 --steps 2 --dtype f32" SIMULATED, 0, "simulated GPU: its time is no speed", "by the GPU's events");
 }
 
 #endif
