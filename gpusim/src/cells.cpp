@@ -137,6 +137,8 @@ void check_value(const Cell &cell, const Accessor &now)
             report_access(GPUSIM_UNINITIALISED, now, "nothing was ever written there");
     } else if (cell.writer.thread & kAccessPending) {
         report_access(GPUSIM_PENDING_COPY, now, "the cp.async that fills it was not waited for");
+    } else if ((now.flags & kReadOnly) && cell.writer.operation == now.operation->id) {
+        report_access(GPUSIM_RACE_GLOBAL, now, "this kernel has written it, and the load is one of read-only memory (ld.global.nc)");
     }
 }
 

@@ -1,5 +1,6 @@
 #include "guard.h"
 
+#include "backing.h"
 #include "memory.h"
 #include "operation.h"
 #include "options.h"
@@ -8,19 +9,21 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
+#include <set>
 #include <sys/mman.h>
 #include <ucontext.h>
 
 namespace gpusim {
 namespace {
 
+constexpr uintptr_t page = 4096;
+
 struct Guard {
-    bool installed = false;
-    bool off = false;
-    bool closed = false;
-    bool grown = false;   // since then there is memory that is open
-    bool touched = false; // device memory, by the host: it stays open
-    int depth = 0;
+    bool on = false;
+    int depth = 0;              // operations that run
+    std::set<uintptr_t> opened; // pages of device memory that host code has touched
+    std::set<uintptr_t> told;   // of these allocations
     struct sigaction before = {};
 };
 
@@ -30,9 +33,24 @@ Guard &guard()
     return one;
 }
 
-void protect(int protection)
+void *map_page(uintptr_t start, int protection)
 {
-    memory_each_device_range([&](uintptr_t base, size_t bytes) { mprotect(reinterpret_cast<void *>(base), bytes, protection); });
+    return mmap(reinterpret_cast<void *>(start), page, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+}
+
+// Host code goes on with a copy of the page, as it is now.
+void let_through(uintptr_t start)
+{
+    memcpy(map_page(start, PROT_READ | PROT_WRITE), reinterpret_cast<const void *>(backing(start)), page);
+    guard().opened.insert(start);
+}
+
+void device_touched(const Allocation &found, uintptr_t address)
+{
+    if (guard().told.insert(found.base).second)
+        report(GPUSIM_HOST_ACCESS, "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d", address - found.base,
+               found.bytes, found.device);
+    let_through(address / page * page);
 }
 
 void pass_on(int signal, siginfo_t *info, void *context)
@@ -61,51 +79,37 @@ void on_fault(int signal, siginfo_t *info, void *context)
 {
     Locked lock(machine_lock());
     const uintptr_t address = reinterpret_cast<uintptr_t>(info->si_addr);
-    const bool was_closed = guard().closed;
-    if (guard().depth == 0 && pinned_touched(address, is_write(context))) {
-        guard().closed = was_closed; // operations may have run
-        if (was_closed)
-            protect(PROT_NONE);
+    if (guard().depth == 0 && pinned_touched(address, is_write(context)))
         return;
-    }
     const Allocation *found = memory_find(address);
     if (!found || !found->live || found->space == Space::registered)
         return pass_on(signal, info, context);
-    if (found->space == Space::pinned || !guard().closed)
-        return; // another thread opened it while this one waited for the lock: the access is repeated
-    report(GPUSIM_HOST_ACCESS, "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d", address - found->base,
-           found->bytes, found->device);
-    guard().touched = true;
-    guard().closed = false;
-    protect(PROT_READ | PROT_WRITE);
+    // Or another thread has opened it while this one waited for the lock: the access is repeated.
+    if (found->space == Space::device && !guard().opened.count(address / page * page))
+        device_touched(*found, address);
 }
 
-void install()
+} // namespace
+
+bool guard_install()
 {
     Guard &one = guard();
-    one.installed = true;
     const char *wanted = getenv("GPUSIM_GUARD");
-    one.off = wanted && *wanted == '0';
-    if (one.off)
-        return;
+    if (one.on || (wanted && *wanted == '0'))
+        return one.on;
+    one.on = true;
     struct sigaction action = {};
     action.sa_sigaction = on_fault;
     action.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
     sigemptyset(&action.sa_mask);
     sigaction(SIGSEGV, &action, &one.before);
+    return true;
 }
-
-} // namespace
 
 GuardOpen::GuardOpen()
 {
-    Guard &one = guard();
-    one.depth++;
+    guard().depth++;
     pinned_open();
-    if (one.closed) {
-        one.closed = false;
-        protect(PROT_READ | PROT_WRITE);
-    }
 }
 
 GuardOpen::~GuardOpen()
@@ -113,29 +117,26 @@ GuardOpen::~GuardOpen()
     guard().depth--;
 }
 
-void guard_close(const VectorClock &known, bool pinned_only)
+void guard_close(const VectorClock &known)
+{
+    if (guard().on && guard().depth == 0)
+        pinned_close(known);
+}
+
+void guard_forget(uintptr_t base, size_t bytes)
 {
     Guard &one = guard();
-    if (!one.installed)
-        install();
-    if (one.off || one.depth)
-        return;
-    pinned_close(known);
-    if ((one.closed && !one.grown) || one.touched || pinned_only)
-        return;
-    one.closed = true;
-    one.grown = false;
-    protect(PROT_NONE);
+    for (auto opened = one.opened.lower_bound(base); opened != one.opened.end() && *opened < base + bytes;) {
+        map_page(*opened, PROT_NONE);
+        opened = one.opened.erase(opened);
+    }
+    one.told.erase(base);
 }
 
 void guard_reset()
 {
-    guard().touched = false;
-}
-
-void guard_new_memory()
-{
-    guard().grown = true;
+    guard_forget(0, UINTPTR_MAX);
+    guard().told.clear();
 }
 
 } // namespace gpusim

@@ -1,5 +1,6 @@
 #include "memory.h"
 
+#include "backing.h"
 #include "guard.h"
 #include "monitor.h"
 #include "options.h"
@@ -15,9 +16,10 @@ namespace gpusim {
 namespace {
 
 constexpr size_t page = 4096;
-constexpr size_t region_bytes = size_t(256) << 30; // of addresses, not of memory: given out once each
+constexpr size_t most_region_bytes = size_t(256) << 30; // of addresses, not of memory: given out once each
+constexpr size_t least_region_bytes = size_t(16) << 30;
 constexpr size_t pattern_bytes = size_t(16) << 20;
-constexpr int regions = 17; // 16 devices and pinned memory
+constexpr int device_regions = 16, regions = device_regions + 1; // and pinned memory
 
 struct Region {
     uintptr_t base = 0, next = 0;
@@ -26,6 +28,7 @@ struct Region {
 
 struct Arena {
     Region region[regions];
+    size_t region_bytes = 0;
     std::map<uintptr_t, std::unique_ptr<Allocation>> allocations;
     Allocation *recent[2] = {};                                  // found last: kernels ask for every access
     int pattern_file = -1; // 16 MiB of 0xFF, mapped copy-on-write under large allocations so that they cost nothing untouched
@@ -77,18 +80,38 @@ bool map_poisoned(uintptr_t base, size_t bytes)
     return true;
 }
 
+uintptr_t reserve_addresses(size_t bytes)
+{
+    void *addresses = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return addresses == MAP_FAILED ? 0 : reinterpret_cast<uintptr_t>(addresses);
+}
+
+// All devices' addresses as programs know them, then as the simulator does; and those of pinned memory.
+bool reserve_regions()
+{
+    Arena &all = arena();
+    DeviceWindow &window = device_window();
+    for (size_t each = most_region_bytes; all.region_bytes == 0 && each >= least_region_bytes; each /= 2) {
+        window.base = reserve_addresses((2 * device_regions + 1) * each);
+        all.region_bytes = window.base ? each : 0;
+    }
+    if (all.region_bytes == 0)
+        return false;
+    window.bytes = device_regions * all.region_bytes;
+    window.distance = guard_install() ? window.bytes : 0;
+    for (size_t i = 0; i < device_regions; i++)
+        all.region[i].base = window.base + i * all.region_bytes;
+    all.region[device_regions].base = window.base + 2 * window.bytes;
+    for (Region &region : all.region)
+        region.next = region.base + page;
+    return true;
+}
+
 Region *region_of(int device, Space space)
 {
-    Region &region = arena().region[space == Space::device ? device : regions - 1];
-    if (region.base == 0) {
-        void *space_of_addresses =
-            mmap(nullptr, region_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-        if (space_of_addresses == MAP_FAILED)
-            return nullptr;
-        region.base = reinterpret_cast<uintptr_t>(space_of_addresses);
-        region.next = region.base + page;
-    }
-    return &region;
+    if (arena().region_bytes == 0 && !reserve_regions())
+        return nullptr;
+    return &arena().region[space == Space::device ? device : device_regions];
 }
 
 // Pages around it stay without access; the bytes between its end and the next page are outside, by the map of allocations.
@@ -102,14 +125,15 @@ size_t pages_of(size_t bytes)
 Allocation *memory_allocate(size_t bytes, int device, Space space)
 {
     Region *region = region_of(device, space);
-    const size_t limit = space == Space::device ? options().device_bytes : region_bytes;
+    const size_t limit = space == Space::device ? options().device_bytes : most_region_bytes;
     if (!region || bytes > limit || region->used > limit - bytes)
         return nullptr;
-    if (region->next + pages_of(bytes) + page > region->base + region_bytes) {
-        report(GPUSIM_UNSUPPORTED, "the addresses of device %d are used up: more than 256 GiB were allocated in one process", device);
+    if (region->next + pages_of(bytes) + page > region->base + arena().region_bytes) {
+        report(GPUSIM_UNSUPPORTED, "the addresses of device %d are used up: more than %zu GiB were allocated in one process", device,
+               arena().region_bytes >> 30);
         return nullptr;
     }
-    if (!map_poisoned(region->next, pages_of(bytes)))
+    if (!map_poisoned(backing(region->next), pages_of(bytes)))
         return nullptr;
     auto made = std::make_unique<Allocation>();
     made->base = region->next;
@@ -151,7 +175,8 @@ void memory_free(Allocation *allocation, const char *freed_by)
     allocation->live = false;
     allocation->freed_by = freed_by;
     region_of(allocation->device, allocation->space)->used -= allocation->bytes;
-    mmap(reinterpret_cast<void *>(allocation->base), pages_of(allocation->bytes), PROT_NONE,
+    guard_forget(allocation->base, allocation->bytes);
+    mmap(reinterpret_cast<void *>(backing(allocation->base)), pages_of(allocation->bytes), PROT_NONE,
          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
@@ -181,7 +206,7 @@ std::string memory_near(uintptr_t address)
         return "in no memory of any device";
     const Allocation &below = *std::prev(next)->second;
     const size_t beyond = address - (below.base + below.bytes);
-    if (beyond > region_bytes)
+    if (beyond > most_region_bytes)
         return "in no memory of any device";
     static const char *const names[] = {"device memory", "pinned memory", "registered host memory"};
     return format_text("%zu bytes past the end of an allocation of %zu bytes of %s%s", beyond, below.bytes,
@@ -200,15 +225,6 @@ void memory_each_live(const std::function<void(Allocation &)> &visit)
             visit(*entry.second);
 }
 
-void memory_each_device_range(const std::function<void(uintptr_t, size_t)> &visit)
-{
-    for (int device = 0; device < regions - 1; device++) {
-        const Region &region = arena().region[device];
-        if (region.base)
-            visit(region.base, region.next - region.base);
-    }
-}
-
 MemoryPool *memory_default_pool(int device)
 {
     static auto *pools = new MemoryPool[regions];
@@ -224,9 +240,8 @@ void *monitor_variable(int device, size_t bytes, const void *image)
         return nullptr;
     made->written_unseen = true; // by the module's loading
     made->permanent = true;
-    const GuardOpen open;
     void *memory = reinterpret_cast<void *>(made->base);
-    image ? memcpy(memory, image, bytes) : memset(memory, 0, bytes);
+    image ? memcpy(backing(memory), image, bytes) : memset(backing(memory), 0, bytes);
     return memory;
 }
 

@@ -50,6 +50,5 @@ std::string memory_near(uintptr_t address);  // in words
 size_t memory_used(int device);
 void memory_each_live(const std::function<void(Allocation &)> &visit);
 MemoryPool *memory_default_pool(int device);
-void memory_each_device_range(const std::function<void(uintptr_t base, size_t bytes)> &visit); // addresses given out so far
 
 } // namespace gpusim

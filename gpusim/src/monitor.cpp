@@ -103,6 +103,12 @@ bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigne
     return valid;
 }
 
+void monitor_unwritten_local(const Place &place, size_t bytes, const Site &site)
+{
+    report_place(GPUSIM_UNINITIALISED, *current_operation(), &place, site_number(site),
+                 format_text("read of %zu bytes of a local array that the thread has not written", bytes));
+}
+
 void monitor_fence(const Place &place, Scope scope)
 {
     const Operation &operation = *current_operation();

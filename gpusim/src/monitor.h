@@ -23,6 +23,7 @@ enum AccessFlags : unsigned {
     kAcquire = 32, // with kAtomic and kRead: what follows comes after what the location's writer has released
     kSystem = 64,  // with kAtomic: at system scope; else that of the device
     kBlock = 128,  // with kAtomic: at the scope of the block
+    kReadOnly = 256, // a load of memory that the kernel must not write (ld.global.nc)
 };
 
 // How far a fence reaches.
@@ -43,6 +44,9 @@ struct Place {
 // Global, pinned or peer memory. False: the access is outside any live allocation (reported): the kernel must stop with
 // cudaErrorIllegalAddress and nothing may be read or written.
 bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigned flags, const Site &site);
+
+// A read of an element of the thread's own local memory that it has not written.
+void monitor_unwritten_local(const Place &place, size_t bytes, const Site &site);
 
 // A fence. What a thread had done (and known) before its fence is ordered before what another thread does after it has read, by an atomic, volatile
 // or relaxed access and then a fence or with kAcquire, what the first wrote in that way after its fence; both fences and both accesses must reach as

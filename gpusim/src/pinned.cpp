@@ -3,6 +3,7 @@
 #include "cells.h"
 #include "memory.h"
 #include "options.h"
+#include "report.h"
 #include "scheduler.h"
 
 #include <algorithm>
@@ -140,8 +141,12 @@ void pinned_forget(uintptr_t begin, uintptr_t end)
 {
     pinned_open();
     std::vector<Use> &uses = pinned().uses;
-    uses.erase(std::remove_if(uses.begin(), uses.end(), [=](const Use &use) { return use.pages.begin >= begin && use.pages.begin < end; }),
-               uses.end());
+    const VectorClock known = toucher().clock;
+    auto within = [=](const Use &use) { return use.pages.begin >= begin && use.pages.begin < end; };
+    if (std::any_of(uses.begin(), uses.end(), [&](const Use &use) { return within(use) && !over(use, known); }))
+        report(GPUSIM_RACE_STREAM, "pinned memory is freed, and work that was given it is not known to be over: an event wait or a "
+                                   "synchronisation is missing");
+    uses.erase(std::remove_if(uses.begin(), uses.end(), within), uses.end());
 }
 
 void pinned_reset()

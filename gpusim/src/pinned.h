@@ -24,7 +24,7 @@ void pinned_issued(Stream &stream, const Task &task);
 void pinned_begins(Stream &stream, const Task &task); // its operation has its time now
 void pinned_open();                                   // for operations
 void pinned_close(const VectorClock &known);          // to a host thread that knows so much
-void pinned_forget(uintptr_t begin, uintptr_t end);   // freed
+void pinned_forget(uintptr_t begin, uintptr_t end);   // freed, with a report if it was too early
 void pinned_reset();
 bool pinned_touched(uintptr_t address, bool writes);  // by host code. False: not closed
 

@@ -1,4 +1,4 @@
-#include "scheduler.h"
+#include "scheduler_parts.h"
 
 #include "guard.h"
 #include "kernel_order.h"
@@ -12,24 +12,8 @@
 namespace gpusim {
 namespace {
 
-// Steps of a kernel's turn in random schedules, if others could run instead.
-constexpr uint32_t shortest_turn = 50, longest_turn = 5000;
 // Looks of polling kernels in which nothing happens: then host threads get their turn; then, if there are no others, it is a deadlock.
 constexpr int looks_at_once = 20, looks_in_all = 5000;
-
-struct Machine {
-    std::vector<Stream *> streams;
-    cudaError_t faults[16] = {};
-    uint64_t step = 0; // counts what happens
-    uint64_t look = 0; // counts when somebody wants to see something happen: kernels that poll look again
-    VectorClock published; // what some host thread has waited for: see publish()
-};
-
-Machine &machine()
-{
-    static auto &one = *new Machine;
-    return one;
-}
 
 struct Host {
     uint32_t component = 0;
@@ -60,127 +44,6 @@ void publish()
     close_to_host();
 }
 
-std::shared_ptr<Operation> begin_operation(Stream &stream, const Task &task)
-{
-    stream.clock.join(task.issued);
-    stream.clock.advance(stream.component);
-    auto operation = std::make_shared<Operation>();
-    operation->clock = stream.clock;
-    operation->device = stream.device;
-    operation->name = interned(task.name);
-    operation->id = operation_register(stream.component, stream.clock.at(stream.component), operation->name);
-    pinned_begins(stream, task);
-    return operation;
-}
-
-void finish_head(Stream &stream)
-{
-    stream.queue.front().running.reset();
-    stream.done = stream.queue.front().sequence;
-    stream.queue.pop_front();
-    machine().step++;
-    machine_changed();
-}
-
-bool at_head(const Rendezvous::Member &member)
-{
-    const Stream &stream = *member.stream;
-    return !stream.busy && !stream.queue.empty() && stream.queue.front().sequence == member.sequence;
-}
-
-bool can_meet(const Rendezvous &part)
-{
-    if (part.done || part.members.size() < part.needed || !part.left.empty())
-        return false;
-    for (const Rendezvous::Member &member : part.members)
-        if (!at_head(member) || device_fault(member.stream->device) != cudaSuccess)
-            return false;
-    return true;
-}
-
-bool has_left(const Rendezvous &part, const Stream &stream)
-{
-    return std::find(part.left.begin(), part.left.end(), &stream) != part.left.end();
-}
-
-bool all_done(const Stream &stream, const Task &task)
-{
-    for (const auto &part : task.parts)
-        if (!part->done && !has_left(*part, stream))
-            return false;
-    return true;
-}
-
-// Kernels start in the order of their launches where blocks of others leave room: what is left of those takes it first.
-bool has_room(int device, double share)
-{
-    double load = 0;
-    bool any = false;
-    for (const Stream *stream : machine().streams)
-        if (stream->device == device && !stream->queue.empty() && stream->queue.front().running) {
-            load += stream->queue.front().running->load();
-            any = true;
-        }
-    return !any || load + share <= options().multiprocessors;
-}
-
-bool can_run(const Stream &stream, const Task &kernel)
-{
-    if (!kernel.running)
-        return has_room(stream.device, kernel.share);
-    return kernel.idle_step != machine().step || kernel.idle_look != machine().look;
-}
-
-bool ready(const Stream &stream)
-{
-    if (stream.busy || stream.queue.empty())
-        return false;
-    const Task &head = stream.queue.front();
-    if (device_fault(stream.device) != cudaSuccess)
-        return true;
-    if (head.kind == TaskKind::kernel)
-        return can_run(stream, head);
-    if (head.kind == TaskKind::wait)
-        return head.event->done;
-    if (head.kind != TaskKind::rendezvous || all_done(stream, head))
-        return true;
-    for (const auto &part : head.parts)
-        if (can_meet(*part))
-            return true;
-    return false;
-}
-
-void meet(Rendezvous &part)
-{
-    for (Rendezvous::Member &member : part.members) {
-        Task &head = member.stream->queue.front();
-        if (!head.operation)
-            head.operation = begin_operation(*member.stream, head);
-        member.operation = head.operation;
-    }
-    part.done = true;
-    const GuardOpen open;
-    const cudaError_t error = part.run(part);
-    if (error != cudaSuccess)
-        for (const Rendezvous::Member &member : part.members)
-            set_device_fault(member.stream->device, error);
-    for (Rendezvous::Member &member : part.members)
-        member.stream->clock.join(member.operation->clock);
-    machine().step++;
-}
-
-void run_rendezvous(Stream &stream)
-{
-    Task &head = stream.queue.front();
-    for (size_t i = 0; i < head.parts.size(); i++)
-        if (can_meet(*head.parts[i]))
-            meet(*head.parts[i]);
-    if (all_done(stream, head))
-        finish_head(stream);
-    else
-        machine_changed();
-}
-
 void run_work(Stream &stream)
 {
     Task &head = stream.queue.front();
@@ -191,48 +54,6 @@ void run_work(Stream &stream)
     if (error != cudaSuccess)
         set_device_fault(stream.device, error);
     finish_head(stream);
-}
-
-uint64_t steps_of_turn(const Stream &stream)
-{
-    if (options().schedule != GPUSIM_RANDOM)
-        return UINT64_MAX;
-    for (const Stream *other : machine().streams)
-        if (other != &stream && ready(*other))
-            return shortest_turn + random_number() % (longest_turn - shortest_turn);
-    return UINT64_MAX;
-}
-
-void end_kernel(Stream &stream, cudaError_t error)
-{
-    Task &head = stream.queue.front();
-    monitor_kernel_end();
-    stream.clock.join(head.operation->clock);
-    if (error != cudaSuccess)
-        set_device_fault(stream.device, error);
-    finish_head(stream);
-}
-
-void run_kernel(Stream &stream)
-{
-    Task &head = stream.queue.front();
-    if (!head.running) {
-        head.operation = begin_operation(stream, head);
-        head.running = head.start();
-    }
-    const auto operation = head.operation;
-    const GuardOpen open;
-    const OperationScope scope(operation.get());
-    switch (head.running->turn(steps_of_turn(stream))) {
-    case Turn::ended:
-        return end_kernel(stream, head.running->result());
-    case Turn::goes_on:
-        machine().step++;
-        return machine_changed();
-    case Turn::polls:
-        head.idle_step = machine().step;
-        head.idle_look = machine().look;
-    }
 }
 
 // Host functions run without the lock: they may wait for what other threads do.
@@ -427,14 +248,6 @@ void report_deadlock(const Stream &waited)
     run_all_ready(); // ends all work of the faulted devices
 }
 
-bool kernels_poll()
-{
-    for (const Stream *stream : machine().streams)
-        if (!stream->queue.empty() && stream->queue.front().running)
-            return true;
-    return false;
-}
-
 // Whether kernels that poll are to look again before anything else is done about it.
 bool look_again(uint64_t *step, int *looks)
 {
@@ -468,12 +281,59 @@ cudaError_t wait_until_done(Stream &stream, uint64_t sequence)
 
 } // namespace
 
+Machine &machine()
+{
+    static auto &one = *new Machine;
+    return one;
+}
+
+std::shared_ptr<Operation> begin_operation(Stream &stream, const Task &task)
+{
+    stream.clock.join(task.issued);
+    stream.clock.advance(stream.component);
+    auto operation = std::make_shared<Operation>();
+    operation->clock = stream.clock;
+    operation->device = stream.device;
+    operation->name = interned(task.name);
+    operation->id = operation_register(stream.component, stream.clock.at(stream.component), operation->name);
+    pinned_begins(stream, task);
+    return operation;
+}
+
+void finish_head(Stream &stream)
+{
+    stream.queue.front().running.reset();
+    stream.done = stream.queue.front().sequence;
+    stream.queue.pop_front();
+    machine().step++;
+    machine_changed();
+}
+
+bool ready(const Stream &stream)
+{
+    if (stream.busy || stream.queue.empty())
+        return false;
+    const Task &head = stream.queue.front();
+    if (device_fault(stream.device) != cudaSuccess)
+        return true;
+    if (head.kind == TaskKind::kernel)
+        return kernel_can_run(stream, head);
+    if (head.kind == TaskKind::wait)
+        return head.event->done;
+    if (head.kind != TaskKind::rendezvous || all_done(stream, head))
+        return true;
+    for (const auto &part : head.parts)
+        if (can_meet(*part))
+            return true;
+    return false;
+}
+
 // Host code runs until the next call.
-void close_to_host(bool pinned_only)
+void close_to_host()
 {
     VectorClock known = host().clock;
     known.join(machine().published);
-    guard_close(known, pinned_only);
+    guard_close(known);
 }
 
 CUstream_st *stream_new(int device)
@@ -522,8 +382,8 @@ uint64_t push(Stream &stream, Task task)
     else if (options().schedule == GPUSIM_RANDOM)
         while (random_number() % 4 == 0 && run_any_ready()) {
         }
-    if (uses_pinned) // device memory is not closed for each operation: that would take longer than small ones
-        close_to_host(true);
+    if (uses_pinned)
+        close_to_host();
     machine_changed();
     return sequence;
 }

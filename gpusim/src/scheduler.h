@@ -108,7 +108,7 @@ cudaError_t wait_for_event(const std::shared_ptr<EventState> &event);
 void poll(Stream &stream, uint64_t sequence); // one step towards it: for queries
 bool wait_for_condition(double seconds, const std::function<bool()> &met); // of other host threads; machine_lock() held once
 
-void close_to_host(bool pinned_only = false); // at the end of a call: guard.h
+void close_to_host();                 // at the end of a call: guard.h
 void host_has_seen(const VectorClock &clock); // the calling thread has found, by a query, that this is done
 const Operation &host_operation();     // of the calling thread, as of now
 void machine_changed();                // wakes waiting host threads

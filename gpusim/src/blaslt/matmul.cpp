@@ -2,6 +2,7 @@
 #include "descriptor.h"
 
 #include "../access.h"
+#include "../backing.h"
 #include "../runtime/runtime.h"
 #include "numbers.h"
 
@@ -76,7 +77,7 @@ bool all_access(const MatmulProblem &problem, const Buffers &buffers, const Epil
     if (buffers.workspace_bytes) {
         fine = fine && range_access(buffers.workspace, buffers.workspace_bytes, kWrite);
         if (fine)
-            memset(buffers.workspace, 0xA5, buffers.workspace_bytes); // whatever was there is gone
+            memset(backing(buffers.workspace), 0xA5, buffers.workspace_bytes); // whatever was there is gone
     }
     return fine && matrix_access(buffers.d, problem.d, kWrite);
 }
@@ -86,8 +87,8 @@ cudaError_t run(const MatmulProblem &problem, Buffers buffers)
     if (buffers.alpha_device) {
         if (!range_access(buffers.alpha_device, sizeof(float), kRead) || !range_access(buffers.beta_device, sizeof(float), kRead))
             return cudaErrorIllegalAddress;
-        buffers.alpha = *buffers.alpha_device;
-        buffers.beta = *buffers.beta_device;
+        buffers.alpha = *backing(buffers.alpha_device);
+        buffers.beta = *backing(buffers.beta_device);
     }
     EpilogueParts parts;
     epilogue_parts(problem.description.epilogue, &parts);

@@ -1,5 +1,7 @@
 #include "numbers.h"
 
+#include "../backing.h"
+
 #include <cmath>
 #include <cstring>
 #include <cuda_bf16.h>
@@ -60,7 +62,7 @@ size_t element(const MatrixLayout &layout, size_t row, size_t col)
 
 const char *batch_of(const void *matrix, const MatrixLayout &layout, int batch)
 {
-    return static_cast<const char *>(matrix) + int64_t(batch) * layout.stride * int64_t(blas_type_bytes(int(layout.type)));
+    return static_cast<const char *>(backing(matrix)) + int64_t(batch) * layout.stride * int64_t(blas_type_bytes(int(layout.type)));
 }
 
 // op(matrix) as rows x cols floats, row by row.
@@ -95,8 +97,8 @@ public:
     Epilogue(const MatmulProblem &problem, const EpilogueParts &parts, int batch) : problem_(problem), parts_(parts)
     {
         const MatmulDescription &given = problem.description;
-        bias_ = static_cast<const char *>(given.bias) + int64_t(batch) * given.bias_stride * int64_t(blas_type_bytes(problem.bias_type()));
-        aux_ = static_cast<char *>(given.aux) + int64_t(batch) * given.aux_stride * int64_t(blas_type_bytes(problem.aux_type()));
+        bias_ = static_cast<const char *>(backing(given.bias)) + int64_t(batch) * given.bias_stride * int64_t(blas_type_bytes(problem.bias_type()));
+        aux_ = static_cast<char *>(backing(given.aux)) + int64_t(batch) * given.aux_stride * int64_t(blas_type_bytes(problem.aux_type()));
     }
 
     float apply(float value, size_t row, size_t col) const

@@ -1,6 +1,8 @@
 // Collectives: the ranks' calls are matched and compared, and run when all streams have come to theirs.
 #include "group.h"
 
+#include "../backing.h"
+
 #include <cstring>
 
 namespace gpusim {
@@ -114,7 +116,7 @@ private:
             if (!range_access(memory, bytes, writes ? kWrite : kRead))
                 fine = false;
             else if (!writes && bytes)
-                sent_[rank].assign(static_cast<const unsigned char *>(memory), static_cast<const unsigned char *>(memory) + bytes);
+                sent_[rank].assign(static_cast<const unsigned char *>(backing(memory)), static_cast<const unsigned char *>(backing(memory)) + bytes);
         }
         return fine;
     }
@@ -150,7 +152,7 @@ private:
         if (found == team_.ranks[rank]->reductions.end())
             return 1.0;
         const ScaledSum &sum = found->second;
-        return nccl_scalar(sum.residence == ncclScalarDevice ? sum.pointer : sum.value, sum.type);
+        return nccl_scalar(sum.residence == ncclScalarDevice ? backing(sum.pointer) : sum.value, sum.type);
     }
 
     // As a ring does: each of n chunks starts at another rank, and every hop rounds.
@@ -187,7 +189,7 @@ private:
 
     void deliver(size_t rank)
     {
-        unsigned char *out = static_cast<unsigned char *>(arguments(rank).receive);
+        unsigned char *out = static_cast<unsigned char *>(backing(arguments(rank).receive));
         const size_t bytes = volume_of(kind_, ranks_, is_root(rank)).receive * piece_;
         if (bytes == 0)
             return;

@@ -1,6 +1,8 @@
 // Sends and receives: the n-th send of a rank to another meets the other's n-th receive from it.
 #include "group.h"
 
+#include "../backing.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -23,7 +25,7 @@ cudaError_t run_message(const Message &message, Rendezvous &meeting, int sender)
     const OperationScope scope(to->operation.get());
     if (!range_access(message.receive, message.receive_bytes, kWrite))
         return cudaErrorIllegalAddress;
-    memmove(message.receive, message.send, message.send_bytes);
+    memmove(backing(message.receive), backing(message.send), message.send_bytes);
     return cudaSuccess;
 }
 

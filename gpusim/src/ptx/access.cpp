@@ -39,6 +39,11 @@ bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, s
     return false;
 }
 
+void tell_unwritten(Warp &warp, const Instruction &in, int lane, size_t bytes)
+{
+    monitor_unwritten_local(place_of(warp, lane), bytes, *in.site);
+}
+
 // What the lane does from now on is told apart from what its fence has published.
 static void tick(Warp &warp, int lane)
 {

@@ -1,5 +1,6 @@
 // Finding and checking the memory that a lane's access means.
 #pragma once
+#include "backing.h"
 #include "gpusim/gpusim.h"
 #include "lanes.h"
 #include "program.h"
@@ -19,6 +20,7 @@ unsigned char *refuse_local(Warp &warp, const Instruction &in, int lane, uint64_
 unsigned char *refuse_misaligned(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes);
 bool tell_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags);
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags);
+void tell_unwritten(Warp &warp, const Instruction &in, int lane, size_t bytes); // a local array's element is read
 
 void tell_fence(Warp &warp, int lane, Scope scope);
 void tell_release(Warp &warp, int lane, Scope scope);
@@ -50,13 +52,34 @@ inline bool outside_local(const Warp &warp, int lane, uint64_t address, size_t b
     return offset > program.local_used || bytes > program.local_used - offset;
 }
 
-inline unsigned char *own_local_memory(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes)
+// An element of which no byte was written is told when it is read; one that is partly written may be padding.
+inline void check_local(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes, unsigned flags)
+{
+    unsigned char *written = warp.block->local_written + offset;
+    const size_t element = bytes / (in.count ? in.count : 1);
+    for (size_t at = 0; flags & kRead && at < bytes; at += element) {
+        if (!memchr(written + at, 1, element)) {
+            tell_unwritten(warp, in, lane, element);
+        }
+    }
+    if (flags & kWrite) {
+        memset(written, 1, bytes);
+    }
+}
+
+inline unsigned char *own_local_memory(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes,
+                                       unsigned flags)
 {
     if (outside_local(warp, lane, address, bytes)) {
         return refuse_local(warp, in, lane, address, bytes);
     }
-    return address & (bytes - 1) ? refuse_misaligned(warp, in, lane, address, bytes)
-                                 : reinterpret_cast<unsigned char *>(address);
+    if (address & (bytes - 1)) {
+        return refuse_misaligned(warp, in, lane, address, bytes);
+    }
+    if (warp.block->local_written) {
+        check_local(warp, in, lane, address - reinterpret_cast<uint64_t>(warp.block->local), bytes, flags);
+    }
+    return reinterpret_cast<unsigned char *>(address);
 }
 
 // A generic address: any space. `bytes` is a power of two.
@@ -69,7 +92,7 @@ inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, ui
         return shared_memory(warp, in, lane, in_shared, bytes, flags);
     }
     if (address - reinterpret_cast<uint64_t>(block.local) < block.local_bytes) {
-        return own_local_memory(warp, in, lane, address, bytes);
+        return own_local_memory(warp, in, lane, address, bytes, flags);
     }
     if (address & (bytes - 1)) {
         return refuse_misaligned(warp, in, lane, address, bytes);
@@ -77,7 +100,7 @@ inline unsigned char *any_memory(Warp &warp, const Instruction &in, int lane, ui
     if (block.grid->check && !tell_global(warp, in, lane, address, bytes, flags)) {
         return nullptr;
     }
-    return reinterpret_cast<unsigned char *>(address);
+    return reinterpret_cast<unsigned char *>(backing(address));
 }
 
 // Release semantics: a fence before the access, and for it alone.
@@ -126,7 +149,7 @@ inline unsigned char *locate(Warp &warp, const Instruction &in, int lane, size_t
     uint64_t address = lane_address(warp, in, in.a, in.wide_address, lane);
     switch (in.space) {
     case Space::shared: return shared_memory(warp, in, lane, address, bytes, flags);
-    case Space::local: return own_local_memory(warp, in, lane, address, bytes);
+    case Space::local: return own_local_memory(warp, in, lane, address, bytes, flags);
     default: return any_memory(warp, in, lane, address, bytes, flags);
     }
 }

@@ -46,6 +46,26 @@ struct MadHigh {
         return Add()(MultiplyHigh()(a, b), c);
     }
 };
+// The low 24 bits count, the uppermost of them as the sign.
+template <class T> T low_24_bits(T a)
+{
+    if constexpr (sizeof(T) == 4) {
+        return static_cast<T>(static_cast<T>(static_cast<uint32_t>(a) << 8) >> 8);
+    }
+    return a;
+}
+struct Multiply24 {
+    template <class T> T operator()(T a, T b) const
+    {
+        return MultiplyLow()(low_24_bits(a), low_24_bits(b));
+    }
+};
+struct Mad24 {
+    template <class T> T operator()(T a, T b, T c) const
+    {
+        return Add()(Multiply24()(a, b), c);
+    }
+};
 struct Divide { // by zero: all ones, as the hardware does
     template <class T> T operator()(T a, T b) const
     {
@@ -95,7 +115,6 @@ struct SumOfDifferences {
     }
 };
 
-// The 24-bit operations are used with operands that fit.
 const struct {
     const char *name, *variant;
     Handler (*pick)(Type);
@@ -113,8 +132,8 @@ const struct {
     {"min", "", pick_integer<2, Minimum>},
     {"max", "", pick_integer<2, Maximum>},
     {"sad", "", pick_integer<3, SumOfDifferences>},
-    {"mul24", "lo", pick_integer<2, MultiplyLow>},
-    {"mad24", "lo", pick_integer<3, MadLow>},
+    {"mul24", "lo", pick_integer<2, Multiply24>},
+    {"mad24", "lo", pick_integer<3, Mad24>},
 };
 
 Handler integer_handler(const Statement &statement, Type type)

@@ -19,7 +19,11 @@ void do_copy(Warp &warp, const Instruction &in, uint32_t lanes)
         uint64_t offset = lane_address(warp, in, in.a, in.wide_address, lane);
         uint64_t source = words<uint64_t>(warp, in.b)[lane] + static_cast<uint64_t>(in.target);
         size_t taken = in.mode ? words<uint32_t>(warp, in.c)[lane] : bytes;
-        taken = taken < bytes ? taken : bytes;
+        if (taken > bytes) {
+            fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS,
+                  "cp.async of %zu bytes, of which %zu are to be taken", bytes, taken);
+            return;
+        }
         unsigned char *to = shared_memory(warp, in, lane, offset, bytes, kWrite | kPending);
         if (!to) {
             return;
@@ -33,7 +37,7 @@ void do_copy(Warp &warp, const Instruction &in, uint32_t lanes)
             if (warp.block->grid->check && !tell_global(warp, in, lane, source, taken, kRead)) {
                 return;
             }
-            from = reinterpret_cast<const unsigned char *>(source);
+            from = reinterpret_cast<const unsigned char *>(backing(source));
         }
         memset(to, 0xFF, bytes);
         LaneCopies &copies = warp.copies[lane];

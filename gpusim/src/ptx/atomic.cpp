@@ -56,6 +56,19 @@ template <class H> H update_half(Atomic operation, H old, H value)
     return operation == Atomic::exchange ? value : to_half<H>(update_float(operation, to_float(old), to_float(value)));
 }
 
+inline float flush(float x)
+{
+    uint32_t bits = to_word<float>(x);
+    return (bits & 0x7F800000u) == 0 ? from_word<float>(bits & 0x80000000u) : x;
+}
+
+// Sums of floats in global memory: subnormal operands and results become zeros. Those in shared memory stay what they
+// are.
+float add_in_global_memory(float old, float value)
+{
+    return flush(flush(old) + flush(value));
+}
+
 template <class H> struct Packed {
     H low, high;
 };
@@ -94,6 +107,13 @@ template <class T> void do_atomic(Warp &warp, const Instruction &in, uint32_t la
                 other = from_word<T>(words<T>(warp, in.c)[lane]);
             }
             T result = update(static_cast<Atomic>(in.mode), old, value, other);
+            if constexpr (std::is_same_v<T, float>) {
+                const Block &block = *warp.block;
+                bool shared = static_cast<size_t>(at - block.shared) < block.shared_bytes;
+                if (static_cast<Atomic>(in.mode) == Atomic::add && !shared) {
+                    result = add_in_global_memory(old, value);
+                }
+            }
             memcpy(at + i * sizeof(T), &result, sizeof result);
             if (in.d != kNoResult) {
                 words<T>(warp, in.list[count + i])[lane] = to_word<T>(old);

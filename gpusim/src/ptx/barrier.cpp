@@ -30,9 +30,33 @@ void store_result(Warp &warp, const Instruction &in, uint32_t lanes, const Named
     }
 }
 
+// The lanes of a warp come to an aligned barrier (bar, not barrier) as one: at one instruction.
+bool all_aligned(Block &block, const NamedBarrier &barrier)
+{
+    const std::vector<Instruction> &code = block.grid->program->code;
+    for (Warp &warp : block.warps) {
+        uint32_t lanes = barrier.waiting[warp.index];
+        int first = lanes ? warp.pc[__builtin_ctz(lanes)] : 0;
+        for (uint32_t rest = lanes; rest != 0; rest &= rest - 1) {
+            int lane = __builtin_ctz(rest);
+            const Instruction &in = code[static_cast<size_t>(warp.pc[lane])];
+            if (warp.pc[lane] != first && !(in.meets_anywhere && code[static_cast<size_t>(first)].meets_anywhere)) {
+                fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_DEADLOCK,
+                      "lanes of a warp wait at different bar.sync, the first of them at PTX line %d",
+                      code[static_cast<size_t>(first)].site->ptx_line);
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 // Everything before it is ordered before everything after it, for the threads that took part.
 void complete(Block &block, NamedBarrier &barrier)
 {
+    if (!all_aligned(block, barrier)) {
+        return;
+    }
     uint32_t epoch = block.grid->next_epoch++;
     for (Warp &warp : block.warps) {
         uint32_t lanes = barrier.waiting[warp.index];
@@ -152,6 +176,11 @@ void arrive_at_barrier(Warp &warp, const Instruction &in, uint32_t lanes, int nu
         fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_DEADLOCK, "there is no barrier %d", number);
         return;
     }
+    if (expected % 32 != 0) {
+        fault(warp, in, lane, cudaErrorLaunchFailure, GPUSIM_DEADLOCK,
+              "barrier %d for %u threads, which is no multiple of 32", number, expected);
+        return;
+    }
     NamedBarrier &barrier = block.barriers[number];
     if (barrier.arrived == 0) {
         barrier.expected = expected;
@@ -161,6 +190,10 @@ void arrive_at_barrier(Warp &warp, const Instruction &in, uint32_t lanes, int nu
         return;
     }
     uint32_t arrived = static_cast<uint32_t>(__builtin_popcount(lanes));
+    const uint32_t last = 1u << (31 - __builtin_clz(warp.present));
+    if (expected != 0 && (lanes & last)) { // a warp counts as 32 threads, the block's last one too
+        arrived += 32 - static_cast<uint32_t>(__builtin_popcount(warp.present));
+    }
     uint32_t truth = truths & lanes;
     barrier.arrived += arrived;
     barrier.count += static_cast<uint32_t>(__builtin_popcount(truth));
@@ -210,6 +243,7 @@ void decode_barrier(Decoder &decoder, const Statement &statement)
     }
     in.handler = do_barrier;
     in.flow = Flow::control;
+    in.meets_anywhere = statement.words[0] == "barrier" && !statement.has("aligned");
     bool reduces = statement.has("red");
     in.mode = statement.has("arrive") ? kArrive
               : !reduces              ? kSync

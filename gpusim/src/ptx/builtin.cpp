@@ -1,5 +1,6 @@
 #include "builtin.h"
 
+#include "backing.h"
 #include "gpusim/gpusim.h"
 #include "lanes.h"
 #include "program.h"
@@ -25,6 +26,11 @@ uint64_t argument(const Warp &warp, int lane, size_t offset)
     return value;
 }
 
+const char *text_at(uint64_t address)
+{
+    return reinterpret_cast<const char *>(backing(address));
+}
+
 // One conversion with its flags, and the bytes it takes from the buffer.
 std::string format_one(const std::string &spec, const unsigned char *values, size_t *at)
 {
@@ -42,7 +48,7 @@ std::string format_one(const std::string &spec, const unsigned char *values, siz
     if (is_float) {
         snprintf(text, sizeof text, spec.c_str(), from_word<double>(bits));
     } else if (is_text) {
-        snprintf(text, sizeof text, spec.c_str(), reinterpret_cast<const char *>(bits));
+        snprintf(text, sizeof text, spec.c_str(), text_at(bits));
     } else if (is_long) {
         snprintf(text, sizeof text, spec.c_str(), bits);
     } else {
@@ -79,14 +85,15 @@ void do_printf(Warp &warp, const Instruction &in, uint32_t lanes)
     const Arguments &arguments = *static_cast<const Arguments *>(in.extra);
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
-        const char *format = reinterpret_cast<const char *>(argument(warp, lane, arguments.offsets[0]));
-        uint64_t values = argument(warp, lane, arguments.offsets[1]);
+        const char *format = text_at(argument(warp, lane, arguments.offsets[0]));
+        uint64_t values = backing(argument(warp, lane, arguments.offsets[1]));
         static const unsigned char kNothing[8] = {};
         std::string text = format_all(format, values ? reinterpret_cast<const unsigned char *>(values) : kNothing);
         fputs(text.c_str(), stderr);
         if (arguments.result >= 0) {
             int32_t count = static_cast<int32_t>(text.size());
             memcpy(local_memory(warp, lane) + arguments.result, &count, sizeof count);
+            local_is_written(warp, lane, static_cast<size_t>(arguments.result), sizeof count);
         }
     }
 }
@@ -95,7 +102,7 @@ void do_assert(Warp &warp, const Instruction &in, uint32_t lanes)
 {
     const Arguments &arguments = *static_cast<const Arguments *>(in.extra);
     int lane = __builtin_ctz(lanes);
-    auto text = [&](size_t i) { return reinterpret_cast<const char *>(argument(warp, lane, arguments.offsets[i])); };
+    auto text = [&](size_t i) { return text_at(argument(warp, lane, arguments.offsets[i])); };
     uint32_t line = static_cast<uint32_t>(argument(warp, lane, arguments.offsets[2]));
     fault(warp, in, lane, cudaErrorAssert, GPUSIM_OUT_OF_BOUNDS, "assertion '%s' failed at %s:%u in %s", text(0),
           text(1), line, text(3));
@@ -107,6 +114,13 @@ unsigned char *local_memory(const Warp &warp, int lane)
 {
     size_t thread = warp.index * 32 + static_cast<size_t>(lane);
     return warp.block->local + thread * warp.block->grid->program->local_bytes;
+}
+
+void local_is_written(Warp &warp, int lane, size_t offset, size_t bytes)
+{
+    if (Block &block = *warp.block; block.local_written) {
+        memset(block.local_written + (local_memory(warp, lane) - block.local) + offset, 1, bytes);
+    }
 }
 
 bool decode_builtin(Decoder &decoder, std::string_view name, const std::vector<Operand> &results,

@@ -25,10 +25,17 @@ void do_indexed_branch(Warp &warp, const Instruction &in, uint32_t lanes)
     }
 }
 
+// in.extra: the function's own local memory, which is new at each call.
 void do_call(Warp &warp, const Instruction &in, uint32_t lanes)
 {
+    const Frame &frame = *static_cast<const Frame *>(in.extra);
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
+        unsigned char *own = local_memory(warp, lane) + frame.own_begin;
+        memset(own, 0xFF, frame.own_end - frame.own_begin);
+        if (Block &block = *warp.block; block.local_written) {
+            memset(block.local_written + (own - block.local), 0, frame.own_end - frame.own_begin);
+        }
         warp.calls[lane].push_back(warp.pc[lane]);
         warp.pc[lane] = in.target;
     }
@@ -66,8 +73,13 @@ void do_copy_parameters(Warp &warp, const Instruction &in, uint32_t lanes)
 {
     for (; lanes != 0; lanes &= lanes - 1) {
         unsigned char *local = local_memory(warp, __builtin_ctz(lanes));
+        const Block &block = *warp.block;
+        unsigned char *written = block.local_written ? block.local_written + (local - block.local) : nullptr;
         for (const ParameterCopy &copy : *static_cast<const std::vector<ParameterCopy> *>(in.extra)) {
             memcpy(local + copy.to, local + copy.from, copy.bytes);
+            if (written) {
+                memcpy(written + copy.to, written + copy.from, copy.bytes);
+            }
         }
     }
 }
@@ -134,6 +146,7 @@ void decode_call(Decoder &decoder, const Statement &statement)
     in.handler = do_call;
     in.flow = Flow::control;
     in.target = frame->start;
+    in.extra = decoder.extra(*frame);
     decoder.emit(in);
     emit_copies(decoder, results, frame->results, false);
 }

@@ -17,7 +17,7 @@ enum class Integral : uint8_t { none, zero, nearest, down, up };
 struct Conversion {
     Rounding rounding = Rounding::nearest;
     Integral integral = Integral::none;
-    bool saturates = false, flushes = false, relu = false;
+    bool saturates = false, flushes = false, relu = false, finite = false;
 };
 
 inline double to_integral(double x, Integral how)
@@ -70,6 +70,13 @@ template <class T> double widen(T x, const Conversion &conversion)
     }
 }
 
+// Instead of an infinity: the largest number.
+template <class R> R largest_finite(R value)
+{
+    constexpr uint16_t infinity = std::is_same_v<R, Half> ? 0x7C00 : 0x7F80;
+    return (value.bits & 0x7FFF) == infinity ? R{static_cast<uint16_t>(value.bits - 1)} : value;
+}
+
 // A double (exact) or an integer to a floating point type in the current rounding mode.
 template <class R, class X> R to_floating(X x, const Conversion &conversion)
 {
@@ -81,7 +88,8 @@ template <class R, class X> R to_floating(X x, const Conversion &conversion)
         if (conversion.relu && !(value > 0)) {
             value = value == value ? 0 : value;
         }
-        return to_half<R>(value, conversion.rounding);
+        R result = to_half<R>(value, conversion.rounding);
+        return conversion.finite ? largest_finite(result) : result;
     } else {
         R value = static_cast<R>(x);
         if (conversion.flushes && std::fpclassify(value) == FP_SUBNORMAL) {
@@ -135,7 +143,7 @@ template <class R, class T> void do_plain(Warp &warp, const Instruction &in, uin
 template <class R, class T> Handler pick_pair(const Conversion &conversion)
 {
     bool plain = conversion.rounding == Rounding::nearest && conversion.integral == Integral::none &&
-                 !conversion.saturates && !conversion.flushes && !conversion.relu;
+                 !conversion.saturates && !conversion.flushes && !conversion.relu && !conversion.finite;
     constexpr bool simple = (is_small<T> && std::is_same_v<R, float>) || (is_small<R> && std::is_same_v<T, float>) ||
                             (std::is_integral_v<T> && !is_small<R>) ||
                             (std::is_floating_point_v<T> && std::is_floating_point_v<R>);
@@ -208,16 +216,29 @@ template <class H> void do_plain_pack(Warp &warp, const Instruction &in, uint32_
     });
 }
 
-// 19 bits: an eight-bit exponent and ten bits of mantissa; ties away from zero.
+enum class ToTf32 : uint8_t { ties_away, ties_even, toward_zero };
+
+// 19 bits: an eight-bit exponent and ten bits of mantissa.
+uint32_t to_tf32(uint32_t bits, ToTf32 how, const Conversion &conversion)
+{
+    bool is_nan = (bits & 0x7FFFFFFFu) > 0x7F800000u, negative = bits >> 31;
+    if (is_nan) {
+        return 0x7FFFFFFFu;
+    }
+    if (conversion.relu && negative) {
+        return 0;
+    }
+    bool infinite = (bits & 0x7FFFFFFFu) == 0x7F800000u;
+    uint32_t half = how == ToTf32::ties_away ? 0x1000u : how == ToTf32::ties_even ? 0xFFFu + (bits >> 13 & 1) : 0u;
+    uint32_t result = infinite ? bits : (bits + half) & 0xFFFFE000u;
+    return conversion.finite && (result & 0x7FFFFFFFu) == 0x7F800000u ? result - 0x2000u : result;
+}
+
 void do_tf32(Warp &warp, const Instruction &in, uint32_t lanes)
 {
-    bool nearest_even = in.mode != 0;
-    map1<uint32_t, uint32_t>(warp, in, lanes, [nearest_even](uint32_t bits) {
-        if ((bits & 0x7F800000u) == 0x7F800000u) {
-            return bits & 0x007FFFFFu ? 0x7FFFFFFFu : bits;
-        }
-        return (bits + (nearest_even ? 0xFFFu + (bits >> 13 & 1) : 0x1000u)) & 0xFFFFE000u;
-    });
+    const Conversion conversion = *static_cast<const Conversion *>(in.extra);
+    ToTf32 how = static_cast<ToTf32>(in.mode);
+    map1<uint32_t, uint32_t>(warp, in, lanes, [=](uint32_t bits) { return to_tf32(bits, how, conversion); });
 }
 
 Integral integral_of(const Statement &statement, bool needed)
@@ -242,15 +263,16 @@ void decode_cvt(Decoder &decoder, const Statement &statement)
     conversion.saturates = statement.has("sat");
     conversion.flushes = statement.has("ftz");
     conversion.relu = statement.has("relu");
+    conversion.finite = statement.has("satfinite");
     Handler handler = nullptr;
-    if (source == Type::f32 && (result == Type::f16x2 || result == Type::bf16x2)) {
-        bool plain = conversion.rounding == Rounding::nearest && !conversion.relu && !conversion.saturates;
+    if (source == Type::f32 && !statement.has("rs") && (result == Type::f16x2 || result == Type::bf16x2)) {
+        bool plain = conversion.rounding == Rounding::nearest && !conversion.relu && !conversion.finite;
         handler = result == Type::f16x2 ? plain ? do_plain_pack<Half> : do_pack<Half>
                   : plain ? do_plain_pack<Bfloat>
                                         : do_pack<Bfloat>;
     } else if (result == Type::tf32) {
         handler = do_tf32;
-    } else if (statement.words[1] != "pack") {
+    } else if (statement.words[1] != "pack" && !statement.has("rs")) {
         handler = pick_conversion(result, source, conversion);
     }
     if (!handler) {
@@ -260,7 +282,9 @@ void decode_cvt(Decoder &decoder, const Statement &statement)
     Instruction in;
     in.handler = handler;
     in.extra = decoder.extra(conversion);
-    in.mode = statement.has("rn");
+    in.mode = static_cast<uint8_t>(statement.has("rn")   ? ToTf32::ties_even
+                                   : statement.has("rz") ? ToTf32::toward_zero
+                                                         : ToTf32::ties_away);
     in.a = decoder.source(statement.operands[1], register_width(source));
     if (statement.operands.size() > 2) {
         in.b = decoder.source(statement.operands[2], register_width(source));

@@ -119,9 +119,11 @@ void Decoder::decode_function(const Function &function, const std::vector<Statem
         frame.results.push_back(allocate_local(variable));
         scopes_.back()[variable.name] = frame.results.back();
     }
+    frame.own_begin = program_->local_bytes;
     for (const Statement &statement : statements) {
         decode_statement(statement);
     }
+    frame.own_end = program_->local_bytes;
     static const Statement kReturn = [] {
         Statement statement;
         statement.opcode = "ret";

@@ -28,6 +28,7 @@ struct Symbol {
 struct Frame {
     int start = -1;
     std::vector<Symbol> parameters, results; // in local memory
+    size_t own_begin = 0, own_end = 0;       // there, too: its arrays
 };
 
 class Decoder

@@ -115,6 +115,10 @@ std::unique_ptr<Block> make_place(Grid *grid)
     block->local_bytes = program.local_bytes * block->threads;
     block->local_storage.assign(block->local_bytes + 64, 0xFF);
     block->local = block->local_storage.data() + (64 - reinterpret_cast<uintptr_t>(block->local_storage.data()) % 64);
+    if (grid->check && block->local_bytes > 0) {
+        block->written_storage.resize(block->local_bytes);
+        block->local_written = block->written_storage.data();
+    }
     block->warps = std::vector<Warp>((block->threads + 31) / 32);
     for (NamedBarrier &barrier : block->barriers) {
         barrier.waiting.assign(block->warps.size(), 0);
@@ -142,6 +146,7 @@ void start_block(Grid *grid, Block *block, uint32_t index)
     block->first_epoch = grid->next_epoch++;
     memset(block->shared, 0xFF, block->shared_bytes);
     std::fill(block->local_storage.begin(), block->local_storage.end(), static_cast<unsigned char>(0xFF));
+    std::fill(block->written_storage.begin(), block->written_storage.end(), static_cast<unsigned char>(0));
     block->shadow = grid->check && block->shared_bytes ? shared_shadow_begin(block->shared_bytes, index) : nullptr;
     for (NamedBarrier &barrier : block->barriers) {
         std::fill(barrier.waiting.begin(), barrier.waiting.end(), 0);

@@ -70,7 +70,11 @@ struct Subtract {
 struct Multiply {
     template <class H> H operator()(H a, H b) const
     {
-        return to_half<H>(to_float(a) * to_float(b));
+        float product = to_float(a) * to_float(b);
+        if (std::is_same_v<H, Bfloat> && std::fabs(product) < 0x1p-120f) { // it may have been rounded already
+            return to_half<H>(static_cast<double>(to_float(a)) * to_float(b), Rounding::nearest);
+        }
+        return to_half<H>(product);
     }
 };
 struct Fma {
@@ -115,7 +119,7 @@ template <class H> H modify(H value, uint8_t mode)
         value = to_half<H>(x > 1 ? 1.0f : x > 0 ? x : 0.0f);
     }
     if (mode & kRelu) {
-        value = to_float(value) < 0 ? H{0} : value;
+        value = value.bits >> 15 && to_float(value) == to_float(value) ? H{0} : value;
     }
     return value;
 }
@@ -186,6 +190,9 @@ Handler half_handler(const Statement &statement, Type type)
     uint8_t mode = static_cast<uint8_t>((statement.has("ftz") ? kFlush : 0) | (statement.has("sat") ? kSaturate : 0) |
                                         (statement.has("relu") ? kRelu : 0));
     bool nan = statement.has("NaN");
+    if (statement.has("xorsign") || statement.has("oob") || statement.operands.size() > (name == "fma" ? 4 : 3)) {
+        return nullptr;
+    }
     if (name == "add") {
         return pick_half<2, Add>(type, mode);
     }

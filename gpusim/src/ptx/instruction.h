@@ -37,8 +37,8 @@ struct Instruction {
     Space space = Space::generic;
     Type type = Type::none;
     uint8_t mode = 0;            // meaning belongs to the handler
-    uint8_t flags = 0;           // memory: AccessFlags
     uint8_t count = 0;           // length of `list`
+    uint16_t flags = 0;          // memory: AccessFlags
     bool wide_address = true;    // 64-bit register
     bool polls = false;          // a spin loop may wait here
     bool meets_anywhere = false; // a rendezvous without operands: lanes may wait at different ones

@@ -73,10 +73,11 @@ struct Block {
     size_t shared_bytes = 0;
     unsigned char *local = nullptr;
     size_t local_bytes = 0; // of all threads
+    unsigned char *local_written = nullptr; // for each of its bytes: 1 if its thread has written it. NULL: not checked
     SharedShadow *shadow = nullptr;
     uint32_t first_epoch = 0;
     bool polling = false; // its last turn did nothing but poll
-    std::vector<unsigned char> shared_storage, local_storage;
+    std::vector<unsigned char> shared_storage, local_storage, written_storage;
 };
 
 struct Grid {

@@ -159,8 +159,11 @@ void decode_access(Decoder &decoder, const Statement &statement, bool load)
         return;
     }
     in.list = decoder.list(registers);
+    in.count = static_cast<uint8_t>(registers.size());
     in.flow = Flow::memory;
-    in.flags = is_strong(statement) ? static_cast<uint8_t>(kAtomic | order_flags(statement)) : uint8_t(0);
+    in.flags = is_strong(statement)       ? static_cast<uint16_t>(kAtomic | order_flags(statement))
+               : load && statement.has("nc") ? uint16_t(kReadOnly)
+                                             : uint16_t(0);
     in.polls = load && is_strong(statement);
     in.releases = !load && releases(statement);
     decoder.emit(in);

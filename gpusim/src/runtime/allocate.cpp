@@ -1,6 +1,5 @@
 // Memory: cudaMalloc and its kin, pools, pinned and registered host memory.
 #include "../access.h"
-#include "../guard.h"
 #include "capture.h"
 #include "runtime.h"
 
@@ -24,8 +23,6 @@ cudaError_t allocate_device(void **made, size_t bytes, const char *call)
     if (!allocation)
         return fail(cudaErrorMemoryAllocation);
     *made = reinterpret_cast<void *>(allocation->base);
-    guard_new_memory();
-    close_to_host();
     return cudaSuccess;
 }
 
@@ -70,7 +67,6 @@ cudaError_t allocate_async(void **made, size_t bytes, const MemoryPool *pool, St
         return fail(cudaErrorMemoryAllocation);
     allocation->pool = pool;
     allocation->allocated_by = not_yet_allocated;
-    guard_new_memory();
     *made = reinterpret_cast<void *>(allocation->base);
     push_work(stream, "cudaMallocAsync", [allocation] {
         allocation->allocated_by = current_operation()->id;

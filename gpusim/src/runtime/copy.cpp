@@ -1,5 +1,6 @@
 // Copies and fills.
 #include "../access.h"
+#include "../backing.h"
 #include "capture.h"
 #include "runtime.h"
 
@@ -40,6 +41,12 @@ bool kind_fits(const Copy &copy)
     return target_fits && source_fits;
 }
 
+bool overlap(const Copy &copy)
+{
+    const uintptr_t target = reinterpret_cast<uintptr_t>(copy.target), source = reinterpret_cast<uintptr_t>(copy.source);
+    return target != source && (target - source < copy.width || source - target < copy.width);
+}
+
 bool rows_accessible(const void *memory, size_t pitch, const Copy &copy, unsigned flags)
 {
     if (!simulated(memory))
@@ -53,8 +60,8 @@ bool rows_accessible(const void *memory, size_t pitch, const Copy &copy, unsigne
 void move_rows(const Copy &copy)
 {
     for (size_t row = 0; row < copy.height; row++)
-        memmove(static_cast<char *>(copy.target) + row * copy.target_pitch,
-                static_cast<const char *>(copy.source) + row * copy.source_pitch, copy.width);
+        memmove(backing(static_cast<char *>(copy.target) + row * copy.target_pitch),
+                backing(static_cast<const char *>(copy.source) + row * copy.source_pitch), copy.width);
 }
 
 // Pageable host memory is read at the call, as the driver's staging may; written before the call returns.
@@ -66,6 +73,8 @@ cudaError_t enqueue_copy(Copy copy, Stream &stream)
     }
     if (copy.width == 0 || copy.height == 0)
         return cudaSuccess;
+    if (copy.height == 1 && overlap(copy))
+        report(GPUSIM_API, "%s: source and target overlap", copy.call);
     counts().copies++;
     std::shared_ptr<std::vector<char>> staged;
     if (!simulated(copy.source)) {
@@ -137,7 +146,7 @@ cudaError_t enqueue_fill(const Fill &fill, Stream &stream)
             char *start = static_cast<char *>(fill.target) + row * fill.pitch;
             if (!range_access(start, fill.width, kWrite | kAnyDevice))
                 return cudaErrorIllegalAddress;
-            memset(start, fill.value, fill.width);
+            memset(backing(start), fill.value, fill.width);
         }
         return cudaSuccess;
     }, std::move(pinned));

@@ -76,6 +76,10 @@ cudaError_t enter()
 {
     if (options().devices == 0)
         return fail(cudaErrorNoDevice);
+    if (current_operation()) { // of this thread: nothing else calls
+        report(GPUSIM_API, "a CUDA call in a stream's host function, which must make none");
+        return fail(cudaErrorNotPermitted);
+    }
     return fail(device_fault(current_device()));
 }
 

@@ -193,7 +193,6 @@ cudaError_t cudaGetSymbolAddress(void **address, const void *symbol)
     auto found = registry().variables.find(symbol);
     Module *module = found == registry().variables.end() ? nullptr : module_of(*found->second.binary);
     size_t bytes = 0;
-    const GuardOpen open; // the first to ask writes its initial value
     *address = module ? module_variable(module, found->second.name.c_str(), current_device(), &bytes) : nullptr;
     return *address ? cudaSuccess : fail(cudaErrorInvalidSymbol);
 }
@@ -203,7 +202,6 @@ cudaError_t cudaGetSymbolSize(size_t *bytes, const void *symbol)
     Locked lock(machine_lock());
     auto found = registry().variables.find(symbol);
     Module *module = found == registry().variables.end() ? nullptr : module_of(*found->second.binary);
-    const GuardOpen open;
     return module && module_variable(module, found->second.name.c_str(), current_device(), bytes) ? cudaSuccess
                                                                                                    : fail(cudaErrorInvalidSymbol);
 }
