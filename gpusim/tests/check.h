@@ -52,19 +52,31 @@ inline void verify(bool passed, const char *file, int line, const char *expressi
         fprintf(stderr, "    report: %s\n", gpusim_report_text(i));
 }
 
-// The options under which everything must hold: eager, lazy and three random schedules, with each order of blocks.
+// The options under which everything must hold: each schedule with each order of blocks, and two more seeds.
 inline std::vector<gpusim_options> schedules()
 {
     std::vector<gpusim_options> all;
-    const gpusim_order orders[] = {GPUSIM_UP, GPUSIM_DOWN, GPUSIM_SHUFFLED, GPUSIM_UP, GPUSIM_DOWN};
-    for (int i = 0; i < 5; i++) {
+    for (int i = 0; i < 11; i++) {
         gpusim_options options = {};
-        options.schedule = i == 0 ? GPUSIM_EAGER : i == 1 ? GPUSIM_LAZY : GPUSIM_RANDOM;
-        options.order = orders[i];
+        options.schedule = i < 9 ? gpusim_schedule(i / 3) : GPUSIM_RANDOM;
+        options.order = gpusim_order(i % 3);
         options.seed = uint64_t(i);
         all.push_back(options);
     }
     return all;
+}
+
+// The options of the schedule that runs.
+inline gpusim_options &chosen()
+{
+    static gpusim_options options;
+    return options;
+}
+
+inline void choose(const gpusim_options &options)
+{
+    chosen() = options;
+    gpusim_configure(&options);
 }
 
 inline const char *schedule_text(const gpusim_options &options)
@@ -78,11 +90,31 @@ inline const char *schedule_text(const gpusim_options &options)
 inline void in_every_schedule(const std::function<void()> &body)
 {
     for (const gpusim_options &options : schedules()) {
-        gpusim_configure(&options);
+        choose(options);
         context() = schedule_text(options);
         body();
     }
     context().clear();
+}
+
+// The same in processes that run beside each other: for what takes its time by waiting.
+inline void in_every_schedule_at_once(const std::function<void()> &body)
+{
+    std::vector<pid_t> children;
+    for (const gpusim_options &options : schedules()) {
+        children.push_back(fork());
+        if (children.back() == 0) {
+            choose(options);
+            context() = schedule_text(options);
+            body();
+            _exit(failures() ? 1 : 0);
+        }
+    }
+    for (pid_t child : children) {
+        int status = 0;
+        waitpid(child, &status, 0);
+        failures() += status != 0;
+    }
 }
 
 // Exactly the reports of one kind, at least one; and none of any other.
@@ -118,6 +150,14 @@ inline bool run_one(const Test &test)
     static void test_##name();                                    \
     static const bool added_##name = check::add(#name, test_##name); \
     static void test_##name()
+// A test whose whole body runs in every schedule.
+#define GPUSIM_TEST_EVERYWHERE(name)                     \
+    static void everywhere_##name();                     \
+    GPUSIM_TEST(name)                                    \
+    {                                                    \
+        check::in_every_schedule(everywhere_##name);     \
+    }                                                    \
+    static void everywhere_##name()
 #define CHECK(condition) check::verify((condition) ? true : false, __FILE__, __LINE__, #condition)
 
 int main(int count, char **names)

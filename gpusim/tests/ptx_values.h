@@ -46,6 +46,13 @@ template <class T> T from_bits(uint64_t bits)
     return value;
 }
 
+template <class T> uint64_t bits_of(T value)
+{
+    uint64_t bits = 0;
+    memcpy(&bits, &value, sizeof value);
+    return bits;
+}
+
 template <class Out> bool is_nan_of(Out value)
 {
     if constexpr (std::is_floating_point_v<Out>) {
@@ -86,14 +93,8 @@ template <class Operation> void check(const char *name)
         Out expected = Operation::host(a[i], b[i], c[i]);
         bool same = memcmp(&expected, &results[i], sizeof expected) == 0 || (is_nan_of(expected) && is_nan_of(results[i]));
         if (!same && wrong++ < 3) {
-            uint64_t bits[5] = {};
-            memcpy(&bits[0], &a[i], sizeof a[i]);
-            memcpy(&bits[1], &b[i], sizeof b[i]);
-            memcpy(&bits[2], &c[i], sizeof c[i]);
-            memcpy(&bits[3], &results[i], sizeof expected);
-            memcpy(&bits[4], &expected, sizeof expected);
-            fprintf(stderr, "%s(%#llx, %#llx, %#llx) is %#llx, not %#llx\n", name, (unsigned long long)bits[0], (unsigned long long)bits[1],
-                    (unsigned long long)bits[2], (unsigned long long)bits[3], (unsigned long long)bits[4]);
+            fprintf(stderr, "%s(%#llx, %#llx, %#llx) is %#llx, not %#llx\n", name, (unsigned long long)bits_of(a[i]), (unsigned long long)bits_of(b[i]),
+                    (unsigned long long)bits_of(c[i]), (unsigned long long)bits_of(results[i]), (unsigned long long)bits_of(expected));
         }
     }
     CHECK(wrong == 0);

@@ -236,7 +236,7 @@ GPUSIM_TEST(epilogues)
     }
 }
 
-GPUSIM_TEST(workspace)
+GPUSIM_TEST_EVERYWHERE(workspace)
 {
     Matmul<float, float> none;
     none.workspace_limit = 0;
@@ -268,7 +268,7 @@ GPUSIM_TEST(shared_workspace_is_a_race)
     });
 }
 
-GPUSIM_TEST(alignment_is_as_promised)
+GPUSIM_TEST_EVERYWHERE(alignment_is_as_promised)
 {
     Matmul<float, float> it;
     it.prepare();
@@ -277,7 +277,7 @@ GPUSIM_TEST(alignment_is_as_promised)
     CHECK(check::only_reports(GPUSIM_BLAS));
 }
 
-GPUSIM_TEST(problems_that_are_refused)
+GPUSIM_TEST_EVERYWHERE(problems_that_are_refused)
 {
     for (int fault = 0; fault < 7; fault++) {
         gpusim_clear_reports();
@@ -313,7 +313,7 @@ GPUSIM_TEST(problems_that_are_refused)
     }
 }
 
-GPUSIM_TEST(padding_is_not_touched)
+GPUSIM_TEST_EVERYWHERE(padding_is_not_touched)
 {
     Matmul<float, float> it;
     it.prepare();
@@ -327,7 +327,7 @@ GPUSIM_TEST(padding_is_not_touched)
     CHECK(gpusim_reports(-1) == 0);
 }
 
-GPUSIM_TEST(handle_of_another_device)
+GPUSIM_TEST_EVERYWHERE(handle_of_another_device)
 {
     Matmul<float, float> it;
     it.prepare();

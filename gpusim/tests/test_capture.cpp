@@ -71,7 +71,7 @@ GPUSIM_TEST(forbidden_calls_lose_the_capture)
         });
 }
 
-GPUSIM_TEST(unjoined_and_isolated_work)
+GPUSIM_TEST_EVERYWHERE(unjoined_and_isolated_work)
 {
     Captured it;
     cudaGraph_t graph;

@@ -207,7 +207,7 @@ GPUSIM_TEST(memory_of_a_peer)
         });
 }
 
-GPUSIM_TEST(stream_of_another_device)
+GPUSIM_TEST_EVERYWHERE(stream_of_another_device)
 {
     cudaStream_t stream = new_stream(1);
     float *x = device_array<float>(300, 0);

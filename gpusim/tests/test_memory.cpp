@@ -40,7 +40,7 @@ GPUSIM_TEST(use_after_free)
     });
 }
 
-GPUSIM_TEST(double_free)
+GPUSIM_TEST_EVERYWHERE(double_free)
 {
     char *memory = device_array<char>(100);
     CHECK(cudaFree(memory) == cudaSuccess && cudaFree(memory) == cudaErrorInvalidValue);
@@ -122,7 +122,7 @@ GPUSIM_TEST(out_of_memory)
     CHECK(cudaMalloc(&first, 700 << 10) == cudaSuccess); // each device has its own
 }
 
-GPUSIM_TEST(copy_kinds)
+GPUSIM_TEST_EVERYWHERE(copy_kinds)
 {
     cudaStream_t stream = new_stream();
     char host[16] = {}, *device = device_array<char>(16), *pinned = pinned_array<char>(16);
@@ -140,6 +140,17 @@ GPUSIM_TEST(copy_kinds)
     CHECK(gpusim_reports(-1) == 0);
 }
 
+GPUSIM_TEST_EVERYWHERE(copies_that_overlap)
+{
+    cudaStream_t stream = new_stream();
+    int *memory = device_array<int>(64);
+    cudaMemsetAsync(memory, 0, 256, stream);
+    cudaMemcpyAsync(memory + 32, memory, 128, cudaMemcpyDeviceToDevice, stream); // side by side
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess && gpusim_reports(-1) == 0);
+    cudaMemcpyAsync(memory + 31, memory, 128, cudaMemcpyDeviceToDevice, stream);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess && check::only_reports(GPUSIM_API));
+}
+
 GPUSIM_TEST(two_dimensional_copies)
 {
     cudaStream_t stream = new_stream();
@@ -154,7 +165,7 @@ GPUSIM_TEST(two_dimensional_copies)
     CHECK(gpusim_reports(-1) == 0);
 }
 
-GPUSIM_TEST(registered_memory)
+GPUSIM_TEST_EVERYWHERE(registered_memory)
 {
     std::vector<int> host(1000, 3);
     CHECK(cudaHostRegister(host.data(), 4000, cudaHostRegisterDefault) == cudaSuccess);
@@ -165,13 +176,6 @@ GPUSIM_TEST(registered_memory)
     CHECK(cudaStreamSynchronize(stream) == cudaSuccess && gpusim_reports(-1) == 0);
     CHECK(cudaHostUnregister(host.data()) == cudaSuccess);
     CHECK(cudaHostUnregister(host.data()) == cudaErrorHostMemoryNotRegistered);
-}
-
-GPUSIM_TEST(host_code_touches_device_memory)
-{
-    volatile char *memory = device_array<char>(100);
-    memory[5] = 1;
-    CHECK(check::only_reports(GPUSIM_HOST_ACCESS));
 }
 
 GPUSIM_TEST(leaks)
@@ -221,99 +225,6 @@ GPUSIM_TEST(peer_access_is_asked_for)
     CHECK(cudaDeviceEnablePeerAccess(0, 0) == cudaErrorInvalidDevice);
     CHECK(cudaDeviceDisablePeerAccess(1) == cudaSuccess);
     CHECK(cudaDeviceDisablePeerAccess(1) == cudaErrorPeerAccessNotEnabled);
-}
-
-// Closed again when a query has found the work done, not only after a wait.
-GPUSIM_TEST(host_touches_device_memory_after_a_query)
-{
-    for (bool event : {false, true})
-        check::in_every_schedule([event] {
-            cudaStream_t stream = new_stream();
-            cudaEvent_t done = new_event();
-            volatile char *memory = device_array<char>(64);
-            cudaMemsetAsync(const_cast<char *>(memory), 0, 64, stream);
-            cudaEventRecord(done, stream);
-            while ((event ? cudaEventQuery(done) : cudaStreamQuery(stream)) == cudaErrorNotReady) {
-            }
-            CHECK(memory[5] == 0);
-            CHECK(check::only_reports(GPUSIM_HOST_ACCESS));
-        });
-}
-
-// The host touches pinned memory that a copy still reads or writes. `waits`: it has waited.
-static void touch_pinned(bool up, bool waits)
-{
-    cudaStream_t stream = new_stream();
-    char *device = device_array<char>(5000);
-    volatile char *host = pinned_array<char>(10000);
-    for (int i = 0; i < 10000; i++)
-        host[i] = 1;
-    cudaMemsetAsync(device, 2, 5000, stream);
-    if (up)
-        cudaMemcpyAsync(device, const_cast<char *>(host + 4096), 5000, cudaMemcpyHostToDevice, stream);
-    else
-        cudaMemcpyAsync(const_cast<char *>(host + 4096), device, 5000, cudaMemcpyDeviceToHost, stream);
-    CHECK(host[4000] == 1 && host[9500] == 1); // beside it
-    host[9800] = 7;
-    CHECK(gpusim_reports(-1) == 0);
-    if (waits)
-        CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
-    if (up) {
-        CHECK(host[4096 + 4999] == 1); // two reads
-        CHECK(gpusim_reports(-1) == 0);
-        cudaMemcpyAsync(device, const_cast<char *>(host + 4096), 5, cudaMemcpyHostToDevice, stream); // closes the pages again
-        host[4096 + 10] = 3;
-    } else {
-        (void)host[4096 + 10];
-    }
-    CHECK(waits ? gpusim_reports(-1) == 0 : check::only_reports(GPUSIM_RACE_STREAM));
-    cudaDeviceSynchronize();
-}
-
-GPUSIM_TEST(host_touches_pinned_memory_too_early)
-{
-    for (bool up : {false, true})
-        for (bool waits : {false, true})
-            check::in_every_schedule([up, waits] { touch_pinned(up, waits); });
-}
-
-// Two buffers in turn, each filled again when its copy is over.
-GPUSIM_TEST(pinned_buffers_in_turn)
-{
-    check::in_every_schedule([] {
-        cudaStream_t stream = new_stream();
-        cudaEvent_t over[2] = {new_event(), new_event()};
-        int *host = pinned_array<int>(128), *device = device_array<int>(6 * 64);
-        for (int round = 0; round < 6; round++) {
-            int *half = host + round % 2 * 64;
-            if (round >= 2)
-                CHECK(cudaEventSynchronize(over[round % 2]) == cudaSuccess);
-            for (int i = 0; i < 64; i++)
-                half[i] = round;
-            cudaMemcpyAsync(device + round * 64, half, 256, cudaMemcpyHostToDevice, stream);
-            cudaEventRecord(over[round % 2], stream);
-        }
-        const std::vector<int> got = download(device, 6 * 64, stream);
-        for (int i = 0; i < 6 * 64; i++)
-            CHECK(got[size_t(i)] == i / 64);
-        CHECK(gpusim_reports(-1) == 0);
-    });
-}
-
-// What a stream's host function touches comes after the stream's earlier work.
-GPUSIM_TEST(host_functions_touch_pinned_memory)
-{
-    check::in_every_schedule([] {
-        cudaStream_t stream = new_stream();
-        static int *host;
-        host = pinned_array<int>(4);
-        int *device = device_array<int>(4);
-        cudaMemsetAsync(device, 1, 16, stream);
-        cudaMemcpyAsync(host, device, 16, cudaMemcpyDeviceToHost, stream);
-        cudaLaunchHostFunc(stream, [](void *) { host[2]++; }, nullptr);
-        CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
-        CHECK(host[2] == 0x01010102 && gpusim_reports(-1) == 0);
-    });
 }
 
 // Memory of a pool that is made while older memory is closed to the host.

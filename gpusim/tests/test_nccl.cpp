@@ -82,7 +82,7 @@ GPUSIM_TEST(all_reduce)
     });
 }
 
-GPUSIM_TEST(average_and_scaled_sum)
+GPUSIM_TEST_EVERYWHERE(average_and_scaled_sum)
 {
     World world(4);
     float *in[most_ranks], *out[most_ranks];
@@ -262,7 +262,7 @@ GPUSIM_TEST(missing_waits_around_a_collective)
         });
 }
 
-GPUSIM_TEST(split)
+GPUSIM_TEST_EVERYWHERE(split)
 {
     World world(4);
     ncclComm_t parts[4];
@@ -282,7 +282,7 @@ GPUSIM_TEST(split)
     CHECK(gpusim_reports(-1) == 0);
 }
 
-GPUSIM_TEST(two_ranks_on_one_device)
+GPUSIM_TEST_EVERYWHERE(two_ranks_on_one_device)
 {
     ncclComm_t comms[2];
     const int devices[2] = {1, 1};
@@ -336,7 +336,7 @@ GPUSIM_TEST(planted_failures)
     });
 }
 
-GPUSIM_TEST(arguments_are_checked)
+GPUSIM_TEST_EVERYWHERE(arguments_are_checked)
 {
     World world(2);
     float *buffer = world.filled(0, values_of(0, 4));
@@ -413,9 +413,8 @@ GPUSIM_TEST(a_thread_for_each_rank)
 
 GPUSIM_TEST(a_rank_that_skips_a_collective)
 {
-    gpusim_options options = {};
-    options.schedule = GPUSIM_LAZY;
-    gpusim_configure(&options);
-    run_threads(2, 7);
-    CHECK(gpusim_reports(GPUSIM_DEADLOCK) > 0);
+    check::in_every_schedule_at_once([] {
+        run_threads(2, 7);
+        CHECK(gpusim_reports(GPUSIM_DEADLOCK) > 0);
+    });
 }

@@ -162,20 +162,6 @@ template <int fault, bool shared> __global__ void within_block(int *data, unsign
     }
 }
 
-__global__ void local_element(int *out, int index)
-{
-    int values[8];
-    for (int i = 0; i < 8; i++)
-        values[i] = i * i;
-    out[threadIdx.x] = values[(index + threadIdx.x) & 15];
-}
-
-void expect(bool fault, gpusim_report_kind kind)
-{
-    cudaDeviceSynchronize();
-    CHECK(fault ? gpusim_reports(kind) > 0 : gpusim_reports(-1) == 0);
-}
-
 template <class T> T *zeros(size_t count)
 {
     T *made = device_array<T>(count);
@@ -183,68 +169,92 @@ template <class T> T *zeros(size_t count)
     return made;
 }
 
-template <int fault> void readers_case()
+// What a correct program leaves there.
+struct Result {
+    const int *at;
+    int value;
+};
+
+void expect(bool fault, gpusim_report_kind kind, const Result &result)
 {
-    check::in_every_schedule([] {
-        for (unsigned blocks : {3u, 4u, 9u}) {
-            int *data = zeros<int>(1), *out = zeros<int>(16);
-            readers_first<fault><<<blocks, 32, 0, new_stream()>>>(data, zeros<unsigned>(1), out);
-            expect(fault, GPUSIM_RACE_GLOBAL);
-            gpusim_clear_reports();
-        }
+    cudaDeviceSynchronize();
+    CHECK(fault ? gpusim_reports(kind) > 0 : gpusim_reports(-1) == 0);
+    int value = 0;
+    CHECK(cudaMemcpy(&value, result.at, sizeof value, cudaMemcpyDeviceToHost) == cudaSuccess);
+    CHECK(fault || value == result.value);
+    gpusim_clear_reports();
+}
+
+// `launch` starts the kernel with or without its fault.
+template <class Launch> void run_case(bool fault, gpusim_report_kind kind, Launch launch)
+{
+    check::in_every_schedule([&] { expect(fault, kind, launch(new_stream())); });
+}
+
+template <int fault> void readers_case(unsigned blocks)
+{
+    run_case(fault, GPUSIM_RACE_GLOBAL, [blocks](cudaStream_t stream) {
+        int *data = zeros<int>(1);
+        readers_first<fault><<<blocks, 32, 0, stream>>>(data, zeros<unsigned>(1), zeros<int>(16));
+        return Result{data, 9};
     });
 }
 
 template <int fault> void lock_case()
 {
-    check::in_every_schedule([] {
+    run_case(fault, GPUSIM_RACE_GLOBAL, [](cudaStream_t stream) {
         int *value = zeros<int>(1);
-        cudaStream_t stream = new_stream();
         locked<fault><<<4, 64, 0, stream>>>(zeros<int>(1), value);
-        expect(fault, GPUSIM_RACE_GLOBAL);
-        CHECK(download(value, 1, stream)[0] == 8);
+        return Result{value, 8};
     });
 }
 
 template <int fault> void ticket_case()
 {
-    check::in_every_schedule([] {
+    run_case(fault, GPUSIM_RACE_GLOBAL, [](cudaStream_t stream) {
         int *total = zeros<int>(1);
-        cudaStream_t stream = new_stream();
         tickets<fault><<<8, 32, 0, stream>>>(zeros<int>(8), zeros<unsigned>(1), total);
-        expect(fault, GPUSIM_RACE_GLOBAL);
-        CHECK(fault || download(total, 1, stream)[0] == 8);
+        return Result{total, 8};
     });
 }
 
 template <int fault> void flag_case()
 {
-    check::in_every_schedule([] {
+    run_case(fault, GPUSIM_RACE_GLOBAL, [](cudaStream_t stream) {
         int *out = zeros<int>(32);
-        cudaStream_t stream = new_stream();
         flagged<fault><<<2, 32, 0, stream>>>(zeros<int>(32), zeros<unsigned>(1), out);
-        expect(fault, GPUSIM_RACE_GLOBAL);
-        CHECK(fault || download(out, 32, stream)[31] == 5);
+        return Result{out + 31, 5};
     });
 }
 
 template <int fault, bool shared> void block_case()
 {
-    check::in_every_schedule([] {
+    run_case(fault, shared ? GPUSIM_RACE_SHARED : GPUSIM_RACE_GLOBAL, [](cudaStream_t stream) {
         int *out = zeros<int>(1);
-        cudaStream_t stream = new_stream();
         within_block<fault, shared><<<1, 64, 0, stream>>>(zeros<int>(1), zeros<unsigned>(1), out);
-        expect(fault, shared ? GPUSIM_RACE_SHARED : GPUSIM_RACE_GLOBAL);
-        CHECK(download(out, 1, stream)[0] == 7);
+        return Result{out, 7};
     });
+}
+
+template <int buffers> void rounds_case(uint64_t seed)
+{
+    gpusim_options options = {};
+    options.order = GPUSIM_SHUFFLED; // in other orders chance makes it right
+    options.seed = seed;
+    gpusim_configure(&options);
+    int *out = zeros<int>(128);
+    rounds<buffers><<<2, 64, 0, new_stream()>>>(zeros<int>(256), zeros<unsigned>(1), out);
+    expect(buffers == 1, GPUSIM_RACE_GLOBAL, {out, 21});
 }
 
 } // namespace
 
 GPUSIM_TEST(all_readers_are_remembered)
 {
-    readers_case<0>();
-    readers_case<1>();
+    for (unsigned blocks : {3u, 4u, 9u}) {
+        readers_case<0>(blocks);
+        readers_case<1>(blocks);
+    }
 }
 
 GPUSIM_TEST(locks)
@@ -260,9 +270,10 @@ GPUSIM_TEST(last_block)
     ticket_case<1>();
     ticket_case<2>();
     ticket_case<3>();
-    check::in_every_schedule([] {
-        volatile_reads<<<8, 64, 0, new_stream()>>>(zeros<int>(8), zeros<unsigned>(1), zeros<int>(1));
-        expect(false, GPUSIM_RACE_GLOBAL);
+    run_case(false, GPUSIM_RACE_GLOBAL, [](cudaStream_t stream) {
+        int *total = zeros<int>(1);
+        volatile_reads<<<8, 64, 0, stream>>>(zeros<int>(8), zeros<unsigned>(1), total);
+        return Result{total, 8};
     });
 }
 
@@ -272,19 +283,6 @@ GPUSIM_TEST(flags)
     flag_case<1>();
     flag_case<2>();
     flag_case<3>();
-}
-
-template <int buffers> void rounds_case(uint64_t seed)
-{
-    gpusim_options options = {};
-    options.order = GPUSIM_SHUFFLED; // in other orders chance makes it right
-    options.seed = seed;
-    gpusim_configure(&options);
-    int *out = zeros<int>(128);
-    cudaStream_t stream = new_stream();
-    rounds<buffers><<<2, 64, 0, stream>>>(zeros<int>(256), zeros<unsigned>(1), out);
-    expect(buffers == 1, GPUSIM_RACE_GLOBAL);
-    CHECK(buffers == 1 || download(out, 128, stream)[0] == 21);
 }
 
 GPUSIM_TEST(a_buffer_for_every_second_round)
@@ -303,18 +301,4 @@ GPUSIM_TEST(scope_of_the_block)
     block_case<0, true>();
     block_case<1, true>();
     block_case<2, true>();
-}
-
-GPUSIM_TEST(local_arrays_have_bounds)
-{
-    check::in_every_schedule([] {
-        for (int index : {0, 7, 8}) {
-            cudaStream_t stream = new_stream();
-            int *out = zeros<int>(1);
-            local_element<<<1, 1, 0, stream>>>(out, index);
-            const bool fault = index > 7;
-            CHECK(cudaStreamSynchronize(stream) == (fault ? cudaErrorIllegalAddress : cudaSuccess));
-            CHECK(fault ? check::only_reports(GPUSIM_OUT_OF_BOUNDS) : gpusim_reports(-1) == 0);
-        }
-    });
 }

@@ -62,6 +62,60 @@ __global__ void prints(int *out)
     out[threadIdx.x] = 1;
 }
 
+__device__ __noinline__ int ackermann(int m, int n)
+{
+    return m == 0 ? n + 1 : n == 0 ? ackermann(m - 1, 1) : ackermann(m - 1, ackermann(m, n - 1));
+}
+
+__global__ void recursion(int *out)
+{
+    *out = ackermann(1, out[1] + 2);
+}
+
+__global__ void asks_for_barrier(int number, int count)
+{
+    asm volatile("barrier.sync %0, %1;" ::"r"(number), "r"(count) : "memory");
+}
+
+__global__ void counts_differ()
+{
+    asm volatile("barrier.sync 1, %0;" ::"r"(threadIdx.x < 32 ? 64 : 96) : "memory");
+}
+
+// Half of a warp waits for the other half, which waits for the block.
+__global__ void waits_crosswise()
+{
+    if (threadIdx.x < 16)
+        asm volatile("bar.warp.sync 0xFFFFFFFF;" ::: "memory");
+    else
+        asm volatile("barrier.sync 0;" ::: "memory");
+}
+
+__global__ void branches_nowhere(int *out, int index)
+{
+    asm volatile("{ .reg .u32 i; mov.u32 i, %1; places: .branchtargets first, second; brx.idx i, places; first: st.u32 [%0], 1; second: }" ::"l"(out),
+                 "r"(index) : "memory");
+}
+
+// Forms of opcodes that are known, but not these.
+template <int form> __global__ void unknown_form(int *out)
+{
+    __shared__ int to[4];
+    const unsigned at = unsigned(__cvta_generic_to_shared(to));
+    if (form == 0)
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; cp.async.cg.shared.global [%0], [%1], 16, p; }" ::"r"(at), "l"(out) : "memory");
+    else if (form == 1)
+        asm volatile("{ .reg .b16 x; mov.b16 x, 0; min.xorsign.abs.f16 x, x, x; }");
+    else if (form == 2)
+        asm volatile("{ .reg .b32 x; mov.b32 x, 0; cvt.rs.f16x2.f32 x, 0f00000000, 0f00000000, x; }");
+    else if (form == 3)
+        asm volatile("{ .reg .s32 x; add.sat.s32 x, 1, 2; }");
+    else if (form == 4)
+        asm volatile("{ .reg .f32 x; mov.f32 x, 0f00000000; redux.sync.min.f32 x, x, 0xFFFFFFFF; }");
+    else
+        asm volatile("{ .reg .b32 x; wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {x, x, x, x, x, x, x, x}, [%0]; }" ::"r"(at) : "memory");
+}
+
 template <class Kernel> void expect(cudaError_t error, gpusim_report_kind kind, const char *text, Kernel launch)
 {
     cudaStream_t stream = new_stream();
@@ -75,7 +129,7 @@ template <class Kernel> void expect(cudaError_t error, gpusim_report_kind kind, 
 
 } // namespace
 
-GPUSIM_TEST(an_unknown_opcode_is_named)
+GPUSIM_TEST_EVERYWHERE(an_unknown_opcode_is_named)
 {
     expect(cudaErrorLaunchFailure, GPUSIM_UNSUPPORTED, "tensormap.cp_fenceproxy", [](int *memory, cudaStream_t stream) {
         unknown_opcode<<<1, 1, 0, stream>>>(memory, 0); // not executed: no error
@@ -85,31 +139,81 @@ GPUSIM_TEST(an_unknown_opcode_is_named)
     CHECK(strstr(gpusim_report_text(0), "unknown_opcode") != nullptr);
 }
 
-GPUSIM_TEST(addresses_are_checked)
+template <int form> void expect_unknown(const char *text)
+{
+    expect(cudaErrorLaunchFailure, GPUSIM_UNSUPPORTED, text, [](int *memory, cudaStream_t stream) { unknown_form<form><<<1, 32, 0, stream>>>(memory); });
+    CHECK(strstr(gpusim_report_text(0), "unknown_form") != nullptr);
+    gpusim_configure(nullptr);
+}
+
+GPUSIM_TEST(unknown_forms_of_opcodes_are_named)
+{
+    expect_unknown<0>("ignore-src");
+    expect_unknown<1>("min.xorsign.abs.f16");
+    expect_unknown<2>("cvt.rs.f16x2.f32");
+    expect_unknown<3>("add.sat.s32");
+    expect_unknown<4>("redux.sync.min.f32");
+    expect_unknown<5>("wmma.load.a");
+}
+
+GPUSIM_TEST(recursion_is_named)
+{
+    expect(cudaErrorLaunchFailure, GPUSIM_UNSUPPORTED, "don't call themselves",
+           [](int *memory, cudaStream_t stream) { recursion<<<1, 1, 0, stream>>>(memory); });
+}
+
+GPUSIM_TEST_EVERYWHERE(barriers_are_checked)
+{
+    auto one = [](const char *text, auto launch) {
+        expect(cudaErrorLaunchFailure, GPUSIM_DEADLOCK, text, [launch](int *, cudaStream_t stream) { launch(stream); });
+        check::choose(check::chosen()); // a fault stays
+    };
+    one("no barrier 16", [](cudaStream_t stream) { asks_for_barrier<<<1, 64, 0, stream>>>(16, 64); });
+    one("no multiple of 32", [](cudaStream_t stream) { asks_for_barrier<<<1, 64, 0, stream>>>(1, 40); });
+    one("threads expect", [](cudaStream_t stream) { counts_differ<<<1, 96, 0, stream>>>(); });
+}
+
+GPUSIM_TEST_EVERYWHERE(threads_that_wait_for_each_other)
+{
+    expect(cudaErrorLaunchTimeout, GPUSIM_DEADLOCK, "deadlock within a block",
+           [](int *, cudaStream_t stream) { waits_crosswise<<<1, 32, 0, stream>>>(); });
+}
+
+GPUSIM_TEST_EVERYWHERE(indexed_branches_are_checked)
+{
+    expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "brx.idx with index 2 of 2", [](int *memory, cudaStream_t stream) {
+        branches_nowhere<<<1, 1, 0, stream>>>(memory, 0);
+        branches_nowhere<<<1, 1, 0, stream>>>(memory, 1);
+        CHECK(cudaStreamSynchronize(stream) == cudaSuccess && gpusim_reports(-1) == 0);
+        branches_nowhere<<<1, 1, 0, stream>>>(memory, 2);
+    });
+}
+
+GPUSIM_TEST_EVERYWHERE(addresses_are_checked)
 {
     expect(cudaErrorMisalignedAddress, GPUSIM_OUT_OF_BOUNDS, "misaligned", [](int *memory, cudaStream_t stream) {
         misaligned<<<1, 1, 0, stream>>>(reinterpret_cast<char *>(memory));
     });
 }
 
-GPUSIM_TEST(accesses_outside_memory_stop)
+GPUSIM_TEST_EVERYWHERE(accesses_outside_memory_stop)
 {
     expect(cudaErrorIllegalAddress, GPUSIM_OUT_OF_BOUNDS, "test_ptx_errors.cu",
            [](int *memory, cudaStream_t stream) { outside<<<1, 1, 0, stream>>>(memory); });
 }
 
-GPUSIM_TEST(accesses_outside_shared_memory_stop)
+GPUSIM_TEST_EVERYWHERE(accesses_outside_shared_memory_stop)
 {
     expect(cudaErrorIllegalAddress, GPUSIM_OUT_OF_BOUNDS, "shared memory",
            [](int *memory, cudaStream_t stream) { outside_shared<<<1, 8, 0, stream>>>(memory, 4); });
 }
 
-GPUSIM_TEST(traps_stop)
+GPUSIM_TEST_EVERYWHERE(traps_stop)
 {
     expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "trap", [](int *, cudaStream_t stream) { traps<<<1, 1, 0, stream>>>(); });
 }
 
-GPUSIM_TEST(assertions_stop)
+GPUSIM_TEST_EVERYWHERE(assertions_stop)
 {
     expect(cudaErrorAssert, GPUSIM_OUT_OF_BOUNDS, "value == 3", [](int *, cudaStream_t stream) {
         asserts<<<1, 32, 0, stream>>>(3);
@@ -124,7 +228,7 @@ GPUSIM_TEST(endless_polling_stops)
            [](int *memory, cudaStream_t stream) { polls_forever<<<3, 64, 0, stream>>>(memory); });
 }
 
-GPUSIM_TEST(masks_name_their_callers)
+GPUSIM_TEST_EVERYWHERE(masks_name_their_callers)
 {
     expect(cudaErrorLaunchFailure, GPUSIM_DEADLOCK, "mask 0000ffff",
            [](int *memory, cudaStream_t stream) { wrong_mask<<<1, 32, 0, stream>>>(memory); });

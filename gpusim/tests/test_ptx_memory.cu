@@ -190,7 +190,7 @@ void check_product(int inner, Kernel kernel, Result *, float first)
 
 } // namespace
 
-GPUSIM_TEST(types_and_vectors)
+GPUSIM_TEST_EVERYWHERE(types_and_vectors)
 {
     cudaStream_t stream = new_stream();
     std::vector<int8_t> bytes(32);
@@ -245,7 +245,7 @@ GPUSIM_TEST(atomic_operations)
     });
 }
 
-GPUSIM_TEST(asynchronous_copies)
+GPUSIM_TEST_EVERYWHERE(asynchronous_copies)
 {
     cudaStream_t stream = new_stream();
     std::vector<float4> in(64);
@@ -267,7 +267,7 @@ GPUSIM_TEST(asynchronous_copies)
     CHECK(gpusim_reports(GPUSIM_PENDING_COPY) > 0);
 }
 
-GPUSIM_TEST(matrix_products)
+GPUSIM_TEST_EVERYWHERE(matrix_products)
 {
     check_product<__nv_bfloat16>(16, product_bf16, static_cast<float *>(nullptr), 1);
     check_product<float>(8, product_tf32, static_cast<float *>(nullptr), 0);

@@ -251,7 +251,7 @@ GPUSIM_TEST(divergence)
     });
 }
 
-GPUSIM_TEST(warp_operations_under_masks)
+GPUSIM_TEST_EVERYWHERE(warp_operations_under_masks)
 {
     Buffers data(64);
     sub_masks<<<1, 64, 0, data.stream>>>(data.in, data.out);
@@ -285,7 +285,7 @@ GPUSIM_TEST(warp_operations_under_masks)
     CHECK(gpusim_reports(-1) == 0);
 }
 
-GPUSIM_TEST(overlapping_masks)
+GPUSIM_TEST_EVERYWHERE(overlapping_masks)
 {
     Buffers data(160);
     overlapping<<<1, 32, 0, data.stream>>>(data.in, data.out);
@@ -355,7 +355,7 @@ GPUSIM_TEST(barriers_of_some_warps)
     });
 }
 
-GPUSIM_TEST(functions_that_are_not_inlined)
+GPUSIM_TEST_EVERYWHERE(functions_that_are_not_inlined)
 {
     Buffers data(256);
     calls<<<1, 256, 0, data.stream>>>(data.in, data.out);

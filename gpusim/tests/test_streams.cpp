@@ -220,7 +220,18 @@ GPUSIM_TEST(host_functions_run_in_order_and_may_wait)
     });
 }
 
-GPUSIM_TEST(misuse_of_handles_is_reported)
+GPUSIM_TEST_EVERYWHERE(host_functions_make_no_cuda_calls)
+{
+    cudaStream_t stream = new_stream();
+    auto allocate = [](void *) {
+        void *made = nullptr;
+        CHECK(cudaMalloc(&made, 8) == cudaErrorNotPermitted && made == nullptr);
+    };
+    CHECK(cudaLaunchHostFunc(stream, allocate, nullptr) == cudaSuccess);
+    CHECK(cudaStreamSynchronize(stream) == cudaSuccess && check::only_reports(GPUSIM_API));
+}
+
+GPUSIM_TEST_EVERYWHERE(misuse_of_handles_is_reported)
 {
     cudaStream_t stream = new_stream();
     char *memory = device_array<char>(16);
