@@ -34,9 +34,10 @@ typedef struct gemm_job {
     bool keeping; /* and all of a part's panels are kept */
     int64_t row_panels, row_parts, block_panels;
     int64_t col_panels, col_parts;
-    int64_t panel_stride;   /* of packed A */
+    int64_t panel_stride;   /* of packed A, and of its widened copies behind, if the kernel wants them */
+    int64_t a_wide_at;      /* in a panel */
     int64_t packed_first, packed_steps; /* of panels of B packed beforehand: where this product's begin, how many there are */
-    int64_t b_at, state_at; /* where a worker's memory holds a panel of B and unfinished tiles, in floats */
+    int64_t b_at, b_wide_at, state_at; /* where a worker's memory holds panels of B, a widened one, and unfinished tiles, in floats */
     int state_tiles;        /* tiles of memory that one unfinished tile takes */
 } gemm_job;
 
@@ -47,7 +48,7 @@ typedef struct gemm_block {
     int64_t row_begin, row_end;
     int64_t col_begin, col_end;
     tpi_gemm_chunk chunk;
-    float *a, *b, *state; /* this worker's memory */
+    float *a, *b, *b_wide, *state; /* this worker's memory */
 } gemm_block;
 
 static int64_t divide_up(int64_t a, int64_t b)
@@ -171,7 +172,8 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
     tpi_gemm_tile tile = {.chunk = &block->chunk,
                           .blocks = job->plan.blocks,
                           .dot = job->plan.format == TPI_GEMM_BF16_PAIRS,
-                          .a = block->a + (row_panel - block->row_begin) * job->panel_stride,
+                          .narrow = job->plan.format != TPI_GEMM_F32,
+                          .a = block->a + (row_panel - block->row_begin) * job->panel_stride + job->a_wide_at,
                           .b = b,
                           .levels = job->chunked ? state + TPI_GEMM_TILE : levels,
                           .out = block->chunk.last ? c : state,
@@ -215,6 +217,10 @@ static void pack_rows(const gemm_block *block, int64_t row_panel)
                                     .out = block->a + (row_panel - block->row_begin) * job->panel_stride,
                                     .panel_stride = job->panel_stride};
     CPU(gemm_pack_panels)(&pack);
+    for (int64_t r = first; TPI_GEMM_WIDENS && r < end; r += TPI_GEMM_ROWS) {
+        float *panel = pack.out + (r - first) / TPI_GEMM_ROWS * job->panel_stride;
+        CPU(gemm_widen)(&job->plan, panel, TPI_GEMM_ROWS, block->chunk.steps, panel + job->a_wide_at);
+    }
     if (args->row_sums != NULL && block->col_begin == 0)
         CPU(gemm_row_sums)(&pack, args->inner, args->row_sums + first);
 }
@@ -244,6 +250,10 @@ static void multiply_block(const gemm_block *block)
 {
     for (int64_t c = block->col_begin; c < block->col_end; c++) {
         const float *b = b_panel(block, c);
+        if (TPI_GEMM_WIDENS) {
+            CPU(gemm_widen)(&block->job->plan, b, TPI_GEMM_COLS, block->chunk.steps, block->b_wide);
+            b = block->b_wide;
+        }
         for (int64_t r = block->row_begin; r < block->row_end; r++) {
             if (c == block->col_begin && (r - block->row_begin) % TPI_GEMM_GROUP == 0)
                 pack_rows(block, r);
@@ -292,6 +302,7 @@ static void multiply_part(void *arg, int64_t part, int worker)
                         .col_end = job->col_panels * (col_part + 1) / job->col_parts,
                         .a = memory,
                         .b = memory + job->b_at,
+                        .b_wide = memory + job->b_wide_at,
                         .state = memory + job->state_at};
     if (job->chunked)
         multiply_in_chunks(&block);
@@ -342,6 +353,8 @@ static void choose_blocks(gemm_job *job)
     job->chunked = chunks > 1;
     /* Panels start on different lines of L1 whatever their length. */
     job->panel_stride = divide_up(job->chunk_steps * TPI_GEMM_ROWS, 16) * 16 + 16;
+    job->a_wide_at = TPI_GEMM_WIDENS ? job->panel_stride : 0;
+    job->panel_stride += tpi_gemm_widened(TPI_GEMM_ROWS, job->chunk_steps);
     const int64_t panel_bytes = job->panel_stride * (int64_t)sizeof(float), a_bytes = job->row_panels * panel_bytes;
     const int64_t b_bytes = job->col_panels * job->chunk_steps * TPI_GEMM_COLS * (int64_t)sizeof(float);
     job->packing = job->args->b_packed == NULL;
@@ -364,6 +377,8 @@ static tp_status reserve(gemm_job *job)
     job->b_at = floats;
     if (job->packing)
         floats += (job->keeping ? divide_up(job->col_panels, job->col_parts) : 1) * job->chunk_steps * TPI_GEMM_COLS;
+    job->b_wide_at = floats;
+    floats += tpi_gemm_widened(TPI_GEMM_COLS, job->chunk_steps);
     job->state_at = floats;
     job->state_tiles = job->plan.blocks > 1 ? 1 + TPI_GEMM_LEVELS : 1;
     if (job->chunked)

@@ -13,12 +13,19 @@
 #define TPI_GEMM_H
 
 #include "cpu/cpu.h"
+#include "cpu/exact_fma.h"
+
+/* Whether the kernel is gemm_exact.c's, which takes panels widened to double. */
+#define TPI_GEMM_WIDENS (TPI_ISA_LEVEL == 0 && TPI_EXACT_FMA)
 
 #if TPI_ISA_LEVEL >= 2
 #define TPI_GEMM_ROWS 6
 #define TPI_GEMM_COLS 64
 #elif TPI_ISA_LEVEL == 1
 #define TPI_GEMM_ROWS 6
+#define TPI_GEMM_COLS 16
+#elif TPI_GEMM_WIDENS
+#define TPI_GEMM_ROWS 12
 #define TPI_GEMM_COLS 16
 #else
 #define TPI_GEMM_ROWS 4
@@ -84,6 +91,19 @@ typedef struct tpi_gemm_pack_job {
 
 void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job);
 
+/* Steps of a panel that are looked at together for what their values allow. */
+#define TPI_GEMM_STRETCH 32
+
+/* Floats that a widened panel takes. */
+static inline int64_t tpi_gemm_widened(int width, int64_t steps)
+{
+    const int64_t floats = 2 * (width == TPI_GEMM_ROWS ? 2 : 1) * width * steps + steps / TPI_GEMM_STRETCH / 4 + 1;
+    return TPI_GEMM_WIDENS ? (floats + 15) / 16 * 16 : 0;
+}
+
+/* A packed panel of `steps` as the kernel takes it; 16-byte aligned. */
+void CPU(gemm_widen)(const tpi_gemm_plan *plan, const float *panel, int width, int64_t steps, float *out);
+
 /* sums[r] += A[r, k] for the chunk's k in order, read from packed A panels. */
 void CPU(gemm_row_sums)(const tpi_gemm_pack_job *job, int64_t inner, float *sums);
 
@@ -102,7 +122,8 @@ typedef struct tpi_gemm_tile {
     const tpi_gemm_chunk *chunk;
     int blocks;
     bool dot;           /* steps are bf16 pairs */
-    const float *a, *b; /* panels at the chunk's first step */
+    bool narrow;        /* factors have 12 bits at most */
+    const float *a, *b; /* panels at the chunk's first step, or widened ones of the chunk */
     const float *in;    /* the unfinished chain; NULL: +0 */
     int64_t in_stride;
     float *levels; /* [TPI_GEMM_LEVELS][TPI_GEMM_TILE] */

@@ -2,6 +2,8 @@
  * does. */
 #include "cpu/gemm_vector.h"
 
+#if !TPI_GEMM_WIDENS
+
 #include <string.h>
 
 #if defined(__SSE__)
@@ -254,3 +256,5 @@ void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows)
     for (int i = 0; i < rows; i++)
         memcpy(tile->out + i * tile->out_stride, sum + i * TPI_GEMM_COLS, TPI_GEMM_COLS * sizeof(float));
 }
+
+#endif

@@ -2,6 +2,7 @@
 #ifndef TPI_CPU_SIMD_PORTABLE_H
 #define TPI_CPU_SIMD_PORTABLE_H
 
+#include "cpu/exact_fma.h"
 #include "cpu/simd_scalar.h"
 
 typedef struct vf {
@@ -147,16 +148,20 @@ static inline vf vf_sqrt(vf a)
 
 static inline vf vf_fma(vf a, vf b, vf c)
 {
+#if TPI_EXACT_FMA
+    tpi_exact_fma16(a.lane, b.lane, c.lane, a.lane);
+#else
     for (int i = 0; i < 16; i++)
         a.lane[i] = fmaf(a.lane[i], b.lane[i], c.lane[i]);
+#endif
     return a;
 }
 
 static inline vf vf_fnma(vf a, vf b, vf c)
 {
     for (int i = 0; i < 16; i++)
-        a.lane[i] = fmaf(-a.lane[i], b.lane[i], c.lane[i]);
-    return a;
+        a.lane[i] = -a.lane[i];
+    return vf_fma(a, b, c);
 }
 
 static inline vf vf_min(vf a, vf b)
