@@ -88,8 +88,8 @@ few_tokens=$(for tokens in 64 128 256; do printf '%sx%s\n' $tokens 2304x768 $tok
     record gemm gemm --dtype f32,bf16 --callers 1,2 $(brief 0.15)
     # Of other instruction sets: against their own peaks.
     "$program" info --seconds 0.001 --csv | grep -q "^avx2,yes" && record gemm-avx2 gemm --isa avx2 --dtype f32,bf16 --callers 1 $(brief 0.1)
-    # Portable kernels compute a fused multiply-add by the C library, one at a time: shapes of some hundredths of a second.
-    record gemm-portable gemm --isa portable --dtype f32,bf16 --callers 1 --shapes 64x256x256,32x768x256,64x256x768 $(brief 0.1)
+    # Portable kernels take more than ten operations for a fused multiply-add of two: shapes of some milliseconds, as longer samples are seldom clean.
+    record gemm-portable gemm --isa portable --dtype f32,bf16 --callers 1 --shapes 192x192x192,128x256x256,128x192x384 $(brief 0.1)
     # Apart: a peer between our calls leaves its operands in the caches, which costs both sides some percent of the peak.
     record peers-onednn gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.15)
     record peers-onednn-small gemm --dtype f32,bf16 --callers 1,2 --peer onednn --shapes "$few_tokens" $(brief 0.06)

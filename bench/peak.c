@@ -1,6 +1,7 @@
 /* Loops that only multiply and add, in registers: what a core can do at most. */
 #include "machine.h"
 
+#include "cpu/exact_fma.h"
 #include "measure.h"
 
 #include <stdlib.h>
@@ -64,6 +65,53 @@ __attribute__((target("avx2,fma"))) static double fma_avx2(long rounds)
     return (double)rounds * CHAINS * 8 * 2;
 }
 
+#if TPI_EXACT_FMA
+/* What the portable kernels do in place of a fused operation: blocks of sums as gemm_exact.c has them, with operands in registers. */
+static double exact_f32(long rounds)
+{
+    enum { ROWS = 6 };
+    tpi_pair sum[ROWS], a[ROWS], b = {0.001, 0.002};
+    tpi_pair_words middles = {0};
+    for (int i = 0; i < ROWS; i++) {
+        sum[i] = (tpi_pair){i, i + 1};
+        a[i] = (tpi_pair){(double)(0.9f + 0.01f * (float)i), 0.5};
+    }
+    for (long round = 0; round < rounds; round++) {
+        KEEP(b);
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; i++)
+            sum[i] = tpi_pair_middle_step(a[i], b, sum[i], &middles);
+    }
+    for (int i = 0; i < ROWS; i++)
+        KEEP(sum[i]);
+    KEEP(middles);
+    return (double)rounds * ROWS * 2 * 2;
+}
+
+static double exact_narrow(long rounds)
+{
+    enum { ROWS = 4, PAIRS = 2 };
+    tpi_pair sum[ROWS][PAIRS], a[ROWS], b[PAIRS] = {{0.5, 0.25}, {0.125, 0.75}};
+    for (int i = 0; i < ROWS; i++) {
+        sum[i][0] = sum[i][1] = (tpi_pair){i, i + 1};
+        a[i] = (tpi_pair){0.5 + i, 0.5};
+    }
+    for (long round = 0; round < rounds; round++) {
+        KEEP(b[0]);
+        KEEP(b[1]);
+#pragma GCC unroll 8
+        for (int i = 0; i < ROWS; i++)
+#pragma GCC unroll 8
+            for (int j = 0; j < PAIRS; j++)
+                sum[i][j] = tpi_pair_narrow_step(a[i], b[j], sum[i][j]);
+    }
+    for (int i = 0; i < ROWS; i++) {
+        KEEP(sum[i][0]);
+        KEEP(sum[i][1]);
+    }
+    return (double)rounds * ROWS * PAIRS * 2 * 2;
+}
+#else
 /* SSE2 is what any x86-64 has: no fused operation. */
 static double multiply_add_sse2(long rounds)
 {
@@ -79,6 +127,7 @@ static double multiply_add_sse2(long rounds)
         KEEP(sum[i]);
     return (double)rounds * CHAINS * 4 * 2;
 }
+#endif
 
 #else
 
@@ -111,7 +160,13 @@ bench_peak bench_peak_of(tp_isa isa, tp_dtype dtype)
         return (bench_peak){"AVX-512 FMA", fma_avx512};
     if (isa == TP_ISA_AVX2)
         return (bench_peak){"AVX2 FMA", fma_avx2};
+#if TPI_EXACT_FMA
+    if (dtype != TP_DTYPE_F32)
+        return (bench_peak){"exact FMA of 16-bit values by SSE2", exact_narrow};
+    return (bench_peak){"exact FMA by SSE2", exact_f32};
+#else
     return (bench_peak){"SSE2 multiply and add", multiply_add_sse2};
+#endif
 #else
     (void)dtype;
     return (bench_peak){"multiply and add", multiply_add};

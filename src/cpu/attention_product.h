@@ -144,6 +144,9 @@ TPI_ALWAYS_INLINE void tpi_product_all(const tpi_product *product, const tpi_pro
     }
 }
 
+#if TPI_ISA_LEVEL == 0 && TPI_EXACT_FMA
+#include "cpu/attention_exact.h"
+#else
 /* Kept out of line: one copy of each form in an object file. */
 static __attribute__((noinline)) void tpi_product_of_f32(const tpi_product *product, tpi_product_form form)
 {
@@ -155,6 +158,8 @@ static __attribute__((noinline)) void tpi_product_of_f32(const tpi_product *prod
         tpi_product_all(product, TPI_PRODUCT_SPREAD, false);
     }
 }
+
+#endif
 
 #if TPI_ISA_LEVEL >= 3
 static __attribute__((noinline)) void tpi_product_of_pairs(const tpi_product *product, tpi_product_form form)

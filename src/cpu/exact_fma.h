@@ -10,7 +10,10 @@
  *   Knuth's, exact as nothing here comes near double's own limits.
  * - Operands of at most 12 bits each (bf16 has 8, f16 11): the product is itself a number of 24 bits, and for a sum of two
  *   such, 53 >= 2 * 24 + 2 bits in between never matter (Figueroa, "When is double rounding innocuous?", 1995).
- * - Operands in a middle range (gemm_exact.c): sums on a middle are noticed, and done again in the first way. */
+ * - Operands whose products are zero or multiples of the smallest float, 2^-149, so that subnormal sums need no rounding,
+ *   and sums that do not overflow: half of a float's last place is added and what is below it cleared. That is right where
+ *   the sum is not on a middle. Middles are noticed: the bits cleared are zeros then. Such sums are done again in the first
+ *   way. */
 #ifndef TPI_EXACT_FMA_H
 #define TPI_EXACT_FMA_H
 
@@ -26,13 +29,23 @@
 #define TPI_EXACT_FMA 0
 #endif
 
+/* Tiles of exact_chain.h. */
+#define TPI_EXACT_ROWS 12
+#define TPI_EXACT_COLS 16
+#define TPI_EXACT_PAIRS (TPI_EXACT_COLS / 2)
+#define TPI_EXACT_TILE (TPI_EXACT_ROWS * TPI_EXACT_COLS)
+
 #if TPI_EXACT_FMA
 
 /* Two doubles: what the narrowest vectors of today's processors hold; wider ones gain little, others take them apart. */
-typedef double tpi_pair __attribute__((vector_size(16)));
-typedef int64_t tpi_pair_bits __attribute__((vector_size(16)));
-typedef int32_t tpi_pair_words __attribute__((vector_size(16)));
-typedef float tpi_pair_float __attribute__((vector_size(8)));
+typedef double tpi_pair __attribute__((vector_size(16), may_alias));
+typedef int64_t tpi_pair_bits __attribute__((vector_size(16), may_alias));
+typedef int32_t tpi_pair_words __attribute__((vector_size(16), may_alias));
+typedef float tpi_pair_float __attribute__((vector_size(8), may_alias));
+
+#define TPI_EXACT_LIMIT 0x58800000 /* bits of 2^50 */
+#define TPI_EXACT_LEAST 151        /* of two exponents: values end 23 below theirs, and 2 * 127 + 2 * 23 - 149 = 151 */
+#define TPI_EXACT_SUM_LIMIT 0x1p126
 
 static inline tpi_pair tpi_pair_of(const float *two)
 {
@@ -69,8 +82,7 @@ static inline tpi_pair tpi_pair_narrow_step(tpi_pair a, tpi_pair b, tpi_pair sum
     return __builtin_convertvector(tpi_pair_rounded(a * b + sum), tpi_pair);
 }
 
-/* Half of a float's last place is added, and what is below it cleared: only on a middle that is nothing. `middles` counts
- * in the low word of each double; the high words are the same always. */
+/* `middles` counts in the low word of each double; its high words mean nothing. */
 static inline tpi_pair tpi_pair_middle_step(tpi_pair a, tpi_pair b, tpi_pair sum, tpi_pair_words *middles)
 {
     const tpi_pair_bits half = {0x10000000, 0x10000000}, kept = {~0x1fffffffLL, ~0x1fffffffLL};
@@ -85,6 +97,29 @@ static inline bool tpi_pair_any_middle(tpi_pair_words middles)
     const tpi_pair_bits both = (tpi_pair_bits)middles;
 
     return (uint32_t)both[0] != 0 || (uint32_t)both[1] != 0;
+}
+
+/* For the middle way: the least exponent of values that are not zero, 255 if all are; 0 if one is subnormal or too large. */
+static inline int tpi_exact_least(const float *value, int count)
+{
+    int32_t least = INT32_MAX, largest = 0;
+
+    for (int i = 0; i < count; i++) {
+        int32_t size;
+        memcpy(&size, value + i, sizeof size);
+        size &= INT32_MAX;
+        int32_t or_none = (size - 1) & INT32_MAX;
+        least = or_none < least ? or_none : least;
+        largest = size > largest ? size : largest;
+    }
+    const int exponent = (int)(((uint32_t)least + 1) >> 23);
+    return largest >= TPI_EXACT_LIMIT ? 0 : exponent < 255 ? exponent : 255;
+}
+
+/* Whether products of two such sets are fit for the middle way, and sums of 2^20 of them too. */
+static inline bool tpi_exact_fits(int least_a, int least_b)
+{
+    return least_a > 0 && least_b > 0 && least_a + least_b >= TPI_EXACT_LEAST;
 }
 
 /* a[i] * b[i] + c[i] for sixteen floats. */

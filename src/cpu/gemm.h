@@ -25,8 +25,8 @@
 #define TPI_GEMM_ROWS 6
 #define TPI_GEMM_COLS 16
 #elif TPI_GEMM_WIDENS
-#define TPI_GEMM_ROWS 12
-#define TPI_GEMM_COLS 16
+#define TPI_GEMM_ROWS TPI_EXACT_ROWS
+#define TPI_GEMM_COLS TPI_EXACT_COLS
 #else
 #define TPI_GEMM_ROWS 4
 #define TPI_GEMM_COLS 16
@@ -92,7 +92,7 @@ typedef struct tpi_gemm_pack_job {
 void CPU(gemm_pack_panels)(const tpi_gemm_pack_job *job);
 
 /* Steps of a panel that are looked at together for what their values allow. */
-#define TPI_GEMM_STRETCH 32
+#define TPI_GEMM_STRETCH 64
 
 /* Floats that a widened panel takes. */
 static inline int64_t tpi_gemm_widened(int width, int64_t steps)
