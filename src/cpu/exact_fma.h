@@ -18,6 +18,7 @@
 #define TPI_EXACT_FMA_H
 
 #include <float.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -122,7 +123,7 @@ static inline bool tpi_exact_fits(int least_a, int least_b)
     return least_a > 0 && least_b > 0 && least_a + least_b >= TPI_EXACT_LEAST;
 }
 
-/* a[i] * b[i] + c[i] for sixteen floats. */
+/* a[i] * b[i] + c[i] for sixteen floats; out may be an operand. */
 static inline void tpi_exact_fma16(const float *a, const float *b, const float *c, float *out)
 {
     for (int i = 0; i < 16; i += 2) {
@@ -130,6 +131,14 @@ static inline void tpi_exact_fma16(const float *a, const float *b, const float *
         tpi_pair_float x = tpi_pair_rounded(tpi_pair_sum_to_odd(product, tpi_pair_of(c + i)));
         memcpy(out + i, &x, sizeof x);
     }
+}
+
+#else
+
+static inline void tpi_exact_fma16(const float *a, const float *b, const float *c, float *out)
+{
+    for (int i = 0; i < 16; i++)
+        out[i] = fmaf(a[i], b[i], c[i]);
 }
 #endif
 

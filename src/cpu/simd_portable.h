@@ -148,12 +148,7 @@ static inline vf vf_sqrt(vf a)
 
 static inline vf vf_fma(vf a, vf b, vf c)
 {
-#if TPI_EXACT_FMA
     tpi_exact_fma16(a.lane, b.lane, c.lane, a.lane);
-#else
-    for (int i = 0; i < 16; i++)
-        a.lane[i] = fmaf(a.lane[i], b.lane[i], c.lane[i]);
-#endif
     return a;
 }
 
