@@ -9,7 +9,8 @@
  *   normal or subnormal (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). The error of the sum is
  *   Knuth's, exact as nothing here comes near double's own limits.
  * - Operands of at most 12 bits each (bf16 has 8, f16 11): the product is itself a number of 24 bits, and for a sum of two
- *   such, 53 >= 2 * 24 + 2 bits in between never matter (Figueroa, "When is double rounding innocuous?", 1995).
+ *   such, 53 >= 2 * 24 + 2 bits in between never matter (Figueroa, "When is double rounding innocuous?", 1995). A subnormal
+ *   sum beside a middle differs from it by 2^-174 at least, and is exact.
  * - Operands whose products are zero or multiples of the smallest float, 2^-149, so that subnormal sums need no rounding,
  *   and sums that do not overflow: half of a float's last place is added and what is below it cleared. That is right where
  *   the sum is not on a middle. Middles are noticed: the bits cleared are zeros then. Such sums are done again in the first
