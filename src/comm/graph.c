@@ -1,5 +1,6 @@
 /* Graphs of what all ranks issue. Ranks wait for each other's events, so their work is one graph: it is begun on rank 0's stream, the other ranks' streams
- * and all lanes join it by waiting for events of it, and at the end rank 0's waits for all of them. A launch is ordered the same way. */
+ * and all lanes join it by waiting for events of it, and at the end rank 0's waits for all of them. A launch is ordered the same way, but for lanes: between plans, a lane has nothing under way that
+ * compute hasn't waited for, and what it does next begins behind something of compute. */
 #include "comm/graph.h"
 
 #include <string.h>
@@ -148,7 +149,6 @@ static tp_status fork_lanes(tp_graph *graph)
     return TP_OK;
 }
 
-/* Also called outside of captures, where lanes have nothing under way that compute hasn't waited for. */
 static tp_status join_lanes(tp_graph *graph)
 {
     tp_ctx *ctx = graph->ctx;
@@ -276,7 +276,6 @@ tp_status tp_graph_launch(tp_ctx *ctx, tp_graph *graph)
     char here = 1, all[TPI_MAX_RANKS];
     TPI_TRY_OBJECT(ctx, "tp_graph_launch: graph", graph);
     TPI_TRY(tpi_not_capturing(ctx, "tp_graph_launch"));
-    TPI_TRY(join_lanes(graph));
     if (!is_first(ctx))
         TPI_TRY(backend_of(graph)->event_record(graph->order, ctx->compute));
     TPI_TRY(exchange(ctx, &here, all, sizeof here));
@@ -285,7 +284,7 @@ tp_status tp_graph_launch(tp_ctx *ctx, tp_graph *graph)
     TPI_TRY(exchange(ctx, &here, all, sizeof here));
     if (!is_first(ctx))
         TPI_TRY(backend_of(graph)->event_wait(graph->all[0].order, ctx->compute));
-    return fork_lanes(graph);
+    return TP_OK;
 }
 
 void tp_graph_destroy(tp_graph *graph)

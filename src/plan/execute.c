@@ -274,11 +274,21 @@ static tp_status fork_lanes(tpi_prepared *p)
     return TP_OK;
 }
 
-static tp_status join_lanes(tpi_prepared *p, bool failed)
+/* After a failure the op that waits for a lane may be missing. */
+static bool needs_join(const tpi_run *run, tp_lane lane, bool failed)
 {
+    const tpi_prepared *p = run->prepared;
+    if (failed || !p->joins[lane])
+        return failed && p->uses[lane];
+    return !p->behind || !tpi_behind_left(run, lane);
+}
+
+static tp_status join_lanes(const tpi_run *run, bool failed)
+{
+    const tpi_prepared *p = run->prepared;
     struct tpi_executor *executor = p->ctx->executor;
     for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++) {
-        if (!p->joins[lane] && !(failed && p->uses[lane])) /* after a failure the op that waits for it may be missing */
+        if (!needs_join(run, (tp_lane)lane, failed))
             continue;
         TPI_TRY(p->ctx->backend->event_record(executor->join[lane], executor->lane[lane]));
         TPI_TRY(p->ctx->backend->event_wait(executor->join[lane], p->ctx->compute));
@@ -384,7 +394,7 @@ static tp_status issue_on_lanes(tpi_run *run)
     tp_status status = fork_lanes(p);
     if (status == TP_OK)
         status = p->behind ? tpi_behind_issue(run) : issue_ops(run);
-    tp_status joined = join_lanes(p, status != TP_OK);
+    tp_status joined = join_lanes(run, status != TP_OK);
     return status != TP_OK ? status : joined;
 }
 

@@ -146,6 +146,19 @@ static bool is_border(const tpi_run *run, int index, int on)
            (p->list->op[index].kind == TP_OP_LEAVE && p->note[index].event == NULL && issue[TP_OP_LEAVE] == NULL);
 }
 
+bool tpi_behind_left(const tpi_run *run, tp_lane lane)
+{
+    const tpi_prepared *p = run->prepared;
+    int index = p->last[TP_LANE_COMPUTE], last = p->last[lane];
+    const tp_plan_op *leave = &p->list->op[index];
+    if (leave->kind != TP_OP_LEAVE || is_border(run, index, last) || p->list->op[last].kind == TP_OP_SEND || p->messages.message != NULL)
+        return false;
+    for (int w = 0; w < leave->waits; w++)
+        if (leave->wait[w].rank == p->rank && leave->wait[w].op == last)
+            return true;
+    return false;
+}
+
 static tp_status wait_for_sender(const tpi_run *run, int index)
 {
     const tp_plan_op *op = &run->prepared->list->op[index];

@@ -170,6 +170,8 @@ tp_status tpi_check_pages(const tpi_run *run, const tp_plan_op *op);
 tp_status tpi_behind_prepare(tpi_prepared *p);
 void tpi_behind_free(tpi_prepared *p);
 tp_status tpi_behind_issue(tpi_run *run);
+/* Whether compute has waited for all of the lane already: this rank's LEAVE does something, and so has waits of its own. */
+bool tpi_behind_left(const tpi_run *run, tp_lane lane);
 void tpi_behind_settle(const tpi_run *run);
 
 /* execute_messages.c: whether a plan's ranks have nothing in common but messages; this rank's in groups; all on one lane; what is to be issued once op `index`
