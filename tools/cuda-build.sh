@@ -84,7 +84,7 @@ fi
     for log in "$work"/*.log; do
         name=$(basename "$log" .log)
         awk -f tools/kernels.awk -v source="${name%.*}.cu" -v arch="sm_${name##*.}" "$log"
-    done | c++filt | sed -E 's/\(([^()]|\([^()]*\))*\)"/"/; s/tpi:://g; s/CUB_[0-9]+_SM_[0-9]+:://g; s/"void /"/' | LC_ALL=C sort
+    done | c++filt | sed -E 's/\(([^()]|\([^()]*\))*\)"/"/; s/tpi:://g; s/"void /"/' | LC_ALL=C sort
 } >"$work/kernels.csv"
 cp "$work/kernels.csv" "$out" || exit 1
 

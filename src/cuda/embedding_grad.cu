@@ -2,11 +2,10 @@
  * Tokens are sorted by id, which keeps the order of equal ones; then one block has all tokens of one id. An id of many
  * tokens is one long chain: its rows come through shared memory, many ahead. Positions need no sorting: sequence by
  * sequence is their order. */
-#include <cub/device/device_radix_sort.cuh>
-
 #include "cuda/lane.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/sequences.cuh"
+#include "cuda/sort.cuh"
 #include "cuda/vec.cuh"
 
 namespace tpi
@@ -273,45 +272,23 @@ static void add_sorted(cudaStream_t stream, const EmbeddingGradView &view, const
     });
 }
 
-/* More than the sort needs on any GPU: keys and tokens once more, counts of each tile, and of all. So that a dry run without one tells the same. */
-static size_t most_sort_bytes(int64_t rows)
-{
-    return static_cast<size_t>(rows) * 3 * sizeof(uint32_t) + (static_cast<size_t>(256) << 10);
-}
-
-/* Device memory: keys, sorted keys, tokens, sorted tokens, then what the sort itself needs. */
+/* Device memory: keys and tokens, each twice, then what the sort counts. */
 template <typename T> static tp_status grad_by_ids(tpi_stream *stream, const EmbeddingGradView &view)
 {
     cudaStream_t handle = tpi_cuda_handle(stream);
-    size_t array = (static_cast<size_t>(view.rows) * sizeof(uint32_t) + 255) / 256 * 256, sort_bytes = 0;
-    int bits = key_bits(view.table_rows);
-    uint32_t *none = nullptr, *part[4];
+    size_t array = (static_cast<size_t>(view.rows) * sizeof(uint32_t) + 255) / 256 * 256;
+    uint32_t *part[5];
     void *memory;
-    tp_status status;
+    tp_status status = tpi_cuda_workspace(stream, 4 * array + sort_count_bytes(view.rows), &memory);
 
-    const bool dry = tpi_cuda_dry(stream);
-    status = dry ? TP_OK
-                 : tpi_cuda_check(stream,
-                                  cub::DeviceRadixSort::SortPairs(nullptr, sort_bytes, none, none, none, none,
-                                                                  view.rows, 0, bits, handle),
-                                  "embedding_grad");
-    if (sort_bytes < most_sort_bytes(view.rows))
-        sort_bytes = most_sort_bytes(view.rows);
-    if (status == TP_OK)
-        status = tpi_cuda_workspace(stream, 4 * array + sort_bytes, &memory);
-    if (status != TP_OK || dry)
+    if (status != TP_OK || tpi_cuda_dry(stream))
         return status;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         part[i] = reinterpret_cast<uint32_t *>(static_cast<char *>(memory) + static_cast<size_t>(i) * array);
     embedding_keys<<<grid_of(view.rows, 256), 256, 0, handle>>>(view, part[0], part[2]);
-    status =
-        tpi_cuda_check(stream,
-                       cub::DeviceRadixSort::SortPairs(static_cast<char *>(memory) + 4 * array, sort_bytes, part[0],
-                                                       part[1], part[2], part[3], view.rows, 0, bits, handle),
-                       "embedding_grad");
-    if (status == TP_OK)
-        add_sorted<T>(handle, view, {part[1], part[3]});
-    return status;
+    int sorted = sort_pairs(handle, &part[0], &part[2], part[4], view.rows, key_bits(view.table_rows));
+    add_sorted<T>(handle, view, {part[sorted], part[2 + sorted]});
+    return TP_OK;
 }
 
 } // namespace tpi

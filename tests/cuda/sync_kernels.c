@@ -256,10 +256,10 @@ static void square_sum(tpt_memory *memory, int number)
         issue(memory, tpi_square_sum(memory->ctx->compute, &args));
 }
 
-/* Tokens sorted by id: in one tile; in several, the last one not full; with so many rows that a key takes two passes; and all of one id. */
+/* Tokens sorted by id: by one block; by several, the last one not full; with so many rows that a key takes two passes; and all of one id. */
 static void sorted_tokens(tpt_memory *memory, int number)
 {
-    static const int64_t tokens[] = {700, 20000, 9000, 15000}, table[] = {300, 50, 300, 50};
+    static const int64_t tokens[] = {700, 2100, 1500, 1500}, table[] = {300, 50, 700, 50};
     const int64_t rows = tokens[number];
     int32_t *ids = calloc((size_t)rows, sizeof *ids);
     uint32_t state = 1;
