@@ -9,6 +9,7 @@
 #include "comm/table.h"
 #include "cuda/gpus.h"
 #include "cuda/sync_mutants.h"
+#include "cuda/sync_sites.h"
 #include "support/data.h"
 #include "support/layer_tables.h"
 
@@ -85,6 +86,7 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     int rank = tp_ctx_rank(ctx);
     r.parts = (tpt_parts){.outcome = state->outcome, .rank = rank};
     tpt_gpus_thread(rank + 1);
+    tpt_sites_watch(ctx, &r.parts);
     r.group = tp_ctx_group(ctx, TP_AXIS_TP);
     tp_status status = r.program->begin(&r);
     if (status == TP_OK)
@@ -98,6 +100,7 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
         if (rank == 0)
             state->outcome->parts = r.parts.count;
     }
+    tpt_sites_leave(ctx);
     tp_status ended = r.program->end(&r);
     r.memory.status = status != TP_OK ? status : ended;
     state->hash[rank] = tpt_memory_end(&r.memory, r.hash);

@@ -26,7 +26,7 @@ void *tpt_memory_normal(tpt_memory *memory, tp_dtype dtype, int64_t count, uint6
 uint64_t tpt_memory_end(tpt_memory *memory, uint64_t hash);
 
 /* What a program left behind. Lies in memory that its process shares with the test's. */
-enum { TPT_MOST_SITES = 1024, TPT_MOST_THREADS = 4, TPT_MOST_PARTS = 32, TPT_MOST_WAITS = 4096 };
+enum { TPT_MOST_SITES = 1024, TPT_MOST_THREADS = 4, TPT_MOST_PARTS = 32, TPT_MOST_WAITS = 4096, TPT_SITE_BYTES = 128 };
 
 typedef struct tpt_outcome {
     bool finished;
@@ -37,6 +37,7 @@ typedef struct tpt_outcome {
     double seconds;
     bool executed[TPT_MOST_SITES];   /* barriers */
     bool idle[TPT_MOST_THREADS][TPT_MOST_WAITS]; /* waits that order nothing that others don't, by thread */
+    char site[TPT_MOST_THREADS][TPT_MOST_WAITS][TPT_SITE_BYTES]; /* which of the library's waits each is */
     int parts;                       /* of the work: waits of thread t + 1 from first[t] to first[t] of the next part. A name again: the same between others */
     const char *part[TPT_MOST_PARTS];
     int64_t first[TPT_MOST_PARTS + 1][TPT_MOST_THREADS];

@@ -19,19 +19,12 @@ static bool everything(void)
 
 /* ---- what is noticed, and what need not be --------------------------------------------------------------------------------------------------------- */
 
-/* Survivors that change nothing; docs/cuda.md, section 6, says why. Of barriers: part of the kernel's name, and what it is. Of waits: parts of the work's
- * name, and the part of it; of one work at most so many. */
+/* Waits that survive in this work, and which other work needs; docs/cuda.md, section 6, says why. Parts of the work's name, and the part of it; of one work at
+ * most so many. Every barrier is needed. */
 typedef struct harmless {
     const char *where, *what;
-    int most; /* 0: any number */
+    int most;
 } harmless;
-
-static const harmless harmless_barriers[] = {
-    {"DeviceRadixSortOnesweepKernel", "bar.warp.sync", 0},
-    {"DeviceRadixSortOnesweepKernel", "membar.cta", 0},
-    {"DeviceRadixSortHistogramKernel", "bar.sync", 0},
-    {"DeviceRadixSortSingleTileKernel", "bar.sync", 0},
-};
 
 static const harmless harmless_waits[] = {
     {"with none and sequences cut", "backward", 2},
@@ -44,21 +37,42 @@ static const harmless harmless_waits[] = {
     {"model step with pipeline", "", 20},
 };
 
-static const harmless *find_harmless(const harmless *list, size_t count, const char *where, const char *what)
+static const harmless *find_harmless(const char *where, const char *what)
 {
-    for (size_t i = 0; i < count; i++)
-        if (strstr(where, list[i].where) != NULL && strstr(what, list[i].what) != NULL)
-            return &list[i];
+    for (size_t i = 0; i < sizeof harmless_waits / sizeof harmless_waits[0]; i++)
+        if (strstr(where, harmless_waits[i].where) != NULL && strstr(what, harmless_waits[i].what) != NULL)
+            return &harmless_waits[i];
     return NULL;
 }
 
-#define FIND_HARMLESS(list, where, what) find_harmless(list, sizeof(list) / sizeof(list)[0], where, what)
+/* A wait of the library, wherever it is executed. */
+typedef struct wait_site {
+    char name[TPT_SITE_BYTES];
+    int tried, caught;
+} wait_site;
+
+enum { MOST_WAIT_SITES = 2048 };
 
 typedef struct tally {
     int tried, caught;
     int harmless; /* listed or idle */
     int of_work; /* survivors of the work under way */
+    wait_site *site; /* of waits; NULL: each barrier is a site of its own */
+    int sites;
 } tally;
+
+static void note_site(tally *t, const char *name, bool caught)
+{
+    int i = 0;
+    while (i < t->sites && strcmp(t->site[i].name, name) != 0)
+        i++;
+    if (i == t->sites) {
+        cr_assert_lt(t->sites, MOST_WAIT_SITES);
+        snprintf(t->site[t->sites++].name, TPT_SITE_BYTES, "%s", name);
+    }
+    t->site[i].tried++;
+    t->site[i].caught += caught;
+}
 
 /* One mutant, for the tally and the log. */
 typedef struct mutant {
@@ -76,9 +90,11 @@ static void note(tally *t, const mutant *m, tpt_verdict verdict)
     FILE *log = path != NULL ? fopen(path, "a") : NULL;
     t->tried++;
     t->caught += !survives;
+    if (t->site != NULL)
+        note_site(t, m->where, !survives);
     bool idle = survives && m->idle;
     t->of_work += survives && !idle;
-    bool listed = survives && !idle && m->harmless != NULL && (m->harmless->most == 0 || t->of_work <= m->harmless->most);
+    bool listed = survives && !idle && m->harmless != NULL && t->of_work <= m->harmless->most;
     const char *fate = idle ? "nothing (idle)" : listed ? "nothing (harmless)" : tpt_verdict_name(verdict);
     t->harmless += listed || idle;
     if (survives)
@@ -89,12 +105,28 @@ static void note(tally *t, const mutant *m, tpt_verdict verdict)
     fclose(log);
 }
 
+/* Sites that some work caught. */
+static int caught_sites(const tally *t)
+{
+    int caught = t->site == NULL ? t->caught : 0;
+    for (int i = 0; i < t->sites; i++) {
+        caught += t->site[i].caught > 0;
+        if (t->site[i].caught == 0)
+            printf("no work catches %s (%d tries)\n", t->site[i].name, t->site[i].tried);
+    }
+    return caught;
+}
+
+/* Of all mutants, nothing is taken off: of all places in the code at least so many must be caught by some work. Of a sample, those that need not be
+ * noticed are: it may hold none of the work that needs a place. */
 static void judge(const char *what, const tally *t)
 {
-    int needed = t->tried - t->harmless;
-    printf("%s: %d mutants, %d caught, %d harmless\n", what, t->tried, t->caught, t->harmless);
+    int needed = t->tried - t->harmless, sites = t->site != NULL ? t->sites : t->tried, caught = caught_sites(t);
+    printf("%s: %d mutants, %d caught, %d harmless; %d of %d sites caught\n", what, t->tried, t->caught, t->harmless, caught, sites);
     cr_assert_gt(needed, 0);
     cr_assert_geq(t->caught * 100, needed * LEAST_PERCENT, "%s: only %d of %d mutants are caught", what, t->caught, needed);
+    if (everything() && getenv("TPT_CUDA_MUTANT_WORK") == NULL && getenv("TPT_CUDA_MUTANT_PIECE") == NULL)
+        cr_assert_geq(caught * 100, sites * LEAST_PERCENT, "%s: only %d of %d sites are caught", what, caught, sites);
 }
 
 /* Numbers 0 to count - 1: all in their order, or as TPT_CUDA_MUTANT_SEED shuffles them. Freed by free(). */
@@ -184,7 +216,7 @@ static bool try_barrier(const barrier_works *of, int number, tally *t)
     gpusim_site site = tpt_gpus_barrier(number);
     char place[64];
     tpt_verdict verdict = TPT_SURVIVES;
-    mutant m = {"barrier", site.kernel, place, site.what, "not executed", number, FIND_HARMLESS(harmless_barriers, site.kernel, site.what), false};
+    mutant m = {"barrier", site.kernel, place, site.what, "not executed", number, NULL, false};
     snprintf(place, sizeof place, "%s:%d", site.file != NULL ? site.file : "?", site.line);
     for (size_t i = 0; i < count * (size_t)of->count && verdict == TPT_SURVIVES; i++) {
         int work = of->fastest[i % (size_t)of->count];
@@ -196,7 +228,6 @@ static bool try_barrier(const barrier_works *of, int number, tally *t)
         verdict = tpt_work_judge(&of->right[work], tpt_work_run(&of->work[work], options));
     }
     bool executed = strcmp(m.work, "not executed") != 0;
-    m.harmless = executed ? m.harmless : NULL;
     if (executed || (everything() && is_wanted(NULL)))
         note(t, &m, verdict);
     return executed;
@@ -290,7 +321,7 @@ static void try_wait(const tpt_work *work, const tpt_outcome *right, const wait_
 {
     tpt_verdict verdict = TPT_SURVIVES;
     char place[64];
-    mutant m = {"wait", work->name, place, "event", work->name, at->number, FIND_HARMLESS(harmless_waits, work->name, right->part[at->part]), is_idle(right, at)};
+    mutant m = {"wait", right->site[at->thread][number_in_run(right, at, at->part)], place, "event", work->name, at->number, find_harmless(work->name, right->part[at->part]), is_idle(right, at)};
     snprintf(place, sizeof place, "%s: rank %d", right->part[at->part], at->thread);
     for (unsigned s = 0; s < 2 && !m.idle; s++)
         for (int part = at->part; part >= 0 && verdict == TPT_SURVIVES; part = next_like(right, part, part)) {
@@ -324,7 +355,7 @@ Test(cuda_sync_mutants, waits, .timeout = 14400)
 {
     double until = tpt_now() + SAMPLE_SECONDS;
     tpt_work work;
-    tally t = {0};
+    tally t = {.site = calloc(MOST_WAIT_SITES, sizeof *t.site)};
     int count = 0;
     if (tpt_gpus_barriers() == 0)
         cr_skip_test("no simulator");
@@ -338,4 +369,5 @@ Test(cuda_sync_mutants, waits, .timeout = 14400)
     }
     free(order);
     judge("waits", &t);
+    free(t.site);
 }
