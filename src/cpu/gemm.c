@@ -217,9 +217,9 @@ static void pack_rows(const gemm_block *block, int64_t row_panel)
                                     .out = block->a + (row_panel - block->row_begin) * job->panel_stride,
                                     .panel_stride = job->panel_stride};
     CPU(gemm_pack_panels)(&pack);
-    for (int64_t r = first; TPI_GEMM_WIDENS && r < end; r += TPI_GEMM_ROWS) {
-        float *panel = pack.out + (r - first) / TPI_GEMM_ROWS * job->panel_stride;
-        CPU(gemm_widen)(&job->plan, panel, TPI_GEMM_ROWS, block->chunk.steps, panel + job->a_wide_at);
+    if (TPI_GEMM_WIDENS) {
+        for (float *panel = pack.out; panel < pack.out + (end - first) / TPI_GEMM_ROWS * job->panel_stride; panel += job->panel_stride)
+            CPU(gemm_widen)(&job->plan, panel, TPI_GEMM_ROWS, block->chunk.steps, panel + job->a_wide_at);
     }
     if (args->row_sums != NULL && block->col_begin == 0)
         CPU(gemm_row_sums)(&pack, args->inner, args->row_sums + first);
