@@ -87,8 +87,8 @@ GPUSIM_TEST(another_thread_touches_device_memory)
     });
 }
 
-// Both threads come to the closed page while the machine's lock is held: the second finds it open then.
-static void touch_at_once(volatile char *memory)
+// Threads come to the closed page while the machine's lock is held: all but the first, or all if it is opened meanwhile, find it open then.
+static void touch_at_once(volatile char *memory, const std::function<void()> &meanwhile)
 {
     std::atomic<int> come{0};
     std::vector<std::thread> threads;
@@ -102,6 +102,7 @@ static void touch_at_once(volatile char *memory)
         while (come < 4)
             std::this_thread::yield();
         std::this_thread::sleep_for(std::chrono::milliseconds(50)); // until they have faulted
+        meanwhile();
     }
     for (std::thread &thread : threads)
         thread.join();
@@ -110,16 +111,19 @@ static void touch_at_once(volatile char *memory)
 GPUSIM_TEST(threads_touch_a_closed_page_at_once)
 {
     check::in_every_schedule([] {
-        touch_at_once(device_array<char>(64));
+        touch_at_once(device_array<char>(64), [] {});
         CHECK(check::only_reports(GPUSIM_HOST_ACCESS) && gpusim_reports(GPUSIM_HOST_ACCESS) == 1);
         gpusim_clear_reports();
         cudaStream_t stream = new_stream();
         char *pinned = pinned_array<char>(64), *device = device_array<char>(64);
         cudaMemsetAsync(device, 0, 64, stream);
         cudaMemcpyAsync(pinned, device, 64, cudaMemcpyDeviceToHost, stream);
-        touch_at_once(pinned);
+        touch_at_once(pinned, [] {});
         CHECK(check::only_reports(GPUSIM_RACE_STREAM));
-        cudaDeviceSynchronize();
+        gpusim_clear_reports();
+        cudaMemcpyAsync(pinned, device, 64, cudaMemcpyDeviceToHost, stream);
+        touch_at_once(pinned, [stream] { cudaStreamSynchronize(stream); });
+        CHECK(gpusim_reports(-1) == 0);
     });
 }
 

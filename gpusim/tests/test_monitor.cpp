@@ -178,6 +178,41 @@ GPUSIM_TEST(no_reader_is_forgotten)
         }
 }
 
+// A lane's write after reads by another lane of its warp and by itself; an atomic read after a plain one.
+GPUSIM_TEST(each_lane_that_has_read_counts)
+{
+    Kernel kernel;
+    Kernel::Block block = kernel.block(0);
+    CHECK(kernel.access(kernel.place(block, 4), 0, 16, kWrite));
+    kernel.barrier(block);
+    CHECK(kernel.access(kernel.place(block, 4), 0, 4, kRead) && kernel.access(kernel.place(block, 3), 0, 4, kRead));
+    CHECK(kernel.access(kernel.place(block, 40), 8, 4, kRead) && kernel.access(kernel.place(block, 40), 8, 4, kRead | kAtomic));
+    CHECK(gpusim_reports(-1) == 0);
+    CHECK(kernel.access(kernel.place(block, 4), 0, 4, kWrite) && check::only_reports(GPUSIM_RACE_GLOBAL));
+    gpusim_clear_reports();
+    CHECK(kernel.access(kernel.place(block, 70), 8, 4, kWrite | kAtomic) && check::only_reports(GPUSIM_RACE_GLOBAL));
+}
+
+GPUSIM_TEST(lanes_read_shared_memory_at_different_times)
+{
+    for (bool synchronised : {false, true}) {
+        gpusim_clear_reports();
+        Kernel kernel;
+        Kernel::Block block = kernel.block(0);
+        Locked lock(machine_lock());
+        SharedShadow *shared = shared_shadow_begin(256, 0);
+        const Site site = {"kernel", "kernel.cu", 7, 7};
+        CHECK(monitor_shared_access(shared, kernel.place(block, 0), 0, 4, kWrite, site));
+        kernel.barrier(block);
+        CHECK(monitor_shared_access(shared, kernel.place(block, 3, 1), 0, 4, kRead, site));
+        kernel.seen[3] = synchronised;
+        CHECK(monitor_shared_access(shared, kernel.place(block, 4, 2), 0, 4, kRead, site) && gpusim_reports(-1) == 0);
+        CHECK(monitor_shared_access(shared, kernel.place(block, 4, 2), 0, 4, kWrite, site));
+        CHECK(synchronised ? gpusim_reports(-1) == 0 : check::only_reports(GPUSIM_RACE_SHARED));
+        shared_shadow_end(shared);
+    }
+}
+
 GPUSIM_TEST(pending_copies)
 {
     Kernel kernel;

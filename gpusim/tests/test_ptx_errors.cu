@@ -182,9 +182,10 @@ GPUSIM_TEST_EVERYWHERE(threads_that_wait_for_each_other)
 GPUSIM_TEST_EVERYWHERE(indexed_branches_are_checked)
 {
     expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "brx.idx with index 2 of 2", [](int *memory, cudaStream_t stream) {
-        branches_nowhere<<<1, 1, 0, stream>>>(memory, 0);
-        branches_nowhere<<<1, 1, 0, stream>>>(memory, 1);
-        CHECK(cudaStreamSynchronize(stream) == cudaSuccess && gpusim_reports(-1) == 0);
+        for (int index : {1, 0}) {
+            branches_nowhere<<<1, 1, 0, stream>>>(memory, index);
+            CHECK(download(memory, 1, stream)[0] == 1 - index && gpusim_reports(-1) == 0);
+        }
         branches_nowhere<<<1, 1, 0, stream>>>(memory, 2);
     });
 }

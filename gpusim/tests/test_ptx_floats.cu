@@ -68,6 +68,8 @@ PTX_OPERATION(from_u64, u64, double, "cvt.rn.f64.u64 %0, %1;", "d", "l", return 
 PTX_OPERATION(from_u32_up, u32, float, "cvt.rp.f32.u32 %0, %1;", "f", "r", volatile u32 x = a; return rounded(FE_UPWARD, [&] { return float(x); }););
 PTX_OPERATION(narrow, double, float, "cvt.rn.f32.f64 %0, %1;", "f", "d", return float(a););
 PTX_OPERATION(round_f32, float, float, "cvt.rni.f32.f32 %0, %1;", "f", "f", return std::nearbyint(a););
+PTX_OPERATION(ceiling, float, float, "cvt.rpi.f32.f32 %0, %1;", "f", "f", return std::ceil(a););
+PTX_OPERATION(truncated, double, double, "cvt.rzi.f64.f64 %0, %1;", "d", "d", return std::trunc(a););
 PTX_OPERATION(saturate_f32, float, float, "cvt.sat.f32.f32 %0, %1;", "f", "f", return a > 1 ? 1 : a > 0 ? a : 0;);
 PTX_OPERATION(sign_extend, u32, s64, "{ .reg .s64 t; cvt.s64.s8 %0, %1; }", "l", "r", return int8_t(a););
 PTX_OPERATION(saturate_s16, int32_t, int32_t, "{ .reg .s16 t; cvt.sat.s16.s32 t, %1; cvt.s32.s16 %0, t; }", "r", "r",
@@ -126,6 +128,25 @@ PTX_OPERATION(to_bfloat_pair, float, u32, "cvt.rn.bf16x2.f32 %0, %1, %2;", "r", 
 PTX_OPERATION(from_half, u32, float, HALF_OPERANDS "cvt.f32.f16 %0, x; }", "f", "r", return half_value(a););
 PTX_OPERATION(half_add, u32, u32, HALF_OPERANDS "add.f16 t, x, y; cvt.u32.u16 %0, t; }", "r", "r",
               return half_bits(half_value(a) + half_value(b)););
+// The largest f16 that is not above x (or, if `zero`, not larger than it without sign).
+u32 half_below(float x, bool zero)
+{
+    if (x != x || std::isinf(x)) {
+        return half_bits(x);
+    }
+    u32 bits = half_bits(x);
+    const bool negative = std::signbit(x), outward = std::isinf(half_value(bits)) || std::fabs(half_value(bits)) > std::fabs(x);
+    if (negative && !zero) {
+        return std::fabs(half_value(bits)) < std::fabs(x) ? bits + 1 : bits;
+    }
+    return outward ? bits - 1 : bits;
+}
+PTX_OPERATION(half_down, float, u32, "{ .reg .b16 t; cvt.rm.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f", return half_below(a, false););
+PTX_OPERATION(half_up, float, u32, "{ .reg .b16 t; cvt.rp.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f",
+              return a != a ? 0x7FFF : half_below(-a, false) ^ 0x8000;);
+PTX_OPERATION(half_zero_pair, float, u32, "cvt.rz.f16x2.f32 %0, %1, %2;", "r", "f", return half_below(b, true) | half_below(a, true) << 16;);
+PTX_OPERATION(half_add_sat, u32, u32, HALF_OPERANDS "add.sat.f16 t, x, y; cvt.u32.u16 %0, t; }", "r", "r", const float sum = half_value(a) + half_value(b);
+              return half_bits(sum > 1 ? 1 : sum > 0 ? sum : 0););
 PTX_OPERATION(half_fused, u32, u32, HALF_OPERANDS "fma.rn.f16 t, x, y, z; cvt.u32.u16 %0, t; }", "r", "r",
               return half_fma(half_value(a), half_value(b), half_value(c)););
 PTX_OPERATION(half_multiply_pair, u32, u32, "mul.f16x2 %0, %1, %2;", "r", "r",
@@ -171,6 +192,8 @@ GPUSIM_TEST(conversions)
     CHECK_OPERATION(from_u32_up);
     CHECK_OPERATION(narrow);
     CHECK_OPERATION(round_f32);
+    CHECK_OPERATION(ceiling);
+    CHECK_OPERATION(truncated);
     CHECK_OPERATION(saturate_f32);
     CHECK_OPERATION(sign_extend);
     CHECK_OPERATION(saturate_s16);
@@ -185,6 +208,10 @@ GPUSIM_TEST(sixteen_bits)
     CHECK_OPERATION(to_bfloat_pair);
     CHECK_OPERATION(from_half);
     CHECK_OPERATION(half_add);
+    CHECK_OPERATION(half_down);
+    CHECK_OPERATION(half_up);
+    CHECK_OPERATION(half_zero_pair);
+    CHECK_OPERATION(half_add_sat);
     CHECK_OPERATION(half_fused);
     CHECK_OPERATION(half_multiply_pair);
     CHECK_OPERATION(bfloat_fused_pair);

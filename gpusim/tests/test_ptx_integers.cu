@@ -36,6 +36,20 @@ PTX_OPERATION(dp4a_signed, u32, u32, "dp4a.s32.s32 %0, %1, %2, %3;", "r", "r",
               for (int i = 0; i < 4; i++) c += u32(int8_t(a >> 8 * i) * int8_t(b >> 8 * i)); return c;);
 PTX_OPERATION(dp4a_unsigned, u32, u32, "dp4a.u32.u32 %0, %1, %2, %3;", "r", "r",
               for (int i = 0; i < 4; i++) c += u32(uint8_t(a >> 8 * i)) * uint8_t(b >> 8 * i); return c;);
+PTX_OPERATION(dp2a_low, u32, u32, "dp2a.lo.s32.u32 %0, %1, %2, %3;", "r", "r",
+              for (int i = 0; i < 2; i++) c += u32(int16_t(a >> 16 * i) * int32_t(uint8_t(b >> 8 * i))); return c;);
+PTX_OPERATION(dp2a_high, u32, u32, "dp2a.hi.u32.s32 %0, %1, %2, %3;", "r", "r",
+              for (int i = 0; i < 2; i++) c += u32(uint16_t(a >> 16 * i)) * u32(int8_t(b >> 8 * (i + 2))); return c;);
+template <class T, class F> u32 each_half(u32 a, u32 b, F function)
+{
+    return u32(uint16_t(function(T(a), T(b)))) | u32(uint16_t(function(T(a >> 16), T(b >> 16)))) << 16;
+}
+PTX_OPERATION(add_pair, u32, u32, "add.u16x2 %0, %1, %2;", "r", "r", return each_half<uint16_t>(a, b, [](int x, int y) { return x + y; }););
+PTX_OPERATION(min_pair, u32, u32, "min.u16x2 %0, %1, %2;", "r", "r", return each_half<uint16_t>(a, b, [](int x, int y) { return std::min(x, y); }););
+PTX_OPERATION(min_signed_pair, u32, u32, "min.s16x2 %0, %1, %2;", "r", "r",
+              return each_half<int16_t>(a, b, [](int x, int y) { return std::min(x, y); }););
+PTX_OPERATION(max_signed_pair, u32, u32, "max.s16x2 %0, %1, %2;", "r", "r",
+              return each_half<int16_t>(a, b, [](int x, int y) { return std::max(x, y); }););
 // 128-bit sum of (b, a) and (a, c); its high half
 PTX_OPERATION(carry_add, u64, u64, "{ .reg .u64 t; add.cc.u64 t, %1, %3; addc.u64 %0, %2, %1; }", "l", "l",
               return u64(((unsigned __int128)b << 64 | a) + ((unsigned __int128)a << 64 | c) >> 64););
@@ -99,6 +113,12 @@ GPUSIM_TEST(arithmetic)
     CHECK_OPERATION(sad);
     CHECK_OPERATION(dp4a_signed);
     CHECK_OPERATION(dp4a_unsigned);
+    CHECK_OPERATION(dp2a_low);
+    CHECK_OPERATION(dp2a_high);
+    CHECK_OPERATION(add_pair);
+    CHECK_OPERATION(min_pair);
+    CHECK_OPERATION(min_signed_pair);
+    CHECK_OPERATION(max_signed_pair);
 }
 
 GPUSIM_TEST(carries)

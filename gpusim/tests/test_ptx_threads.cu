@@ -128,6 +128,17 @@ __global__ void overlapping(const int *in, int *out)
     out[128 + lane] = ballot;
 }
 
+__global__ void exits(int *out)
+{
+    if (threadIdx.x < 20) {
+        out[threadIdx.x] = __ballot_sync(0xFFFFFFFFu, threadIdx.x % 2 == 0);
+        return;
+    }
+    for (unsigned x = threadIdx.x; x > 1; x = x & 1 ? 3 * x + 1 : x / 2) {
+        __nanosleep(1);
+    }
+}
+
 __global__ void spin_lock(int *lock, int *sum)
 {
     bool done = false;
@@ -296,6 +307,18 @@ GPUSIM_TEST_EVERYWHERE(overlapping_masks)
         CHECK(result[64 + l] == (l < 30 ? 5 : 2));
         CHECK(result[96 + l] == (l < 8 ? 0xFF + 1 : l < 16 ? 0xFF00 + 1 : 0));
         CHECK(result[128 + l] == (l ^ 5) + (data.values[l] & 1 ? 1 : 2));
+    }
+    CHECK(gpusim_reports(-1) == 0);
+}
+
+// Lanes wait for others that a mask names; these exit instead.
+GPUSIM_TEST_EVERYWHERE(lanes_that_have_exited_are_not_waited_for)
+{
+    Buffers data(32);
+    exits<<<1, 32, 0, data.stream>>>(data.out);
+    std::vector<int> result = data.result();
+    for (int l = 0; l < 32; l++) {
+        CHECK(result[l] == (l < 20 ? 0x55555 : 0));
     }
     CHECK(gpusim_reports(-1) == 0);
 }
