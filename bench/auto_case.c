@@ -1,6 +1,7 @@
 #include "auto_case.h"
 
 #include "core/context.h"
+#include "plan/auto.h"
 #include "plan/execute_state.h"
 
 #include <math.h>
@@ -24,6 +25,7 @@ enum { FIRST_SAMPLES = 5, SECOND_SAMPLES = 21 };
 
 typedef struct auto_rank {
     bench_layer layer[LAYERS];
+    bool lanes[LAYERS]; /* the last plans that were named have some: threads of one rank switch then, and a switch says nothing */
     tpi_run_note note[RUN_NOTES];
 } auto_rank;
 
@@ -103,6 +105,9 @@ static tp_status name_plans(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx
     executor->noted = 0;
     TPI_TRY(status);
     TPI_TRY(tp_ctx_synchronize(ctx));
+    r->lanes[layer] = false;
+    for (int i = 0; i < count; i++)
+        r->lanes[layer] = r->lanes[layer] || tpi_plan_uses_lanes(r->note[i].plan);
     if (tp_ctx_rank(ctx) > 0)
         return TP_OK;
     const tp_plan *last = NULL;
@@ -148,17 +153,28 @@ static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, ben
     return tp_barrier(ctx, tp_ctx_world(ctx));
 }
 
+/* Parts of the second round. */
+enum { NONE, AUTO, NONE_AGAIN, FIXED, PARTS };
+
+static bool unclear(const bench_samples *const *parts, int count, void *arg)
+{
+    (void)arg;
+    return !bench_samples_within(parts[AUTO], parts[NONE], BENCH_AUTO_TO_NONE) ||
+           !bench_samples_within(parts[AUTO], parts[count == PARTS ? FIXED : NONE], BENCH_AUTO_TO_BEST);
+}
+
 static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
 {
     const bench_options *options = &job->call->options;
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES, .most = (int)options->samples, .seconds = options->seconds};
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES, .most = (int)options->samples, .seconds = options->seconds,
+                                  .together = true, .unclear = unclear};
     tp_status (*pass)(void *) = point->backward ? bench_layer_backward : bench_layer_forward;
-    const bench_team_part parts[] = {{pass, &r->layer[0], &point->none, true},
-                                     {pass, &r->layer[AUTOMATIC], &point->automatic, true},
-                                     {pass, &r->layer[AGAIN], &point->again, true},
-                                     {pass, &r->layer[point->best], &point->fixed, true}};
+    const bench_team_part parts[PARTS] = {{pass, &r->layer[0], &point->none, false},
+                                          {pass, &r->layer[AUTOMATIC], &point->automatic, r->lanes[AUTOMATIC]},
+                                          {pass, &r->layer[AGAIN], &point->again, false},
+                                          {pass, &r->layer[point->best], &point->fixed, r->lanes[point->best]}};
     /* No layer twice: it would find its weights in the cache when it comes after itself. And no plan twice: two runs of one differ by noise alone. */
-    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, point->best == 0 || point->same ? 3 : 4));
+    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, point->best == 0 || point->same ? PARTS - 1 : PARTS));
     if (tp_ctx_rank(ctx) == 0 && (point->best == 0 || point->same))
         point->fixed = point->same ? point->automatic : point->none;
     return TP_OK;

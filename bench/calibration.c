@@ -13,17 +13,14 @@
 enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN, POINTS = 8, LARGE = 4 << 20, SMALL = 64, DIRECT_ROWS = 384 };
 /* Products in turns, so that none finds in a cache what it works on: each rank's are 64 MB. */
 enum { COLD_ROWS = 96, COLD_PRODUCTS = 22 };
-/* Tokens of a weight gradient that takes as long as it is to be read and written. */
-enum { GRADIENT_TOKENS = 8 };
+enum { GRADIENT_TOKENS = 8 }; /* of a weight gradient that takes as long as it is to be read and written */
 static const int64_t curve_rows[POINTS] = {1, 4, 16, 48, 96, 192, 384, 768};
 static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
 #define SAMPLE_SECONDS 0.04
 #define REPEATS 3
-/* Of the curves, some seconds apart. */
-#define ROUNDS 2
-/* More bytes a second than this is noise. */
-#define FASTEST_MEMORY 1e12
+#define ROUNDS 2 /* of the curves, some seconds apart */
+#define FASTEST_MEMORY 1e12 /* more bytes a second is noise */
 
 /* A link whose transfers are waited for asleep: bytes of a chunk, seconds that it takes, and a product that is longer. */
 #define LANE_REPEATS 9
@@ -36,7 +33,8 @@ enum { LINK_CHUNKS = 4, LINK_COLS = 64, LINK_ROWS = 16, LINK_GEMM_ROWS = 32 };
 
 typedef struct calibration {
     bench_team team;
-    tp_machine machine; /* rank 0 fills it */
+    tp_machine machine; /* rank 0 fills them */
+    bench_figure samples; /* of all measurements together */
 } calibration;
 
 /* One rank at work. */
@@ -62,6 +60,10 @@ static tp_status measure(worker *w, tp_status (*fn)(void *arg), double *seconds)
     bench_team_plan plan = {.warmup = 2, .least = 5, .most = 256, .seconds = SAMPLE_SECONDS};
     bench_team_figure figure;
     tp_status status = bench_team_measure(&w->all->team, w->ctx, &plan, fn, w, &figure);
+    if (status == TP_OK && w->rank == 0) {
+        w->all->samples.kept += figure.figure.kept;
+        w->all->samples.total += figure.figure.total;
+    }
     *seconds = figure.figure.seconds;
     return status;
 }
@@ -454,18 +456,14 @@ static tp_status with_worker(tp_ctx *ctx, calibration *all, tp_status (*fn)(work
 
 static tp_status calibrate_all(worker *w)
 {
-    if (w->rank == 0)
-        bench_progress("calibrate: products");
-    tp_status status = calibrate_gemm(w);
-    if (w->rank == 0)
-        bench_progress("calibrate: transfers");
-    if (status == TP_OK)
-        status = calibrate_activation(w);
-    if (status == TP_OK)
-        status = calibrate_memory(w);
-    if (status == TP_OK)
-        status = calibrate_transfers(w);
-    return status == TP_OK ? calibrate_direct(w) : status;
+    static tp_status (*const all[])(worker *w) = {calibrate_gemm, calibrate_activation, calibrate_memory, calibrate_transfers, calibrate_direct};
+    tp_status status = TP_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && status == TP_OK; i++) {
+        if (w->rank == 0)
+            bench_progress("calibrate: %s", i == 0 ? "products" : "transfers");
+        status = all[i](w);
+    }
+    return status;
 }
 
 static tp_status plain_main(tp_ctx *ctx, void *arg)
@@ -478,8 +476,9 @@ static tp_status link_main(tp_ctx *ctx, void *arg)
     return with_worker(ctx, arg, calibrate_lanes);
 }
 
-int bench_calibrate(bench_call *call, int ranks, tp_machine *out)
+int bench_calibrate(bench_call *call, int ranks, tp_machine *out, bench_figure *samples)
 {
+    *samples = (bench_figure){.kept = 0};
     if (bench_on_gpu(call))
         return bench_calibrate_gpu(call, ranks, out);
     calibration *all = calloc(1, sizeof *all);
@@ -495,6 +494,7 @@ int bench_calibrate(bench_call *call, int ranks, tp_machine *out)
     if (status == TP_OK)
         status = tp_run_ranks(&start, link_main, all);
     *out = all->machine;
+    *samples = all->samples;
     free(all);
     return status == TP_OK ? BENCH_OK : bench_fail(call, "calibration: %s", tp_last_message());
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 enum {
-    LAYER, SHAPE, DTYPE, RANKS, PARALLEL, ON, LINK, PASS, NONE, BEST, BEST_CHUNKS, BEST_SECONDS, CHOSEN, AUTO, PREDICTED, TO_BEST, TO_NONE, NOISE, TOTAL, FITS, COLUMNS
+    LAYER, SHAPE, DTYPE, RANKS, PARALLEL, ON, LINK, PASS, NONE, BEST, BEST_CHUNKS, BEST_SECONDS, CHOSEN, AUTO, PREDICTED, TO_BEST, TO_NONE, NOISE, KEPT, TOTAL, FITS, COLUMNS
 };
 
 static const bench_column columns[COLUMNS] = {
@@ -15,7 +15,7 @@ static const bench_column columns[COLUMNS] = {
     {"sequence parallel", "", 0, false}, {"on", "", 0, true},    {"link", "GB/s", 3, false},      {"pass", "", 0, true},
     {"t_none", "us", 5, false},    {"best", "fixed", 0, true},   {"chunks", "of best", 0, false}, {"t_best", "us", 5, false},
     {"auto", "chose", 0, true},    {"t_auto", "us", 5, false},   {"predicted", "us", 5, false}, {"auto / best", "", -3, false},  {"auto / none", "", -3, false},
-    {"none / none", "", -3, false}, {"samples", "", 0, false},   {"ranks <= cores", "", 0, false},
+    {"none / none", "", -3, false}, {"kept", "samples", 0, false}, {"of", "samples", 0, false}, {"ranks <= cores", "", 0, false},
 };
 
 /* None of them is what calibration multiplies. */
@@ -133,7 +133,9 @@ static void add_row(bench_call *call, const bench_auto_job *job, const bench_aut
     bench_real(table, automatic / best);
     bench_real(table, automatic / none);
     bench_real(table, point->again.figure.seconds / none);
-    bench_integer(table, point->automatic.figure.total);
+    bench_figure fewest = bench_figure_fewer(point->none.figure, bench_figure_fewer(point->fixed.figure, point->automatic.figure));
+    bench_integer(table, fewest.kept);
+    bench_integer(table, fewest.total);
     bench_truth(table, bench_fits(call, job->ranks, 1));
 }
 
@@ -215,8 +217,12 @@ static void add_notes(bench_call *call)
     note_ratio(call, TO_NONE, "auto / none");
     note_ratio(call, NOISE, "noise, a second none / none");
     bench_note(table, "every fixed choice took turns with the others, sample by sample; the best of them took turns with none, a second none and auto");
-    if (!bench_on_gpu(call))
-        bench_note(table, "medians of all samples: lanes take the cores from compute threads, so that a switch says nothing");
+    bench_note(table, "where auto was not within %g of the best and %g of none in each of %d parts of the turns, they went on, up to %d times as long", BENCH_AUTO_TO_BEST,
+               BENCH_AUTO_TO_NONE, BENCH_BLOCKS, BENCH_TEAM_LONGER);
+    if (bench_on_gpu(call))
+        return;
+    bench_note_kept(call, KEPT, TOTAL);
+    bench_note(table, "a turn is clean for all that are compared or for none; of plans whose lanes take the cores from compute threads a switch says nothing");
 }
 
 /* The name of the second layer. */
@@ -229,10 +235,11 @@ static const char *example(const bench_call *call, char name[2 * BENCH_CELL_TEXT
 /* What auto is to go by, where no file says it. */
 static int find_costs(bench_call *call)
 {
+    bench_figure samples;
     if (call->options.machine_file != NULL)
         return BENCH_OK;
     if (!call->gpu.simulated)
-        return bench_calibrate(call, (int)call->options.ranks.value[0], &call->costs);
+        return bench_calibrate(call, (int)call->options.ranks.value[0], &call->costs, &samples);
     tp_machine_default_of(TP_DEVICE_CUDA, &call->costs);
     return BENCH_OK;
 }

@@ -136,12 +136,15 @@ int bench_command_calibrate(bench_call *call)
     if (gpu)
         bench_costs_name(call, call->table.title + strlen(call->table.title), sizeof call->table.title - strlen(call->table.title));
     tp_machine machine;
-    status = bench_calibrate(call, ranks, &machine);
+    bench_figure samples;
+    status = bench_calibrate(call, ranks, &machine, &samples);
     if (status != BENCH_OK)
         return status;
     if (!gpu)
         machine.link = link;
     add_figures(call, &machine);
+    if (samples.total > 0)
+        bench_note_samples(call, samples.kept, samples.total);
     if (call->gpu.simulated) {
         bench_note(&call->table, "no file was written: auto would go by it");
         return BENCH_OK;

@@ -270,7 +270,8 @@ static int calibrate(bench_call *call)
         most = ranks->value[i] > most ? ranks->value[i] : most;
     if (!bench_link_modelled(call) || call->options.machine_file != NULL || most < 2)
         return BENCH_OK;
-    return bench_calibrate(call, most < call->machine.cores ? (int)most : call->machine.cores > 1 ? call->machine.cores : 2, &call->costs);
+    bench_figure samples;
+    return bench_calibrate(call, most < call->machine.cores ? (int)most : call->machine.cores > 1 ? call->machine.cores : 2, &call->costs, &samples);
 }
 
 static void add_notes(bench_call *call)

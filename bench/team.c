@@ -156,6 +156,7 @@ typedef struct notes {
     bench_samples near, far;
     double probes[BENCH_SAMPLES];
     double passed; /* seconds in samples */
+    bool *last;    /* whether the last sample is clean; NULL: there was no room for it */
 } notes;
 
 /* What was seen more often, of all parts together: figures that are compared are of the same distance. */
@@ -169,11 +170,16 @@ static bool mostly_near(const notes *books, int count)
     return clean > 0 || (clean == 0 && all > 0);
 }
 
+/* A part that was never seen at that distance has its figure from the other. */
+static bool figure_is_near(const notes *book, bool nearer)
+{
+    return book->near.count == 0 || book->far.count == 0 ? book->near.count > 0 : nearer;
+}
+
 static void take_figure(notes *book, bool nearer, bool probed, bench_team_figure *out)
 {
     int total = book->near.count + book->far.count;
-    /* A part that was never seen at that distance has its figure from the other. */
-    nearer = book->near.count == 0 || book->far.count == 0 ? book->near.count > 0 : nearer;
+    nearer = figure_is_near(book, nearer);
     out->figure = bench_sample_figure(nearer ? &book->near : &book->far);
     out->figure.total = total;
     out->distance = !probed ? "" : nearer ? "near" : "far";
@@ -188,11 +194,22 @@ static void enter_sample(const bench_team *team, notes *book, int64_t repeats, b
     /* Moved in between: neither near nor far. */
     bool moved = team->probed && is_near(before) != is_near(after);
     int turn = book->near.count + book->far.count;
-    bench_sample_add(is_near(before) ? &book->near : &book->far, seconds, clean && !moved);
+    bench_samples *samples = is_near(before) ? &book->near : &book->far;
+    book->last = samples->count < BENCH_SAMPLES ? &samples->clean[samples->count] : NULL;
+    bench_sample_add(samples, seconds, clean && !moved);
     if (taken != NULL)
         bench_sample_add(taken, seconds, clean && !moved);
     book->probes[turn < BENCH_SAMPLES ? turn : BENCH_SAMPLES - 1] = before < after ? before : after;
     book->passed += seconds * (double)repeats;
+}
+
+static bool is_unclear(const notes *books, int count, const bench_team_plan *plan)
+{
+    const bench_samples *samples[BENCH_TEAM_PARTS];
+    bool nearer = mostly_near(books, count);
+    for (int i = 0; i < count; i++)
+        samples[i] = figure_is_near(&books[i], nearer) ? &books[i].near : &books[i].far;
+    return plan->unclear(samples, count, plan->arg);
 }
 
 /* Whether there is to be one more turn. */
@@ -208,7 +225,21 @@ static bool wanted(const notes *books, int count, const bench_team_plan *plan, i
     /* Several parts are seldom all clean, and waiting for it costs as many times more. */
     int patience = count > 1 ? 2 : BENCH_PATIENCE;
     double limit = clean < plan->least ? patience * plan->seconds : plan->seconds;
-    return turns < most && (turns < plan->least || passed < limit);
+    if (turns < most && (turns < plan->least || passed < limit))
+        return true;
+    if (plan->unclear == NULL || turns >= BENCH_SAMPLES || turns >= BENCH_TEAM_LONGER * most || passed >= BENCH_TEAM_LONGER * plan->seconds)
+        return false;
+    return is_unclear(books, count, plan);
+}
+
+static void judge_turn(notes *books, int count)
+{
+    bool clean = true;
+    for (int i = 0; i < count; i++)
+        clean = clean && (books[i].last == NULL || *books[i].last);
+    for (int i = 0; i < count; i++)
+        if (books[i].last != NULL)
+            *books[i].last = clean;
 }
 
 static tp_status take_sample(const sampler *self, int index, notes *book, bench_samples *taken)
@@ -230,6 +261,8 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
         take_turn(self);
         for (int i = 0; i < self->count; i++)
             TPI_TRY(take_sample(self, i, books != NULL ? &books[i] : NULL, i == 0 ? plan->taken : NULL));
+        if (self->rank == 0 && plan->together)
+            judge_turn(books, self->count);
         if (self->rank == 0)
             self->team->more = wanted(books, self->count, plan, turn + 1);
         TPI_TRY(meet(self->ctx));

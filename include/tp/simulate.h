@@ -20,7 +20,7 @@ typedef struct tp_plan_costs {
     double transfer_overhead;  /* fixed, a PULL, PUSH, SEND or COLLECTIVE */
     double lane_seconds;       /* least, a PULL, PUSH, SEND or COLLECTIVE on COMM or COPY: from its beginning there to its end, however little it moves */
     double wait_seconds;       /* fixed, a wait for another lane or rank that is not over before */
-    double wake_seconds;       /* more, where who waits or who is waited for is on COMM or COPY, and a collective there: such waits are slept through */
+    double wake_seconds;       /* more, where who waits for another rank, or who is waited for, is on COMM or COPY, and a collective there: such waits are slept through */
     double arrival_seconds;    /* from an arrival over the link to its being seen by who sleeps for it: once a transfer or collective; holds up no later transfer */
     tp_link link;              /* each rank has an outgoing and an incoming one; bandwidth 0: none is modelled */
 } tp_plan_costs;

@@ -13,13 +13,16 @@ bool tpi_overlap_is_chain_backward(tp_pattern pattern);
 /* Candidates in the order of preference at equal times; the chunk counts of one algorithm follow each other, rising. */
 int tpi_overlap_list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES]);
 
-/* What lanes without a core of their own take from each op that computes, by rank. */
+/* What lanes without a core of their own take from each op that computes, and how late their first ones begin, by rank. */
 typedef struct tpi_lane_charges {
     double *seconds[TP_PLAN_MAX_RANKS];
-    double total; /* rank 0's */
+    double total; /* taken from rank 0's compute */
     double *memory; /* all of them, the caller's to free; NULL: nothing is taken */
 } tpi_lane_charges;
 tp_status tpi_lanes_charge(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs, tpi_lane_charges *out);
+
+/* Some of its ops are not on the compute lane. */
+bool tpi_plan_uses_lanes(const tp_plan *plan);
 
 /* Some pieces would have no rows at all. */
 bool tpi_overlap_too_fine(const tp_overlap_shape *shape, const tp_plan_desc *desc);

@@ -1,5 +1,5 @@
 /* What lanes without a core of their own take from compute: each of their ops interrupts what its rank computes when the op ends, and starting them what it computes
- * first. Where compute waits for the link, or for the very op, they take nothing. */
+ * first. Where compute waits for the link, or for the very op, ops take nothing; a start keeps the lane's first op waiting instead. */
 #include <stdlib.h>
 
 #include "core/context.h"
@@ -20,15 +20,20 @@ typedef struct lane_job {
     const tp_plan_costs *costs;
     const tp_timeline *timeline;
     int awaited[TP_PLAN_MAX_RANKS][TP_LANES]; /* past the last op of a lane that compute of some rank waits for */
-    bool used[TP_PLAN_MAX_RANKS][TP_LANES];
+    int first[TP_PLAN_MAX_RANKS][TP_LANES];   /* op of a lane; -1: it has none */
 } lane_job;
 
-static void find_awaited(lane_job *job)
+/* What the plan says, whatever the times. */
+static void look_at_plan(lane_job *job)
 {
+    for (int rank = 0; rank < job->plan->ranks; rank++)
+        for (int lane = 0; lane < TP_LANES; lane++)
+            job->first[rank][lane] = -1;
     for (int rank = 0; rank < job->plan->ranks; rank++)
         for (int i = 0; i < job->plan->rank[rank].count; i++) {
             const tp_plan_op *op = &job->plan->rank[rank].op[i];
-            job->used[rank][op->lane] = true;
+            int *first = &job->first[rank][op->lane];
+            *first = *first < 0 ? i : *first;
             for (int w = 0; w < op->waits && op->lane == TP_LANE_COMPUTE && op->kind != TP_OP_LEAVE; w++) {
                 tp_wait on = op->wait[w];
                 int *end = &job->awaited[on.rank][job->plan->rank[on.rank].op[on.op].lane];
@@ -82,9 +87,10 @@ static void charge_rank(const lane_job *job, int rank, double *seconds)
     const tp_plan_rank *list = &job->plan->rank[rank];
     int at[TP_LANES] = {0}; /* where a lane's last op found compute: its ops end in order */
     for (int lane = TP_LANE_COMM; lane < TP_LANES; lane++) {
-        int first = job->used[rank][lane] ? running_at(job, rank, 0, 0, -1) : -1;
-        if (first >= 0)
-            seconds[first] += job->machine->start_seconds;
+        if (job->first[rank][lane] < 0)
+            continue;
+        int computed = running_at(job, rank, 0, 0, -1);
+        seconds[computed >= 0 ? computed : job->first[rank][lane]] += job->machine->start_seconds;
     }
     for (int i = 0; i < list->count; i++) {
         int lane = (int)list->op[i].lane, found = lane == TP_LANE_COMPUTE ? -1 : running_at(job, rank, at[lane], job->timeline->span[rank][i].end, i);
@@ -95,7 +101,7 @@ static void charge_rank(const lane_job *job, int rank, double *seconds)
     }
 }
 
-static bool uses_lanes(const tp_plan *plan)
+bool tpi_plan_uses_lanes(const tp_plan *plan)
 {
     for (int i = 0; i < plan->rank[0].count; i++)
         if (plan->rank[0].op[i].lane != TP_LANE_COMPUTE)
@@ -120,13 +126,14 @@ static tp_status allocate(const tp_plan *plan, tpi_lane_charges *out)
     return TP_OK;
 }
 
-/* From what compute does when nothing, or what was charged before, is taken from it. Waits that lead nowhere are found by simulating. */
-static tp_status charge(lane_job *job, tpi_lane_charges *out)
+/* From what compute does when nothing, or what was charged before, is taken from it. */
+static tp_status charge(lane_job *job, int round, tpi_lane_charges *out)
 {
     tp_timeline *timeline;
     TPI_TRY(tpi_plan_simulate(job->plan, job->costs, out->seconds, &timeline));
-    *job = (lane_job){.machine = job->machine, .plan = job->plan, .costs = job->costs, .timeline = timeline};
-    find_awaited(job);
+    if (round == 0) /* waits that lead nowhere were found by simulating */
+        look_at_plan(job);
+    job->timeline = timeline;
     out->total = 0;
     for (int rank = 0; rank < job->plan->ranks; rank++) {
         for (int i = 0; i < job->plan->rank[rank].count; i++)
@@ -134,7 +141,7 @@ static tp_status charge(lane_job *job, tpi_lane_charges *out)
         charge_rank(job, rank, out->seconds[rank]);
     }
     for (int i = 0; i < job->plan->rank[0].count; i++)
-        out->total += out->seconds[0][i];
+        out->total += job->plan->rank[0].op[i].lane == TP_LANE_COMPUTE ? out->seconds[0][i] : 0;
     tp_timeline_destroy(timeline);
     return TP_OK;
 }
@@ -142,14 +149,14 @@ static tp_status charge(lane_job *job, tpi_lane_charges *out)
 tp_status tpi_lanes_charge(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs, tpi_lane_charges *out)
 {
     *out = (tpi_lane_charges){.total = 0};
-    if (!machine->lanes_share_cores || !uses_lanes(plan))
+    if (!machine->lanes_share_cores || !tpi_plan_uses_lanes(plan))
         return TP_OK;
     lane_job *job = calloc(1, sizeof *job);
     tp_status status = job != NULL ? allocate(plan, out) : tpi_message(TP_ERR_MEMORY, "tp_overlap_predict: out of memory");
     if (status == TP_OK)
         *job = (lane_job){.machine = machine, .plan = plan, .costs = costs};
     for (int round = 0; round < ROUNDS && status == TP_OK; round++)
-        status = charge(job, out);
+        status = charge(job, round, out);
     free(job);
     if (status != TP_OK) {
         free(out->memory);

@@ -104,10 +104,15 @@ bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_cand
         later(s, c, (tp_wait){rank, state->before}, 0);
     if (state->issuer >= 0)
         later(s, c, (tp_wait){rank, state->issuer}, 0);
-    for (int i = 0; i < op->waits; i++)
-        if (op->wait[i].rank != rank || end_of(s, op->wait[i]) > c->when)
-            later(s, c, op->wait[i], s->costs->wait_seconds + waking(s, op, tpi_simulation_op(s, op->wait[i].rank, op->wait[i].op)));
-    c->posted = tpi_price_is_transfer(op->kind) ? posted_at(s, rank, index) : c->when;
+    for (int i = 0; i < op->waits; i++) {
+        tp_wait on = op->wait[i];
+        bool own = on.rank == rank; /* threads of one rank take turns on a core that is awake: switching is in what a lane's op takes at least */
+        if (!own || end_of(s, on) > c->when)
+            later(s, c, on, s->costs->wait_seconds + (own ? 0 : waking(s, op, tpi_simulation_op(s, on.rank, on.op))));
+    }
+    double late = op->lane != TP_LANE_COMPUTE && s->extra != NULL ? s->extra[rank][index] : 0; /* messages cross meanwhile */
+    c->posted = tpi_price_is_transfer(op->kind) ? posted_at(s, rank, index) + (op->kind == TP_OP_COLLECTIVE ? late : 0) : c->when;
+    c->when += late;
     return true;
 }
 

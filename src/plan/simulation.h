@@ -38,7 +38,7 @@ typedef struct tpi_candidate {
 typedef struct tpi_simulation {
     const tp_plan *plan;
     const tp_plan_costs *costs;
-    double *const *extra; /* seconds more, of each op that computes, by rank; NULL: none */
+    double *const *extra; /* seconds, by rank and op: how much longer an op of the compute lane takes, how much later one of another lane begins; NULL: none */
     tp_timeline *timeline;
     tpi_op_state *state[TP_PLAN_MAX_RANKS];
     int next[TP_PLAN_MAX_RANKS][TP_LANES]; /* of each lane; the list's length when it is empty */
@@ -66,7 +66,7 @@ static inline bool tpi_simulation_is_next(const tpi_simulation *s, int rank, int
     return s->next[rank][tpi_simulation_op(s, rank, index)->lane] == index;
 }
 
-/* tp_plan_simulate where ops that compute take so many seconds more each; extra[rank][op], or NULL. */
+/* tp_plan_simulate where ops of the compute lane take so many seconds more each, and those of other lanes begin so much later; extra[rank][op], or NULL. */
 tp_status tpi_plan_simulate(const tp_plan *plan, const tp_plan_costs *costs, double *const *extra, tp_timeline **out);
 
 /* What is waited for exists and has ended. */

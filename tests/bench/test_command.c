@@ -202,7 +202,7 @@ Test(command, overlap)
 /* Beside what was measured on a modelled link stands what the simulator says of it, with the costs of a machine file. */
 Test(command, overlap_is_simulated_too)
 {
-    expect("calibrate --ranks 2 --out bench_machine.tmp", 0, "an op on a lane beside compute", "waking up for a modelled link");
+    expect("calibrate --ranks 2 --out bench_machine.tmp", 0, "waking up for a modelled link", "were dropped because");
     static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu", "attention --heads 2"};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         char arguments[320];

@@ -210,26 +210,67 @@ Test(auto, table_of_rows)
     cr_assert(algorithm == TP_OVERLAP_NONE && chunks == 1);
 }
 
-/* Classes whose table entry is not what tp_overlap_choose finds for their middle. */
-static int count_other_choices(const tp_machine *machine, tp_overlap_shape shape, int *classes)
+/* As many classes as hold the rows, and no more than there is room for. */
+Test(auto, table_ends_where_the_rows_do)
+{
+    static const struct {
+        int64_t rows;
+        int classes;
+    } cases[] = {{0, 1}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 5}, {7, 6}, {1536, 21}, {1537, 22}, {1 << 24, TP_OVERLAP_CLASSES}, {1 << 28, TP_OVERLAP_CLASSES}};
+    tp_machine machine;
+    tp_machine_default(&machine);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, cases[i].rows);
+        tp_overlap_table table;
+        cr_assert_eq(tp_overlap_table_fill(&machine, &shape, &table), TP_OK);
+        cr_assert_eq(table.classes, cases[i].classes, "%lld rows: %d", (long long)cases[i].rows, table.classes);
+    }
+}
+
+/* Of tables beside what tp_overlap_choose finds for the middle of each class. */
+typedef struct comparison {
+    int classes, others;   /* entries, and those that are not what it finds */
+    int calls, candidates; /* plans made and simulations, and what would be simulated for all entries */
+    int changes;           /* of algorithm or chunks from an entry to the next */
+} comparison;
+
+static tp_status count_work(void *arg)
+{
+    comparison *counts = arg;
+    counts->calls++;
+    return TP_OK;
+}
+
+static void compare_with_choices(const tp_machine *machine, tp_overlap_shape shape, comparison *counts)
 {
     tp_overlap_table table;
-    int others = 0;
-    cr_assert_eq(tp_overlap_table_fill(machine, &shape, &table), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tpi_overlap_table_fill(machine, &shape, &(tpi_progress){count_work, counts}, &table), TP_OK, "%s", tp_last_message());
     for (int i = 0; i < table.classes; i++) {
         shape.rows = i > 0 ? (table.entry[i - 1].rows + 1 + table.entry[i].rows) / 2 : 1;
         tp_overlap_choice choice = choose(machine, &shape);
-        others += choice.algorithm != table.entry[i].algorithm || choice.chunks != table.entry[i].chunks;
+        counts->others += choice.algorithm != table.entry[i].algorithm || choice.chunks != table.entry[i].chunks;
+        counts->changes += i > 0 && (table.entry[i].algorithm != table.entry[i - 1].algorithm || table.entry[i].chunks != table.entry[i - 1].chunks);
+        counts->candidates += choice.candidates;
     }
-    *classes += table.classes;
-    return others;
+    counts->classes += table.classes;
+}
+
+/* From none over direct to more and more chunks, as rows grow: nothing is left out of a table that changes so often. */
+Test(auto, table_follows_every_change)
+{
+    tp_machine machine = ideal(even_link);
+    comparison counts = {0};
+    machine.call_seconds = 1e-4;
+    compare_with_choices(&machine, linear(TP_PATTERN_GATHER_GEMM, 2, 1 << 15), &counts);
+    cr_assert_eq(counts.others, 0, "%d of %d", counts.others, counts.classes);
+    cr_assert_geq(counts.changes, 5);
 }
 
 /* A table leaves out most of what could be simulated, and loses next to nothing by it. */
 Test(auto, table_is_that_of_all_candidates)
 {
     static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_ROW_BACKWARD, TP_PATTERN_CHAIN, TP_PATTERN_CHAIN_BACKWARD_REDUCE};
-    int others = 0, classes = 0;
+    comparison counts = {0};
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
         for (int ranks = 2; ranks <= 4; ranks++)
             for (int linked = 0; linked < 2; linked++) {
@@ -237,10 +278,11 @@ Test(auto, table_is_that_of_all_candidates)
                 tp_machine_default(&machine);
                 machine.lanes_share_cores = ranks != 3;
                 machine.link = linked ? (tp_link){5e-6, 1e9} : (tp_link){0, 0};
-                others += count_other_choices(&machine, linear(patterns[p], ranks, 1 << 17), &classes);
+                compare_with_choices(&machine, linear(patterns[p], ranks, 1 << 17), &counts);
             }
-    cr_assert_gt(classes, 800);
-    cr_assert_leq(others * 100, classes, "%d of %d", others, classes);
+    cr_assert_gt(counts.classes, 800);
+    cr_assert_leq(counts.others * 100, counts.classes, "%d of %d", counts.others, counts.classes);
+    cr_assert_leq(counts.calls * 5, counts.candidates * 2, "%d of %d", counts.calls, counts.candidates);
 }
 
 static tp_status count_call(void *arg)

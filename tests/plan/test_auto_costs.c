@@ -106,6 +106,26 @@ Test(auto_costs, only_awaited_ops_switch)
     }
 }
 
+/* A lane's start keeps its first op waiting where compute waits for it, and takes nothing from what compute does. What a collective moves leaves no earlier. */
+Test(auto_costs, a_start_is_waited_for)
+{
+    static const double links[] = {even_link, even_link / 4};
+    for (int i = 0; i < 2; i++)
+        for (int chunks = 1; chunks <= 4; chunks *= 2) {
+            tp_machine machine = ideal(links[i]);
+            machine.lanes_share_cores = true;
+            tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+            tp_plan *plan = tpt_plan(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, chunks);
+            tp_overlap_candidate without, with;
+            cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &without), TP_OK, "%s", tp_last_message());
+            machine.start_seconds = 5e-3;
+            cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &with), TP_OK);
+            tpt_same(with.seconds, without.seconds + 5e-3, "late");
+            tpt_same(with.lane_seconds, 0, "nothing is taken");
+            tp_plan_destroy(plan);
+        }
+}
+
 /* What lanes copy: nothing before the GEMM, which waits for a gather; a message once, by who receives it. */
 Test(auto_costs, lanes_copy)
 {

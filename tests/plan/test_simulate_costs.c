@@ -44,23 +44,26 @@ Test(simulate_costs, waits)
         }
 }
 
-/* A wait is slept through where a lane beside compute takes part: those above, but not those between ranks' compute; and each collective of such
- * a lane, unless its bytes cross a link for longer: they do so from when the last rank came. */
+/* A wait for another rank is slept through where a lane beside compute takes part, but not one between ranks' compute, nor one of a rank's own threads: they take turns on
+ * a core. So is each collective of such a lane, unless its bytes cross a link for longer: they do so from when the last rank came. At the end compute waits for who
+ * still pulls out of its memory. */
 Test(simulate_costs, sleeping)
 {
     static const struct {
         tp_overlap algorithm;
+        tp_pattern pattern;
         int once, each;
         double link;
-    } cases[] = {{TP_OVERLAP_RING, 1, 0, 2}, {TP_OVERLAP_PULL, 1, 0, 2}, {TP_OVERLAP_PIPELINE, 1, 0, 2}, {TP_OVERLAP_PIPELINE, 1, 1, 0}, {TP_OVERLAP_DIRECT, 0, 0, 2},
-                 {TP_OVERLAP_NONE, 0, 0, 2}};
+    } cases[] = {{TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 0, 0, 2},     {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 1, 0, 2},   {TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 2, 0, 0},
+                 {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 0, 0, 2}, {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 0, 1, 0}, {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 0, 0, 2},
+                 {TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 0, 0, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int chunks = 2; chunks <= 4; chunks++) {
             tp_plan_costs costs = tpt_costs(0, cases[i].link);
             costs.copy_bytes_per_second = cases[i].link > 0 ? 0 : TPT_BYTES / 2;
-            double without = generated(cases[i].algorithm, TP_PATTERN_GATHER_GEMM, 2, chunks, &costs);
+            double without = generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs);
             costs.wake_seconds = 0.125;
-            tpt_same(generated(cases[i].algorithm, TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), without + (cases[i].once + chunks * cases[i].each) * 0.125,
+            tpt_same(generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs), without + (cases[i].once + chunks * cases[i].each) * 0.125,
                      tp_overlap_name(cases[i].algorithm));
         }
 }
