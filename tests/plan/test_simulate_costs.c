@@ -1,6 +1,8 @@
 /* What the simulator charges besides work: waits, overheads of transfers, and links that are busy; each alone, in closed form. */
 #include "costs.h"
 
+#include "plan/simulation.h"
+
 static double seconds_of(const tp_plan *plan, const tp_plan_costs *costs)
 {
     tp_timeline *timeline = tpt_simulate(plan, costs);
@@ -24,6 +26,39 @@ static double written(const char *text, const tp_plan_costs *costs)
     double seconds = seconds_of(plan, costs);
     tp_plan_destroy(plan);
     return seconds;
+}
+
+/* Of one op of each rank, the first one on the lane. */
+static double with_extra(tp_overlap algorithm, tp_lane lane, double seconds)
+{
+    enum { MOST_OPS = 64 };
+    double extra[2][MOST_OPS] = {{0}};
+    double *const rows[TP_PLAN_MAX_RANKS] = {extra[0], extra[1]};
+    tp_plan *plan = tpt_plan(algorithm, TP_PATTERN_GATHER_GEMM, 2, 1);
+    tp_plan_costs costs = tpt_costs(0, 2); /* the remote half crosses in 1 */
+    tp_timeline *timeline = NULL;
+    for (int rank = 0; rank < 2; rank++) {
+        int first = 1; /* behind ENTER */
+        while (plan->rank[rank].op[first].lane != lane)
+            first++;
+        cr_assert_lt(first, MOST_OPS);
+        extra[rank][first] = seconds;
+    }
+    cr_assert_eq(tpi_plan_simulate(plan, &costs, rows, &timeline), TP_OK, "%s", tp_last_message());
+    double total = timeline->seconds;
+    tp_timeline_destroy(timeline);
+    tp_plan_destroy(plan);
+    return total;
+}
+
+/* What a lane pulls late crosses meanwhile, a collective only when all have come to it; what computes takes longer. */
+Test(simulate_costs, lanes_that_begin_late)
+{
+    tpt_same(with_extra(TP_OVERLAP_PULL, TP_LANE_COPY, 0.25), 1, "a pull");
+    tpt_same(with_extra(TP_OVERLAP_PULL, TP_LANE_COPY, 1.5), 1.5, "a pull that is looked at when it has crossed");
+    tpt_same(with_extra(TP_OVERLAP_PIPELINE, TP_LANE_COMM, 0.25), 1.25, "a collective");
+    tpt_same(with_extra(TP_OVERLAP_PULL, TP_LANE_COMPUTE, 0.25), 1, "own rows' product, under the transfer");
+    tpt_same(with_extra(TP_OVERLAP_PIPELINE, TP_LANE_COMPUTE, 0.25), 1.25, "a product behind the transfer");
 }
 
 /* A lane that waits for another lane or rank sees its end `wait_seconds` late: the GEMM the last transfer, and the first pull the peer's ENTER, which does not
