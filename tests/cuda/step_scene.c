@@ -24,6 +24,7 @@ static tp_status make(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
                                  .vocabulary = TPT_SCENE_VOCABULARY,
                                  .positions = 6,
                                  .overlap = scene->overlap,
+                                 .chunks = scene->chunks,
                                  .sequence_parallel = true,
                                  .dtype = scene->dtype};
     const size_t bytes = TPT_SCENE_TOKENS * sizeof(int32_t);

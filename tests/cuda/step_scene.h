@@ -25,6 +25,7 @@ typedef struct tpt_scene {
     tp_dtype dtype;
     tp_sum_order sum_order;
     tp_overlap overlap;
+    int chunks; /* of overlapped layers; 0: the algorithm's default */
     tp_transport transport;
     int32_t wrong_id; /* of the fourth token; 0: none */
     int64_t timeout_ms;

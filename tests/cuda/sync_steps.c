@@ -133,6 +133,7 @@ static void run_steps(const tpt_work *work, tpt_outcome *outcome)
                        .devices = program->devices,
                        .dtype = TP_DTYPE_F32,
                        .overlap = program->overlap,
+                       .chunks = 2, /* the plans of sync_waits.c */
                        .transport = program->transport,
                        .timeout_ms = 20000,
                        .act = act,

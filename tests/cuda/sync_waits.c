@@ -344,6 +344,22 @@ static tp_status use_scratch(rank_work *r)
     return status;
 }
 
+/* Without an input gradient, as a layer of which nobody wants one. */
+static tp_status go_weights(rank_work *r)
+{
+    for (int again = 0; again < 2; again++) {
+        TPI_TRY(overwrite(r, r->x, r->x_kept));
+        TPI_TRY(overwrite(r, r->dy, r->dy_kept));
+        TPI_TRY(use_scratch(r));
+        part(r, "weights");
+        TPI_TRY(r->program->table->backward(r->ctx, r->layer, &pass, &(tp_io){.in = r->dy}));
+        part(r, NULL);
+        TPI_TRY(overwrite(r, r->dy, r->junk));
+        TPI_TRY(overwrite(r, r->x, r->junk));
+    }
+    return TP_OK;
+}
+
 static tp_status go_layer(rank_work *r)
 {
     const tpt_layer_table *table = r->program->table;
@@ -370,7 +386,7 @@ static tp_status go_layer(rank_work *r)
         TPI_TRY(overwrite(r, r->dy, r->junk));
         TPI_TRY(overwrite(r, r->x, r->junk));
     }
-    return TP_OK;
+    return table == &tpt_linear_table ? go_weights(r) : TP_OK;
 }
 
 static tp_status end_layer(rank_work *r)
