@@ -186,6 +186,47 @@ GPUSIM_TEST(products)
     CHECK(gpusim_reports(-1) == 0);
 }
 
+// Each operand is rounded to ten explicit bits of mantissa, halves away from zero; sums are not.
+GPUSIM_TEST(tf32_rounds_operands)
+{
+    const struct {
+        float value, rounded;
+    } cases[] = {{1 + 0x1p-10f, 1 + 0x1p-10f}, {1 + 0x1p-11f, 1 + 0x1p-10f}, {-1 - 0x1p-11f, -1 - 0x1p-10f}, {1 + 0x1.FFEp-12f, 1},
+                 {2 - 0x1p-23f, 2}, {0x1.004p10f, 0x1.004p10f}, {0, 0}};
+    for (const auto &one : cases)
+        for (int left = 0; left < 2; left++) {
+            Matmul<float, float> it;
+            it.m = it.n = 1, it.k = 2, it.aux_ld = 8;
+            it.compute = CUBLAS_COMPUTE_32F_FAST_TF32;
+            it.prepare();
+            it.a = {left ? one.value : 1, 1}, it.b = {left ? 1 : one.value, 0x1p-20f};
+            upload(it.device_a, it.a, it.stream), upload(it.device_b, it.b, it.stream);
+            CHECK(it.run() == CUBLAS_STATUS_SUCCESS);
+            CHECK(download(it.device_d, 1, it.stream)[0] == one.rounded + 0x1p-20f);
+        }
+    CHECK(gpusim_reports(-1) == 0);
+}
+
+// Only f32 is cut.
+template <class In> static cublasStatus_t status_of(cublasComputeType_t compute)
+{
+    Matmul<In, float> it;
+    it.compute = compute;
+    it.prepare();
+    return it.run();
+}
+
+GPUSIM_TEST(types_of_computation)
+{
+    for (const cublasComputeType_t compute : {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_16BF}) {
+        const bool fast = compute == CUBLAS_COMPUTE_32F_FAST_TF32 || compute == CUBLAS_COMPUTE_32F_FAST_16BF;
+        const cublasStatus_t of_halves = fast ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+        CHECK(status_of<float>(compute) == CUBLAS_STATUS_SUCCESS);
+        CHECK(status_of<__half>(compute) == of_halves && status_of<__nv_bfloat16>(compute) == of_halves);
+    }
+    CHECK(gpusim_reports(-1) == 0);
+}
+
 GPUSIM_TEST(epilogues)
 {
     struct Case {
@@ -275,6 +316,74 @@ GPUSIM_TEST_EVERYWHERE(alignment_is_as_promised)
     it.device_a += 1;
     CHECK(it.run() == CUBLAS_STATUS_NOT_SUPPORTED); // the preference promised 256 bytes
     CHECK(check::only_reports(GPUSIM_BLAS));
+}
+
+// No preference is about what epilogues read and write beside D.
+GPUSIM_TEST_EVERYWHERE(alignment_beside_d)
+{
+    for (int fault = 0; fault < 3; fault++) {
+        gpusim_clear_reports();
+        Matmul<float, float> it;
+        it.epilogue = fault == 0 ? CUBLASLT_EPILOGUE_BIAS : fault == 1 ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_DGELU;
+        it.prepare();
+        CHECK(it.run() == CUBLAS_STATUS_SUCCESS && gpusim_reports(-1) == 0);
+        const float *crooked = (fault == 0 ? it.device_bias : it.device_aux) + 2;
+        const cublasLtMatmulDescAttributes_t which = fault == 0 ? CUBLASLT_MATMUL_DESC_BIAS_POINTER : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+        cublasLtMatmulDescSetAttribute(it.description, which, &crooked, sizeof crooked);
+        CHECK(it.run() == CUBLAS_STATUS_INVALID_VALUE && check::only_reports(GPUSIM_BLAS));
+    }
+}
+
+// An algorithm is for the problem that was asked about: computation, layouts, epilogue.
+GPUSIM_TEST_EVERYWHERE(algorithms_of_other_problems)
+{
+    for (int change = 0; change < 6; change++) {
+        gpusim_clear_reports();
+        gpusim_clear_counts();
+        Matmul<float, float> it;
+        it.prepare();
+        cublasLtMatmulHeuristicResult_t result;
+        int found = 0;
+        CHECK(it.heuristic(&result, &found) == CUBLAS_STATUS_SUCCESS && found == 1);
+        const int32_t compute = CUBLAS_COMPUTE_32F_FAST_TF32, turned = CUBLAS_OP_T;
+        const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_RELU;
+        const int64_t ld = 40;
+        const uint64_t fewer = 12;
+        if (change == 1)
+            cublasLtMatmulDescSetAttribute(it.description, CUBLASLT_MATMUL_DESC_COMPUTE_TYPE, &compute, sizeof compute);
+        if (change == 2)
+            cublasLtMatmulDescSetAttribute(it.description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
+        if (change == 3)
+            cublasLtMatrixLayoutSetAttribute(it.layout_b, CUBLASLT_MATRIX_LAYOUT_LD, &ld, sizeof ld);
+        if (change == 4) {
+            cublasLtMatrixLayoutSetAttribute(it.layout_a, CUBLASLT_MATRIX_LAYOUT_ROWS, &fewer, sizeof fewer);
+            cublasLtMatrixLayoutSetAttribute(it.layout_d, CUBLASLT_MATRIX_LAYOUT_ROWS, &fewer, sizeof fewer);
+        }
+        if (change == 5) {
+            cublasLtMatrixLayoutDestroy(it.layout_a);
+            it.make_layout(&it.layout_a, CUDA_R_32F, it.k, it.m);
+            cublasLtMatmulDescSetAttribute(it.description, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned);
+        }
+        if (change == 3)
+            it.device_b = device_array<float>(size_t(ld) * it.n);
+        const cublasStatus_t status = cublasLtMatmul(it.handle, it.description, &it.alpha, it.device_a, it.layout_a, it.device_b, it.layout_b, &it.beta,
+                                                     it.device_c, it.layout_d, it.device_d, it.layout_d, &result.algo, it.workspace, 1 << 16, it.stream);
+        CHECK(status == (change == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED));
+        CHECK(change == 0 ? gpusim_reports(-1) == 0 : check::only_reports(GPUSIM_BLAS));
+        CHECK(gpusim_count().heuristics == 1 && gpusim_count().library_calls == (change == 0));
+    }
+}
+
+GPUSIM_TEST(planted_failures)
+{
+    Matmul<float, float> it;
+    it.prepare();
+    gpusim_fail_blas(2, GPUSIM_BLAS_MATMUL);
+    CHECK(it.run() == CUBLAS_STATUS_SUCCESS && it.run() == CUBLAS_STATUS_EXECUTION_FAILED && it.run() == CUBLAS_STATUS_SUCCESS);
+    gpusim_fail_blas(-1, GPUSIM_BLAS_HEURISTIC);
+    CHECK(it.run() == CUBLAS_STATUS_NOT_SUPPORTED && it.run() == CUBLAS_STATUS_NOT_SUPPORTED);
+    gpusim_fail_blas(0, GPUSIM_BLAS_HEURISTIC);
+    CHECK(it.run() == CUBLAS_STATUS_SUCCESS && gpusim_reports(-1) == 0);
 }
 
 GPUSIM_TEST_EVERYWHERE(problems_that_are_refused)

@@ -117,6 +117,15 @@ bool tpt_gpus_wait_orders(int number, int64_t n)
     return !FIND(orders, "gpusim_wait_orders") || orders(number, n);
 }
 
+bool tpt_gpus_fail_blas(int n, gpusim_blas_failure what)
+{
+    void (*plant)(int, gpusim_blas_failure);
+    if (!FIND(plant, "gpusim_fail_blas"))
+        return false;
+    plant(n, what);
+    return true;
+}
+
 int tpt_gpus_barriers(void)
 {
     int (*sites)(void);

@@ -26,6 +26,8 @@ void tpt_gpus_thread(int number);
 int64_t tpt_gpus_thread_waits(int number);
 /* Whether its n-th wait, from 1 on, ordered anything that no other did. */
 bool tpt_gpus_wait_orders(int number, int64_t n);
+/* gpusim_fail_blas; false on a real GPU. */
+bool tpt_gpus_fail_blas(int n, gpusim_blas_failure what);
 int tpt_gpus_barriers(void);
 gpusim_site tpt_gpus_barrier(int index);
 

@@ -64,6 +64,7 @@ int gpusim_report_leaks(void);
 /* What a step did, since gpusim_configure or gpusim_clear_counts. */
 typedef struct gpusim_counts {
     int64_t kernels, copies, allocations, host_synchronisations, event_waits, library_calls, collectives;
+    int64_t heuristics;   /* cuBLASLt was asked for an algorithm */
     int64_t host_queries; /* of streams and events: a host that polls waits too */
     int64_t instructions; /* of warps */
 } gpusim_counts;
@@ -81,6 +82,11 @@ bool gpusim_wait_orders(int number, int64_t n);
  * AT_CALL: the call fails. LATER: it succeeds, but never ends, and from then on ncclCommGetAsyncError says ncclRemoteError. gpusim_configure takes it back. */
 typedef enum gpusim_nccl_failure { GPUSIM_NCCL_AT_CALL, GPUSIM_NCCL_LATER } gpusim_nccl_failure;
 void gpusim_fail_nccl(int device, int n, gpusim_nccl_failure how);
+
+/* Plants a failure of cuBLASLt, on all devices: of the n-th (1: the first) question to its heuristic from now on, which finds nothing then, or the n-th
+ * multiplication, which returns CUBLAS_STATUS_EXECUTION_FAILED; n = 0: none any more; n < 0: all. gpusim_configure takes it back. */
+typedef enum gpusim_blas_failure { GPUSIM_BLAS_HEURISTIC = 0, GPUSIM_BLAS_MATMUL } gpusim_blas_failure;
+void gpusim_fail_blas(int n, gpusim_blas_failure what);
 
 /* Barrier sites of loaded kernels, for mutation. */
 typedef struct gpusim_site {

@@ -43,6 +43,7 @@ struct MatmulAlgorithm {
     uint64_t magic;
     uint64_t workspace;
     uint32_t alignment[4];
+    uint64_t problem; // fingerprint() of what the heuristic was asked about
 };
 
 constexpr uint64_t algorithm_magic = 0x6770757369;
@@ -76,6 +77,9 @@ struct MatmulProblem {
 
 // SUCCESS, or why not in *why: INVALID_VALUE for what contradicts itself, NOT_SUPPORTED for what the library (or the simulator) has not.
 cublasStatus_t check_problem(const MatmulProblem &problem, std::string *why);
+
+// Of all that decides which algorithms there are: layouts, types, transposes, epilogue; not the pointers.
+uint64_t fingerprint(const MatmulProblem &problem);
 
 size_t blas_type_bytes(int type); // 0: not simulated
 

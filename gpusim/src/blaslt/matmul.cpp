@@ -23,6 +23,19 @@ struct Buffers {
     const float *alpha_device, *beta_device; // device pointer mode
 };
 
+// Calls until the one that fails; less than 0: all of them do. By gpusim_blas_failure, under machine_lock().
+int *planted()
+{
+    static int calls_left[2];
+    return calls_left;
+}
+
+bool planted_failure(gpusim_blas_failure what)
+{
+    int &left = planted()[what];
+    return left < 0 || (left > 0 && --left == 0);
+}
+
 cublasStatus_t refuse(const char *call, cublasStatus_t status, const std::string &why)
 {
     report(GPUSIM_BLAS, "%s: %s", call, why.c_str());
@@ -125,6 +138,8 @@ cublasStatus_t check_pointers(const MatmulProblem &problem, const Buffers &buffe
     const bool has_bias = parts.bias || parts.bias_gradient_a || parts.bias_gradient_b || parts.bias_gradient_d;
     if (has_bias && !problem.description.bias)
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "the epilogue has a bias and there is no bias pointer");
+    if (has_bias && !aligned(problem.description.bias, 16)) // no preference is about it, and kernels read vectors of it
+        return refuse(call, CUBLAS_STATUS_INVALID_VALUE, format_text("the bias is at %p (a multiple of 16)", problem.description.bias));
     if ((parts.aux_written || parts.gelu_backward) && (!problem.description.aux || !aligned(problem.description.aux, 16)))
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, format_text("the auxiliary matrix is at %p (a multiple of 16)", problem.description.aux));
     if (buffers.c == buffers.d && (problem.c.ld != problem.d.ld || problem.c.order != problem.d.order))
@@ -144,9 +159,9 @@ cublasStatus_t check_workspace(const MatmulAlgorithm &algorithm, const void *wor
     return CUBLAS_STATUS_SUCCESS;
 }
 
-MatmulAlgorithm algorithm_of(const cublasLtMatmulAlgo_t *given)
+MatmulAlgorithm algorithm_of(const MatmulProblem &problem, const cublasLtMatmulAlgo_t *given)
 {
-    return given ? *inside<MatmulAlgorithm>(given) : MatmulAlgorithm{algorithm_magic, 0, {}};
+    return given ? *inside<MatmulAlgorithm>(given) : MatmulAlgorithm{algorithm_magic, 0, {}, fingerprint(problem)};
 }
 
 } // namespace
@@ -155,6 +170,12 @@ MatmulAlgorithm algorithm_of(const cublasLtMatmulAlgo_t *given)
 using namespace gpusim;
 
 extern "C" {
+
+void gpusim_fail_blas(int n, gpusim_blas_failure what)
+{
+    Locked lock(machine_lock());
+    planted()[what] = n;
+}
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t *made)
 {
@@ -183,10 +204,14 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     if (!handle || !description || !a || !b || !c || !d || !preference || !results || !found || wanted < 1)
         return CUBLAS_STATUS_INVALID_VALUE;
     *found = 0;
+    counts().heuristics++;
     std::string why;
-    const cublasStatus_t status = check_problem(problem_of(description, a, b, c, d), &why);
+    const MatmulProblem problem = problem_of(description, a, b, c, d);
+    const cublasStatus_t status = check_problem(problem, &why);
     if (status != CUBLAS_STATUS_SUCCESS)
         return status; // the caller may ask just to know
+    if (planted_failure(GPUSIM_BLAS_HEURISTIC))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
     const MatmulPreference &chosen = *inside<MatmulPreference>(preference);
     for (size_t workspace : {workspace_wanted, size_t(0)}) {
         if (workspace > chosen.workspace || *found == wanted)
@@ -197,6 +222,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         algorithm->magic = algorithm_magic;
         algorithm->workspace = workspace;
         memcpy(algorithm->alignment, chosen.alignment, sizeof chosen.alignment);
+        algorithm->problem = fingerprint(problem);
         result.workspaceSize = workspace;
         result.state = CUBLAS_STATUS_SUCCESS;
         result.wavesCount = 1;
@@ -235,9 +261,11 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     std::string why;
     if (const cublasStatus_t status = check_problem(problem, &why))
         return refuse(call, status, why);
-    const MatmulAlgorithm algorithm = algorithm_of(algo);
+    const MatmulAlgorithm algorithm = algorithm_of(problem, algo);
     if (algorithm.magic != algorithm_magic)
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "an algorithm that no heuristic gave");
+    if (algorithm.problem != fingerprint(problem))
+        return refuse(call, CUBLAS_STATUS_NOT_SUPPORTED, "an algorithm that the heuristic gave for another problem (type of computation, layouts or epilogue)");
     Buffers buffers = {a, b, c, d, workspace, size_t(algorithm.workspace), 0, 0, nullptr, nullptr};
     if (problem.description.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) {
         buffers.alpha_device = static_cast<const float *>(alpha);
@@ -250,7 +278,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         return status;
     if (const cublasStatus_t status = check_workspace(algorithm, workspace, workspace_bytes))
         return status;
-    if (device_fault(stream->device) != cudaSuccess)
+    if (device_fault(stream->device) != cudaSuccess || planted_failure(GPUSIM_BLAS_MATMUL))
         return CUBLAS_STATUS_EXECUTION_FAILED;
     counts().library_calls++;
     push_work(*stream, call, [problem, buffers] { return run(problem, buffers); });

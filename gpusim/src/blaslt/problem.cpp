@@ -45,15 +45,16 @@ bool known_types(const MatmulProblem &problem, std::string *why)
 {
     const uint32_t a = problem.a.type, d = problem.d.type;
     const bool half = a == CUDA_R_16F || a == CUDA_R_16BF;
-    const bool compute_known = problem.description.compute == CUBLAS_COMPUTE_32F || problem.description.compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
-                               problem.description.compute == CUBLAS_COMPUTE_32F_FAST_TF32 ||
-                               problem.description.compute == CUBLAS_COMPUTE_32F_FAST_16BF;
-    if (!compute_known)
-        *why = format_text("compute type %d", problem.description.compute);
+    const int compute = problem.description.compute;
+    const bool fast = compute == CUBLAS_COMPUTE_32F_FAST_TF32 || compute == CUBLAS_COMPUTE_32F_FAST_16BF; // what f32 may be cut to
+    if (!fast && compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_PEDANTIC)
+        *why = format_text("compute type %d", compute);
     else if (problem.description.scale != CUDA_R_32F)
         *why = format_text("scale type %d with a compute type of 32 bits", problem.description.scale);
     else if (a != problem.b.type || (!half && a != CUDA_R_32F))
         *why = format_text("A of type %u with B of type %u", a, problem.b.type);
+    else if (fast && a != CUDA_R_32F)
+        *why = format_text("compute type %d with A and B of type %u: only f32 is cut", compute, a);
     else if (problem.c.type != d || !(d == CUDA_R_32F || (half && d == a)))
         *why = format_text("A and B of type %u with C of type %u and D of type %u", a, problem.c.type, d);
     else
@@ -144,6 +145,22 @@ bool epilogue_parts(uint32_t epilogue, EpilogueParts *parts)
     default:
         return false;
     }
+}
+
+uint64_t fingerprint(const MatmulProblem &problem)
+{
+    const MatmulDescription &given = problem.description;
+    uint64_t hash = 14695981039346656037u; // FNV-1a, by words
+    auto add = [&hash](uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
+    for (const int word : {given.compute, given.scale, given.pointer_mode, given.transpose[0], given.transpose[1], given.fill, problem.bias_type(), problem.aux_type()})
+        add(uint64_t(word));
+    add(given.epilogue);
+    add(uint64_t(given.aux_ld));
+    for (const MatrixLayout *layout : {&problem.a, &problem.b, &problem.c, &problem.d})
+        for (const uint64_t word : {layout->rows, layout->cols, uint64_t(layout->ld), uint64_t(layout->stride), uint64_t(layout->order),
+                                    uint64_t(layout->batch), uint64_t(layout->type)})
+            add(word);
+    return hash;
 }
 
 cublasStatus_t check_problem(const MatmulProblem &problem, std::string *why)
