@@ -34,7 +34,8 @@ TP_API int tp_embedding_params(tp_embedding *layer, tp_param **out, int capacity
 TP_API tp_status tp_embedding_forward(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor y);
 
 /* Computes    dtable[ids[t]] += dy[t], dposition[...] += dy[t], tokens in order.
- * Collectives all-gather of dy under sequence parallelism. On a GPU ids are not looked at again: one that is out of range adds nothing. */
+ * Collectives all-gather of dy under sequence parallelism.
+ * Errors      as forward: ids and positions are looked at again, all of them on all ranks. */
 TP_API tp_status tp_embedding_backward(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor dy);
 
 TP_END_DECLS

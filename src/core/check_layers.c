@@ -209,7 +209,7 @@ tp_status tpi_check_embedding_grad(tp_ctx *ctx, const tpi_embedding_grad_args *a
     tpi_check check = {ctx, "embedding_grad"};
     TPI_TRY(tpi_check_size(check, "rows", args->rows));
     TPI_TRY(tpi_check_size(check, "cols", args->cols));
-    TPI_TRY(check_vocabulary(check, args->first_id, args->table_rows, INT32_MAX));
+    TPI_TRY(check_vocabulary(check, args->first_id, args->table_rows, args->vocabulary));
     TPI_TRY(tpi_check_float(check, "dy_dtype", args->dy_dtype));
     bool read = args->rows > 0 && args->cols > 0;
     TPI_TRY(tpi_check_pointer(check, "dy", args->dy, read));

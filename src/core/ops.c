@@ -150,8 +150,8 @@ tp_status tpi_embedding(tpi_stream *stream, const tpi_embedding_args *args)
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_check_embedding(ctx, args));
     double elements = area(args->rows, args->cols);
-    if (elements == 0)
-        return TP_OK;
+    if (args->rows == 0)
+        return TP_OK; /* without columns ids are looked at all the same */
     count(ctx, 0, elements * (double)(tp_dtype_size(args->table_dtype) + tp_dtype_size(args->out_dtype)));
     return ctx->backend->embedding(stream, args);
 }
@@ -161,8 +161,8 @@ tp_status tpi_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_args *
     tp_ctx *ctx = stream->ctx;
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_check_embedding_grad(ctx, args));
-    double elements = area(args->rows, args->cols);
-    if (elements == 0 || args->table_rows == 0)
+    double elements = args->table_rows > 0 ? area(args->rows, args->cols) : 0;
+    if (args->rows == 0)
         return TP_OK;
     count(ctx, elements, elements * ((double)tp_dtype_size(args->dy_dtype) + 8));
     return ctx->backend->embedding_grad(stream, args);

@@ -280,8 +280,11 @@ typedef struct tpi_attention_grad_args {
 
 /* ---- embedding ------------------------------------------------------------------------------------------------------------------------- */
 
+/* A wrong id: ids or positions, its place, itself, vocabulary or positions, how many there are. The same words from layers and from ops of every backend. */
+#define TPI_WRONG_ID "pass: %s[%lld] is %lld, must be in [0, %s %lld)"
+
 /* out[t] = table[ids[t] - first_id] + 0 if first_id <= ids[t] < first_id + table_rows, else 0. out f32 or the table's dtype. ids NULL: row
- * positions within sequences. Every id must lie in [0, vocabulary): TP_ERR_ARGUMENT names it, its place and the vocabulary. */
+ * positions within sequences. Every id must lie in [0, vocabulary), also without columns: TP_ERR_ARGUMENT with TPI_WRONG_ID. */
 typedef struct tpi_embedding_args {
     int64_t rows, cols;
     const int32_t *ids;
@@ -292,9 +295,11 @@ typedef struct tpi_embedding_args {
     int64_t first_id, table_rows, vocabulary;
     void *out;
     tp_dtype out_dtype;
+    bool positions;    /* that is what ids are; for the message, as first_row is: the place of ids[0] in the pass */
+    int64_t first_row;
 } tpi_embedding_args;
 
-/* grad[ids[t] - first_id] += dy[t], tokens in order, f32. */
+/* grad[ids[t] - first_id] += dy[t], tokens in order, f32. Ids are looked at as in forward, also without columns or rows of the table. */
 typedef struct tpi_embedding_grad_args {
     int64_t rows, cols;
     const int32_t *ids;
@@ -302,8 +307,9 @@ typedef struct tpi_embedding_grad_args {
     int64_t sequences;
     const void *dy;
     tp_dtype dy_dtype;
-    int64_t first_id, table_rows;
+    int64_t first_id, table_rows, vocabulary;
     float *grad;
+    bool positions; /* that is what ids are */
 } tpi_embedding_grad_args;
 
 /* ---- cross-entropy over a vocabulary shard -------------------------------------------------------------------------------------------------

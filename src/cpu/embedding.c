@@ -46,20 +46,37 @@ static void embedding_part(void *arg, int64_t part, int worker)
         embed_span(work, row, tile.col, tile.col_end);
 }
 
+/* What both directions look at before anything is written. */
+typedef struct id_check {
+    const int32_t *ids;
+    const tpi_sequences *sequences;
+    int64_t rows, first_row, vocabulary;
+    bool positions;
+} id_check;
+
+static tp_status check_ids(tp_ctx *ctx, const id_check *check)
+{
+    const bool positions = check->positions || !check->ids;
+
+    for (int64_t row = 0; row < check->rows; row++) {
+        int64_t id = id_of(check->ids, check->sequences, row);
+
+        if (id < 0 || id >= check->vocabulary)
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, TPI_WRONG_ID, positions ? "positions" : "ids",
+                              (long long)(check->first_row + row), (long long)id,
+                              positions ? "positions" : "vocabulary", (long long)check->vocabulary);
+    }
+    return TP_OK;
+}
+
 tp_status CPU(embedding)(tp_ctx *ctx, const void *args)
 {
     embedding_work work = {.args = args};
     const tpi_embedding_args *embedding = args;
 
     work.sequences = tpi_sequences_of(embedding->offsets, embedding->sequences, embedding->rows);
-    for (int64_t row = 0; row < embedding->rows; row++) {
-        int64_t id = id_of(embedding->ids, &work.sequences, row);
-
-        if (id < 0 || id >= embedding->vocabulary)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s %lld of row %lld is outside [0, %lld)",
-                              embedding->ids ? "id" : "position", (long long)id, (long long)row,
-                              (long long)embedding->vocabulary);
-    }
+    TPI_TRY(check_ids(ctx, &(id_check){embedding->ids, &work.sequences, embedding->rows, embedding->first_row,
+                                       embedding->vocabulary, embedding->positions}));
     work.tiles = tpi_tiles_of(embedding->rows, embedding->cols);
     tpi_cpu_parallel(ctx, work.tiles.parts, embedding_part, &work);
     return TP_OK;
@@ -99,8 +116,10 @@ static void embedding_grad_part(void *arg, int64_t part, int worker)
 tp_status CPU(embedding_grad)(tp_ctx *ctx, const void *args)
 {
     embedding_grad_work work = {.args = args};
+    const tpi_embedding_grad_args *grad = args;
 
-    work.sequences = tpi_sequences_of(work.args->offsets, work.args->sequences, work.args->rows);
-    tpi_cpu_parallel(ctx, (work.args->cols + GRAD_COLS - 1) / GRAD_COLS, embedding_grad_part, &work);
+    work.sequences = tpi_sequences_of(grad->offsets, grad->sequences, grad->rows);
+    TPI_TRY(check_ids(ctx, &(id_check){grad->ids, &work.sequences, grad->rows, 0, grad->vocabulary, grad->positions}));
+    tpi_cpu_parallel(ctx, (grad->cols + GRAD_COLS - 1) / GRAD_COLS, embedding_grad_part, &work);
     return TP_OK;
 }

@@ -208,8 +208,11 @@ tp_status tpi_cuda_see_fault(tp_ctx *ctx)
         return TP_OK;
     if (fault->kind >= TPI_CUDA_FAULT_PEER)
         return see_peers(ctx, fault);
-    if (fault->kind == TPI_CUDA_FAULT_ID)
-        return tpi_fail(ctx, TP_ERR_ARGUMENT, "id or position %d of row %lld is outside [0, %lld)", fault->value, fault->place, fault->vocabulary);
+    if (fault->kind == TPI_CUDA_FAULT_ID || fault->kind == TPI_CUDA_FAULT_POSITION) {
+        const bool id = fault->kind == TPI_CUDA_FAULT_ID;
+        return tpi_fail(ctx, TP_ERR_ARGUMENT, TPI_WRONG_ID, id ? "ids" : "positions", fault->place, (long long)fault->value,
+                        id ? "vocabulary" : "positions", fault->vocabulary);
+    }
     return tpi_fail(ctx, TP_ERR_ARGUMENT, "target %d of row %lld is outside the vocabulary of %lld", fault->value, fault->place,
                     fault->vocabulary);
 }

@@ -1,6 +1,6 @@
 /* Rows of a table by id, and their gradient. */
+#include "cuda/embedding.cuh"
 #include "cuda/lane.cuh"
-#include "cuda/sequences.cuh"
 #include "cuda/vec.cuh"
 
 namespace tpi
@@ -8,7 +8,7 @@ namespace tpi
 
 struct EmbeddingView {
     tpi_embedding_args args;
-    tpi_cuda_fault *fault;
+    IdCheck check;
 };
 
 /* The sum with +0 is what the tree over ranks gives too: the ranks without this id add it. */
@@ -24,8 +24,8 @@ __global__ void __launch_bounds__(256)
         int64_t col = group * N, n = args.cols - col;
         float x[N] = {};
 
-        if (group == 0 && (id < 0 || id >= args.vocabulary))
-            report_fault(view.fault, TPI_CUDA_FAULT_ID, static_cast<int>(id), row, args.vocabulary);
+        if (group == 0)
+            check_id(view.check, id, row);
         if (local >= 0 && local < args.table_rows) {
             load<Aligned>(x, static_cast<const In *>(args.table) + local * args.cols + col, n);
 #pragma unroll
@@ -44,35 +44,18 @@ static void launch_embedding(cudaStream_t stream, const EmbeddingView &view, con
 
     with_flag(aligned, [&](auto flag) {
         constexpr bool ALIGNED = decltype(flag)::value;
-        Tiles tiles = tiles_of(args->rows, args->cols, thread_width<ALIGNED, In, Out>);
+        /* Without columns ids are looked at all the same. */
+        Tiles tiles = tiles_of(args->rows, args->cols > 0 ? args->cols : 1, thread_width<ALIGNED, In, Out>);
 
         embedding<ALIGNED, In, Out><<<tiles.grid, tiles.block, 0, stream>>>(view, sequences, tiles);
     });
-}
-
-/* Positions are known here: the first that the table doesn't have is refused. */
-static tp_status check_positions(tpi_stream *stream, const tpi_embedding_args *args, const Sequences &sequences)
-{
-    int64_t begin = 0;
-
-    for (int64_t s = 0; s < sequences.count; s++) {
-        int64_t length = args->offsets ? args->offsets[s + 1] - args->offsets[s] : sequences.length;
-
-        if (length > args->vocabulary)
-            return tpi_cuda_refuse(stream, TP_ERR_ARGUMENT, "position %lld of row %lld is outside [0, %lld)",
-                                   static_cast<long long>(args->vocabulary),
-                                   static_cast<long long>(begin + args->vocabulary),
-                                   static_cast<long long>(args->vocabulary));
-        begin += length;
-    }
-    return TP_OK;
 }
 
 } // namespace tpi
 
 tp_status tpi_cuda_embedding(tpi_stream *stream, const tpi_embedding_args *args)
 {
-    tpi::EmbeddingView view = {*args, tpi_cuda_device_of(stream)->fault};
+    tpi::EmbeddingView view = {*args, tpi::id_check_of(stream, args->positions, args->first_row, args->vocabulary)};
     tpi::Sequences sequences;
     cudaStream_t handle = tpi_cuda_handle(stream);
     tp_status status;
@@ -81,8 +64,8 @@ tp_status tpi_cuda_embedding(tpi_stream *stream, const tpi_embedding_args *args)
         return TP_OK;
     status = tpi::sequences_of(stream, args->ids ? nullptr : args->offsets, args->sequences, args->rows, &sequences);
     if (status == TP_OK && !args->ids)
-        status = tpi::check_positions(stream, args, sequences);
-    if (status != TP_OK || args->cols <= 0 || tpi_cuda_dry(stream))
+        status = tpi::check_positions(stream, args->offsets, sequences, args->vocabulary);
+    if (status != TP_OK || tpi_cuda_dry(stream))
         return status;
     tpi::with_dtype(args->table_dtype, [&](auto zero) {
         using In = decltype(zero);

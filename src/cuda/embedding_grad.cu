@@ -2,9 +2,9 @@
  * Tokens are sorted by id, which keeps the order of equal ones; then one block has all tokens of one id. An id of many
  * tokens is one long chain: its rows come through shared memory, many ahead. Positions need no sorting: sequence by
  * sequence is their order. */
+#include "cuda/embedding.cuh"
 #include "cuda/lane.cuh"
 #include "cuda/mma.cuh"
-#include "cuda/sequences.cuh"
 #include "cuda/sort.cuh"
 #include "cuda/vec.cuh"
 
@@ -21,14 +21,18 @@ struct EmbeddingGradView {
     float *grad;
 };
 
-/* What tokens are sorted by: the row of the table, or table_rows for ids of other ranks. */
-__global__ void __launch_bounds__(256) embedding_keys(EmbeddingGradView view, uint32_t *keys, uint32_t *tokens)
+/* What tokens are sorted by: the row of the table, or table_rows for ids of other ranks. keys NULL: ids are only looked at. */
+__global__ void __launch_bounds__(256)
+    embedding_keys(EmbeddingGradView view, const __grid_constant__ IdCheck check, uint32_t *keys, uint32_t *tokens)
 {
     int64_t token = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
 
     for (; token < view.rows; token += static_cast<int64_t>(gridDim.x) * blockDim.x) {
         int64_t id = view.ids[token] - view.first_id;
 
+        check_id(check, view.ids[token], token);
+        if (keys == nullptr)
+            continue;
         keys[token] = static_cast<uint32_t>(id >= 0 && id < view.table_rows ? id : view.table_rows);
         tokens[token] = static_cast<uint32_t>(token);
     }
@@ -273,7 +277,8 @@ static void add_sorted(cudaStream_t stream, const EmbeddingGradView &view, const
 }
 
 /* Device memory: keys and tokens, each twice, then what the sort counts. */
-template <typename T> static tp_status grad_by_ids(tpi_stream *stream, const EmbeddingGradView &view)
+template <typename T>
+static tp_status grad_by_ids(tpi_stream *stream, const EmbeddingGradView &view, const IdCheck &check)
 {
     cudaStream_t handle = tpi_cuda_handle(stream);
     size_t array = (static_cast<size_t>(view.rows) * sizeof(uint32_t) + 255) / 256 * 256;
@@ -285,10 +290,30 @@ template <typename T> static tp_status grad_by_ids(tpi_stream *stream, const Emb
         return status;
     for (int i = 0; i < 5; i++)
         part[i] = reinterpret_cast<uint32_t *>(static_cast<char *>(memory) + static_cast<size_t>(i) * array);
-    embedding_keys<<<grid_of(view.rows, 256), 256, 0, handle>>>(view, part[0], part[2]);
+    embedding_keys<<<grid_of(view.rows, 256), 256, 0, handle>>>(view, check, part[0], part[2]);
     int sorted = sort_pairs(handle, &part[0], &part[2], part[4], view.rows, key_bits(view.table_rows));
     add_sorted<T>(handle, view, {part[sorted], part[2 + sorted]});
     return TP_OK;
+}
+
+/* One chain a position, over sequences. */
+static tp_status grad_by_positions(tpi_stream *stream, const EmbeddingGradView &view, const tpi_embedding_grad_args *args)
+{
+    Sequences sequences;
+    tp_status status = sequences_of(stream, args->offsets, args->sequences, args->rows, &sequences);
+
+    if (status == TP_OK)
+        status = check_positions(stream, args->offsets, sequences, args->vocabulary);
+    if (status != TP_OK || tpi_cuda_dry(stream) || args->cols <= 0 || args->table_rows <= 0)
+        return status;
+
+    int64_t positions = longest_sequence(sequences, args->offsets);
+    dim3 grid = grad_grid(positions, args->cols, 1);
+    with_dtype(args->dy_dtype, [&](auto zero) {
+        embedding_grad_positions<decltype(zero)>
+            <<<grid, GRAD_THREADS, 0, tpi_cuda_handle(stream)>>>(view, sequences, positions);
+    });
+    return tpi_cuda_check(stream, cudaGetLastError(), "embedding_grad");
 }
 
 } // namespace tpi
@@ -299,24 +324,16 @@ tp_status tpi_cuda_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_a
                                    args->ids,  args->dy,   args->grad};
     tp_status status = TP_OK;
 
-    if (args->rows <= 0 || args->cols <= 0 || args->table_rows <= 0)
+    if (args->rows <= 0)
         return TP_OK;
-    tpi::with_dtype(args->dy_dtype, [&](auto zero) {
-        using T = decltype(zero);
-        tpi::Sequences sequences;
+    if (!args->ids)
+        return tpi::grad_by_positions(stream, view, args);
 
-        if (args->ids) {
-            status = tpi::grad_by_ids<T>(stream, view);
-            return;
-        }
-        status = tpi::sequences_of(stream, args->offsets, args->sequences, args->rows, &sequences);
-        if (status != TP_OK || tpi_cuda_dry(stream))
-            return;
-
-        int64_t positions = tpi::longest_sequence(sequences, args->offsets);
-        tpi::embedding_grad_positions<T>
-            <<<tpi::grad_grid(positions, args->cols, 1), tpi::GRAD_THREADS, 0, tpi_cuda_handle(stream)>>>(view, sequences,
-                                                                                                       positions);
-    });
-    return status == TP_OK && !tpi_cuda_dry(stream) ? tpi_cuda_check(stream, cudaGetLastError(), "embedding_grad") : status;
+    const tpi::IdCheck check = tpi::id_check_of(stream, args->positions, 0, args->vocabulary);
+    const bool adds = args->cols > 0 && args->table_rows > 0, dry = tpi_cuda_dry(stream);
+    if (adds)
+        tpi::with_dtype(args->dy_dtype, [&](auto zero) { status = tpi::grad_by_ids<decltype(zero)>(stream, view, check); });
+    else if (!dry)
+        tpi::embedding_keys<<<tpi::grid_of(args->rows, 256), 256, 0, tpi_cuda_handle(stream)>>>(view, check, nullptr, nullptr);
+    return status == TP_OK && !dry ? tpi_cuda_check(stream, cudaGetLastError(), "embedding_grad") : status;
 }

@@ -11,6 +11,7 @@
 typedef enum tpi_cuda_fault_kind {
     TPI_CUDA_FAULT_NONE = 0,
     TPI_CUDA_FAULT_ID,
+    TPI_CUDA_FAULT_POSITION,
     TPI_CUDA_FAULT_TARGET,
     TPI_CUDA_FAULT_PEER, /* a rank did not come to a meeting in time */
     TPI_CUDA_FAULT_HALT  /* a kernel that waited for peers was told to give up */

@@ -141,6 +141,15 @@ static tp_status gather_positions(tp_ctx *ctx, const tp_embedding *layer, const 
     args.ids = pass->positions != NULL ? pass->positions + mine.begin : NULL;
     args.table = layer->position->value.data;
     args.table_rows = args.vocabulary = layer->desc.positions;
+    args.positions = true;
+    args.first_row = made.begin;
+    if (made.end - made.begin < pass->tokens) { /* all ranks look at all positions, and tell the same */
+        tpi_embedding_args all = args;
+        all.rows = pass->tokens;
+        all.cols = all.first_row = 0;
+        all.ids = pass->positions;
+        TPI_TRY(tpi_embedding(ctx->compute, &all));
+    }
     TPI_TRY(tpi_embedding(ctx->compute, &args));
     *out = tp_tensor_rows(rows, mine.begin - made.begin, mine.end - made.begin);
     return TP_OK;
@@ -246,6 +255,7 @@ static tp_status scatter(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *
                                     .dy_dtype = all.dtype,
                                     .first_id = layer->rows.begin,
                                     .table_rows = layer->rows.end - layer->rows.begin,
+                                    .vocabulary = layer->desc.vocabulary,
                                     .grad = target.data};
     if (layer->desc.tied)
         tpi_param_touch_rows(layer->table, args.ids, args.rows, args.first_id);
@@ -254,7 +264,8 @@ static tp_status scatter(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *
         return TP_OK;
     args.ids = pass->positions;
     args.first_id = 0;
-    args.table_rows = layer->desc.positions;
+    args.table_rows = args.vocabulary = layer->desc.positions;
+    args.positions = true;
     args.grad = layer->position->grad.data;
     return tpi_embedding_grad(ctx->compute, &args);
 }

@@ -3,6 +3,8 @@
 
 #include <inttypes.h>
 
+#include "core/ops.h"
+
 static tp_status check_offsets(tp_ctx *ctx, const tp_pass *pass)
 {
     int64_t sequences = pass->sequences > 0 ? pass->sequences : 1;
@@ -54,8 +56,8 @@ tp_status tpi_pass_check_ids(tp_ctx *ctx, const tpi_pass_ids *args)
         return TP_OK;
     for (int64_t i = 0; i < args->count; i++)
         if (args->ids[i] < args->low || args->ids[i] >= args->limit)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: %s[%" PRId64 "] is %" PRId32 ", must be in [0, %s %" PRId64 ")", args->what, i,
-                              args->ids[i], args->limit_name, args->limit);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, TPI_WRONG_ID, args->what, (long long)i, (long long)args->ids[i], args->limit_name,
+                              (long long)args->limit);
     return TP_OK;
 }
 

@@ -335,6 +335,12 @@ Test(ops, layer_checks)
     check_refused(&self, tpi_embedding(stream, &embedding), TP_ERR_ARGUMENT, "rows of the table is 6", "5");
     tpi_embedding_grad_args embedding_grad = {.rows = 2, .cols = 3, .dy = data, .dy_dtype = TP_DTYPE_U8};
     check_refused(&self, tpi_embedding_grad(stream, &embedding_grad), TP_ERR_DTYPE, "dy_dtype", "u8");
+    embedding_grad.first_id = 5;
+    embedding_grad.table_rows = 6;
+    embedding_grad.vocabulary = 10;
+    check_refused(&self, tpi_embedding_grad(stream, &embedding_grad), TP_ERR_ARGUMENT, "rows of the table is 6", "5");
+    embedding_grad.vocabulary = -1;
+    check_refused(&self, tpi_embedding_grad(stream, &embedding_grad), TP_ERR_SHAPE, "vocabulary is -1", "less than 0");
     close_stub(&self);
 }
 

@@ -103,7 +103,8 @@ Test(embedding, positions_restart_with_each_sequence)
     machines_close(&all);
 }
 
-static void check_refused(tpi_embedding_args args, const char *id, const char *place)
+/* Nothing is written, and the message names the place, the id and how many there are. */
+static void check_refused(tp_status (*run)(tp_ctx *ctx, const void *test, void *out), const void *args, const char *message)
 {
     tp_ctx_desc desc = {0};
     tp_ctx *ctx;
@@ -111,14 +112,11 @@ static void check_refused(tpi_embedding_args args, const char *id, const char *p
     float out[4] = {5, 5, 5, 5};
 
     cr_assert_eq(tp_ctx_create(&desc, &ctx), TP_OK);
-    args.out = out;
-    status = tpi_embedding(ctx->compute, &args);
+    status = run(ctx, args, out);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
     cr_assert_eq(status, TP_ERR_ARGUMENT);
-    cr_assert(strstr(tp_ctx_message(ctx), id) && strstr(tp_ctx_message(ctx), place) &&
-                  strstr(tp_ctx_message(ctx), "50"),
-              "%s", tp_ctx_message(ctx));
+    cr_assert_str_eq(tp_ctx_message(ctx), message);
     for (int i = 0; i < 4; i++)
         cr_assert_eq(out[i], 5.0f, "written before the check");
     tp_ctx_destroy(ctx);
@@ -137,10 +135,43 @@ Test(embedding, ids_outside_are_refused)
                                .vocabulary = 50,
                                .out_dtype = TP_DTYPE_F32};
 
-    check_refused(args, "id 50", "row 2");
+    check_refused(run_embedding, &args, "pass: ids[2] is 50, must be in [0, vocabulary 50)");
     ids[2] = 49;
     ids[3] = -1;
-    check_refused(args, "id -1", "row 3");
+    check_refused(run_embedding, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
+    args.cols = 0;
+    check_refused(run_embedding, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
+    args.cols = 1;
+    args.positions = true;
+    args.first_row = 7;
+    check_refused(run_embedding, &args, "pass: positions[10] is -1, must be in [0, positions 50)");
+    args.ids = NULL;
+    args.first_row = 0;
+    args.table_rows = args.vocabulary = 3;
+    check_refused(run_embedding, &args, "pass: positions[3] is 3, must be in [0, positions 3)");
+}
+
+/* The gradient looks at all ids too, those of other ranks' rows among them. */
+Test(embedding, ids_outside_are_refused_backward)
+{
+    int32_t ids[4] = {0, 1, 50, 2};
+    float dy[4] = {1, 1, 1, 1};
+    tpi_embedding_grad_args args = {.rows = 4, .cols = 1, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = 4, .vocabulary = 50};
+
+    check_refused(run_embedding_grad, &args, "pass: ids[2] is 50, must be in [0, vocabulary 50)");
+    ids[2] = 2147483647;
+    check_refused(run_embedding_grad, &args, "pass: ids[2] is 2147483647, must be in [0, vocabulary 50)");
+    ids[2] = 49;
+    ids[3] = -1;
+    check_refused(run_embedding_grad, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
+    args.table_rows = 0;
+    check_refused(run_embedding_grad, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
+    args.table_rows = 4;
+    args.positions = true;
+    check_refused(run_embedding_grad, &args, "pass: positions[3] is -1, must be in [0, positions 50)");
+    args.ids = NULL;
+    args.table_rows = args.vocabulary = 3;
+    check_refused(run_embedding_grad, &args, "pass: positions[3] is 3, must be in [0, positions 3)");
 }
 
 static void check_grad(const machines *all, int64_t cols, tp_dtype dtype)
@@ -155,7 +186,8 @@ static void check_grad(const machines *all, int64_t cols, tp_dtype dtype)
                                     .dy = dy,
                                     .dy_dtype = dtype,
                                     .first_id = FIRST,
-                                    .table_rows = TABLE_ROWS};
+                                    .table_rows = TABLE_ROWS,
+                                    .vocabulary = VOCABULARY};
 
     fill_ids(ids);
     memcpy(want, before, (size_t)(TABLE_ROWS * cols) * sizeof(float));

@@ -263,7 +263,7 @@ Test(past_32_bits, embedding_of_a_large_table)
         cr_assert(out[COLS] == 0.0f && out[2 * COLS - 1] == 0.0f);
     }
     tpi_embedding_grad_args grad = {
-        .rows = TOKENS, .cols = COLS, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = rows, .grad = table};
+        .rows = TOKENS, .cols = COLS, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = rows, .vocabulary = rows, .grad = table};
     ISSUE(tpi_embedding_grad(all.ctx[0]->compute, &grad));
     ISSUE(tp_ctx_synchronize(all.ctx[0]));
     for (int64_t c = 0; c < COLS; c++)

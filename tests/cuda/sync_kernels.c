@@ -273,6 +273,7 @@ static void sorted_tokens(tpt_memory *memory, int number)
                                           .dy = tpt_memory_normal(memory, TP_DTYPE_F32, rows, 1),
                                           .dy_dtype = TP_DTYPE_F32,
                                           .table_rows = table[number],
+                                          .vocabulary = table[number],
                                           .grad = zeros(memory, (size_t)table[number] * sizeof(float))};
     free(ids);
     if (memory->status == TP_OK)
@@ -294,6 +295,7 @@ static void embedding(tpt_memory *memory, int number)
                                           .dy = tpt_memory_normal(memory, dtype, ROWS * cols, 1),
                                           .dy_dtype = dtype,
                                           .table_rows = TABLE,
+                                          .vocabulary = TABLE,
                                           .grad = zeros(memory, sizeof(float) * (size_t)(TABLE * cols))};
     if (memory->status == TP_OK)
         issue(memory, tpi_embedding_grad(memory->ctx->compute, &args));

@@ -41,7 +41,8 @@ static void check_embedding(tpt_sides *sides, const embedding_case *test)
                                     .sequences = test->sequences,
                                     .dy_dtype = test->out_dtype,
                                     .first_id = test->first_id,
-                                    .table_rows = test->table_rows};
+                                    .table_rows = test->table_rows,
+                                    .vocabulary = test->vocabulary};
     tpt_pair ids = make_ids(sides, test), table, out, dy, table_grad;
 
     table = tpt_pair_normal(sides, args.table_dtype, args.table_rows * args.cols, 1, 1);
@@ -138,24 +139,50 @@ Test(cuda_embedding, positions)
     tpt_sides_close(&sides);
 }
 
-static void expect_fault(int32_t bad, const char *words)
+/* Forward, backward, and each without columns, backward without rows of the table. */
+enum { FORWARD, FORWARD_NARROW, BACKWARD, BACKWARD_NARROW, BACKWARD_EMPTY, DIRECTIONS };
+
+static tp_status issue_direction(tpt_sides *sides, int side, int direction, const tpt_pair *pairs, bool positions)
+{
+    tp_ctx *ctx = sides->ctx[side];
+    tpi_embedding_args args = {.rows = 5,
+                               .cols = direction == FORWARD_NARROW ? 0 : 8,
+                               .ids = (int32_t *)(void *)pairs[0].at[side],
+                               .table = pairs[1].at[side],
+                               .table_dtype = TP_DTYPE_F32,
+                               .table_rows = 4,
+                               .vocabulary = 4,
+                               .out = pairs[2].at[side],
+                               .out_dtype = TP_DTYPE_F32,
+                               .positions = positions};
+    tpi_embedding_grad_args grad = {.rows = 5,
+                                    .cols = direction == BACKWARD_NARROW ? 0 : 8,
+                                    .ids = args.ids,
+                                    .dy = pairs[2].at[side],
+                                    .dy_dtype = TP_DTYPE_F32,
+                                    .table_rows = direction == BACKWARD_EMPTY ? 0 : 4,
+                                    .vocabulary = 4,
+                                    .grad = (float *)(void *)pairs[1].at[side],
+                                    .positions = positions};
+    return direction < BACKWARD ? tpi_embedding(ctx->compute, &args) : tpi_embedding_grad(ctx->compute, &grad);
+}
+
+/* The same verdict and words on both sides: the CPU refuses, the GPU's context fails at its next synchronisation. */
+static void expect_fault(int direction, int32_t bad, bool positions, const char *words)
 {
     tpt_sides sides;
     int32_t ids[5] = {0, 1, bad, 2, 3};
-    tpi_embedding_args args = {
-        .rows = 5, .cols = 8, .table_dtype = TP_DTYPE_F32, .table_rows = 4, .vocabulary = 4, .out_dtype = TP_DTYPE_F32};
-    tpt_pair pair, table, out;
+    tpt_pair pairs[3];
 
     tpt_sides_open(&sides);
-    pair = tpt_pair_of(&sides, ids, sizeof ids);
-    table = tpt_pair_normal(&sides, TP_DTYPE_F32, 4 * 8, 1, 1);
-    out = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, 5 * 8);
-    args.ids = (int32_t *)(void *)pair.at[TPT_GPU];
-    args.table = table.at[TPT_GPU];
-    args.out = out.at[TPT_GPU];
-    TPT_ISSUE(&sides, TPT_GPU, tpi_embedding, &args);
+    pairs[0] = tpt_pair_of(&sides, ids, sizeof ids);
+    pairs[1] = tpt_pair_normal(&sides, TP_DTYPE_F32, 4 * 8, 1, 1);
+    pairs[2] = tpt_pair_normal(&sides, TP_DTYPE_F32, 5 * 8, 2, 1);
+    cr_assert_eq(issue_direction(&sides, TPT_CPU, direction, pairs, positions), TP_ERR_ARGUMENT);
+    cr_assert_eq(issue_direction(&sides, TPT_GPU, direction, pairs, positions), TP_OK);
     cr_assert_eq(tp_ctx_synchronize(sides.ctx[TPT_GPU]), TP_ERR_ARGUMENT);
-    cr_assert(strstr(tp_ctx_message(sides.ctx[TPT_GPU]), words), "%s", tp_ctx_message(sides.ctx[TPT_GPU]));
+    for (int side = 0; side < TPT_SIDES; side++)
+        cr_assert_str_eq(tp_ctx_message(sides.ctx[side]), words);
     cr_assert_eq(tpt_simulator_reports(), 0);
     for (int side = 0; side < TPT_SIDES; side++) {
         for (int i = 0; i < sides.pairs; i++)
@@ -166,8 +193,31 @@ static void expect_fault(int32_t bad, const char *words)
 
 Test(cuda_embedding, wrong_ids)
 {
-    expect_fault(4, "id or position 4 of row 2 is outside [0, 4)");
-    expect_fault(-1, "id or position -1 of row 2 is outside [0, 4)");
+    for (int direction = 0; direction < DIRECTIONS; direction++) {
+        expect_fault(direction, 4, false, "pass: ids[2] is 4, must be in [0, vocabulary 4)");
+        expect_fault(direction, -1, false, "pass: ids[2] is -1, must be in [0, vocabulary 4)");
+        expect_fault(direction, INT32_MIN, true, "pass: positions[2] is -2147483648, must be in [0, positions 4)");
+    }
+    expect_fault(BACKWARD, INT32_MAX, true, "pass: positions[2] is 2147483647, must be in [0, positions 4)");
+}
+
+/* Ids at both ends are right ones, whoever has their rows. */
+Test(cuda_embedding, ids_at_the_ends)
+{
+    tpt_sides sides;
+    int32_t ids[5] = {0, 3, 0, 3, 3};
+    tpt_pair pairs[3];
+
+    tpt_sides_open(&sides);
+    pairs[0] = tpt_pair_of(&sides, ids, sizeof ids);
+    pairs[1] = tpt_pair_normal(&sides, TP_DTYPE_F32, 4 * 8, 1, 1);
+    pairs[2] = tpt_pair_normal(&sides, TP_DTYPE_F32, 5 * 8, 2, 1);
+    for (int direction = 0; direction < DIRECTIONS; direction++)
+        for (int side = 0; side < TPT_SIDES; side++)
+            cr_assert_eq(issue_direction(&sides, side, direction, pairs, false), TP_OK);
+    tpt_pair_same(&sides, "table or gradient", &pairs[1], TP_DTYPE_F32);
+    tpt_pair_same(&sides, "rows", &pairs[2], TP_DTYPE_F32);
+    tpt_sides_close(&sides);
 }
 
 Test(cuda_embedding, wrong_positions)
@@ -183,7 +233,22 @@ Test(cuda_embedding, wrong_positions)
     args.table = table.at[TPT_GPU];
     args.out = out.at[TPT_GPU];
     cr_assert_eq(tpi_embedding(sides.ctx[TPT_GPU]->compute, &args), TP_ERR_ARGUMENT);
-    cr_assert_str_eq(tp_ctx_message(sides.ctx[TPT_GPU]), "position 4 of row 4 is outside [0, 4)");
+    cr_assert_str_eq(tp_ctx_message(sides.ctx[TPT_GPU]), "pass: positions[4] is 4, must be in [0, positions 4)");
+    for (int side = 0; side < TPT_SIDES; side++) {
+        tpi_embedding_grad_args grad = {.rows = 5,
+                                        .cols = 8,
+                                        .dy = out.at[side],
+                                        .dy_dtype = TP_DTYPE_F32,
+                                        .sequences = 5, /* each has position 0 only */
+                                        .table_rows = 4,
+                                        .vocabulary = 4,
+                                        .grad = (float *)(void *)table.at[side]};
+
+        TPT_ISSUE(&sides, side, tpi_embedding_grad, &grad);
+        grad.sequences = 0;
+        cr_assert_eq(tpi_embedding_grad(sides.ctx[side]->compute, &grad), TP_ERR_ARGUMENT);
+        cr_assert_str_eq(tp_ctx_message(sides.ctx[side]), "pass: positions[4] is 4, must be in [0, positions 4)");
+    }
     tpt_sides_close(&sides);
 }
 

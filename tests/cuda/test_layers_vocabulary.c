@@ -192,3 +192,102 @@ Test(cuda_vocabulary, embedding_and_loss, .timeout = 100)
     check(TP_DTYPE_F32, 0);
     check(TP_DTYPE_BF16, 2);
 }
+
+/* ---- wrong ids ---- */
+
+typedef struct wrong {
+    int32_t id, position; /* of the fifth token */
+    bool sequence_parallel, backward;
+    tp_status status[2];
+    char message[2][512];
+} wrong;
+
+/* One pass through the layer, and what the rank is told. */
+static tp_status pass_wrong(tp_ctx *ctx, const wrong *w, tp_embedding *layer)
+{
+    int32_t host[2][TOKENS];
+    void *memory;
+    for (int t = 0; t < TOKENS; t++) {
+        host[0][t] = t;
+        host[1][t] = t % POSITIONS;
+    }
+    host[0][4] = w->id;
+    host[1][4] = w->position;
+    TPI_TRY(up(ctx, host, sizeof host, &memory));
+    tp_pass pass = {.tokens = TOKENS, .ids = memory, .positions = (int32_t *)memory + TOKENS};
+    static const float zeros[TOKENS * FEATURES];
+    tp_range mine = tp_pass_rows(ctx, &pass, w->sequence_parallel);
+    tp_tensor y = tp_tensor_2d(NULL, TP_DTYPE_F32, mine.end - mine.begin, FEATURES);
+    size_t bytes = tp_tensor_bytes(y);
+    TPI_TRY(up(ctx, zeros, bytes, &y.data));
+    tp_status status = w->backward ? tp_embedding_backward(ctx, layer, &pass, y) : tp_embedding_forward(ctx, layer, &pass, y);
+    if (status == TP_OK)
+        status = tp_ctx_synchronize(ctx);
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, y.data, bytes);
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, sizeof host);
+    return status;
+}
+
+static tp_status run_wrong(tp_ctx *ctx, void *arg)
+{
+    wrong *w = arg;
+    const tp_embedding_desc desc = {.name = "wte",
+                                    .vocabulary = VOCABULARY,
+                                    .features = FEATURES,
+                                    .positions = POSITIONS,
+                                    .dtype = TP_DTYPE_F32,
+                                    .sequence_parallel = w->sequence_parallel};
+    tp_embedding *layer;
+    int rank = tp_ctx_rank(ctx);
+    tp_param *params[2];
+    TPI_TRY(tp_embedding_create(ctx, &desc, &layer));
+    tp_embedding_params(layer, params, 2);
+    TPI_TRY(tp_params_init(ctx, params, 2));
+    TPI_TRY(tp_params_zero_grad(ctx, params, 2));
+    w->status[rank] = pass_wrong(ctx, w, layer);
+    snprintf(w->message[rank], sizeof w->message[rank], "%s", tp_ctx_message(ctx));
+    tp_embedding_destroy(layer);
+    return TP_OK;
+}
+
+/* All ranks of both backends are told the same words: on the CPU as a refusal of the call, on GPUs, in the order in which they notice, as their own failure or a
+ * peer's. */
+static void check_wrong(wrong w, int ranks, const char *told)
+{
+    for (int gpu = 0; gpu < 2; gpu++) {
+        tp_run_options options = {.ranks = ranks, .devices = gpu ? ranks : 0, .ctx = {.threads = 1, .timeout_ms = 60000}};
+        if (gpu) {
+            options.ctx.device = TP_DEVICE_CUDA;
+            options.ctx.plugin = TPT_CUDA_PLUGIN;
+            tpt_gpus_turn((unsigned)(ranks + w.backward));
+        }
+        tpt_run_ranks(&options, run_wrong, &w);
+        for (int rank = 0; rank < ranks; rank++) {
+            cr_assert(w.status[rank] == TP_ERR_ARGUMENT || (gpu && w.status[rank] == TP_ERR_PEER), "rank %d: %s", rank, tp_status_name(w.status[rank]));
+            if (w.status[rank] == TP_ERR_ARGUMENT)
+                cr_assert_str_eq(w.message[rank], told, "%s, rank %d of %d: %s", gpu ? "GPU" : "CPU", rank, ranks, w.message[rank]);
+            cr_assert_not_null(strstr(w.message[rank], told), "%s, rank %d of %d: %s", gpu ? "GPU" : "CPU", rank, ranks, w.message[rank]);
+        }
+        if (gpu)
+            tpt_gpus_clean(told);
+    }
+}
+
+Test(cuda_vocabulary, wrong_ids_are_told_alike, .timeout = 100)
+{
+    for (int ranks = 1; ranks <= 2; ranks++)
+        for (int backward = 0; backward < 2; backward++)
+            for (int parallel = 0; parallel < ranks; parallel++) {
+                const wrong base = {.id = 4, .position = 4, .sequence_parallel = parallel != 0, .backward = backward != 0};
+                wrong w = base;
+                w.id = VOCABULARY;
+                check_wrong(w, ranks, "pass: ids[4] is 61, must be in [0, vocabulary 61)");
+                w.id = -1;
+                check_wrong(w, ranks, "pass: ids[4] is -1, must be in [0, vocabulary 61)");
+                w = base;
+                w.position = POSITIONS;
+                check_wrong(w, ranks, "pass: positions[4] is 16, must be in [0, positions 16)");
+                w.position = -7;
+                check_wrong(w, ranks, "pass: positions[4] is -7, must be in [0, positions 16)");
+            }
+}

@@ -97,7 +97,7 @@ Test(cuda_step, a_wrong_id_is_told_on_all_ranks, .timeout = 100)
             tpt_scene scene = {
                 .ranks = ranks, .devices = ranks, .dtype = TP_DTYPE_F32, .wrong_id = wrong[i], .act = step_twice, .timeout_ms = 60000};
             char words[128];
-            snprintf(words, sizeof words, "id or position %d of row 3 is outside [0, %d)", wrong[i], TPT_SCENE_VOCABULARY);
+            snprintf(words, sizeof words, "pass: ids[3] is %d, must be in [0, vocabulary %d)", wrong[i], TPT_SCENE_VOCABULARY);
             tpt_gpus_turn((unsigned)ranks);
             tp_status status = tpt_scene_run(&scene);
             cr_assert_eq(status, TP_ERR_ARGUMENT, "%s", tp_status_name(status));
