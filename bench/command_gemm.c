@@ -165,7 +165,8 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
     bench_word(table, "%s", run->product->layer);
     bench_word(table, "%s", bench_variant_names[run->product->variant]);
     bench_word(table, "%s", shape);
-    bench_word(table, "%s", call->options.sums == TP_SUM_FAST ? "fast" : run->product->tree ? "8 chains, tree" : "1 chain");
+    bool cut = call->options.tf32 && run->dtype == TP_DTYPE_F32;
+    bench_word(table, "%s", cut ? "fast, TF32" : call->options.sums == TP_SUM_FAST ? "fast" : run->product->tree ? "8 chains, tree" : "1 chain");
     bench_word(table, "%s", tp_dtype_name(run->dtype));
     bench_isa_cell(call);
     bench_integer(table, callers);
@@ -252,7 +253,7 @@ static int run_series(bench_call *call, const bench_peer *peer, const bench_prod
     gemm_run *run = calloc(1, sizeof *run);
     int status = all != NULL && run != NULL ? BENCH_OK : bench_fail(call, "out of memory");
     double gpu_peak = 0;
-    if (status == BENCH_OK && bench_on_gpu(call) && bench_gpu_peak(call, dtype, &gpu_peak) != TP_OK)
+    if (status == BENCH_OK && bench_on_gpu(call) && bench_gpu_peak(call, dtype, call->options.tf32, &gpu_peak) != TP_OK)
         status = bench_fail(call, "peak of %s: %.300s", tp_dtype_name(dtype), tp_last_message());
     for (int i = 0; i < count && status == BENCH_OK; i++) {
         const bench_options *options = &call->options;
@@ -350,7 +351,7 @@ int bench_command_gemm(bench_call *call)
     note_high_shares(call);
     for (int d = 0; d < options->dtypes.count && bench_on_gpu(call) && !call->gpu.simulated; d++)
         bench_note(&call->table, "peak of %s: %s; times are those of the GPU's events", tp_dtype_name((tp_dtype)options->dtypes.value[d]),
-                   bench_gpu_peak_text((tp_dtype)options->dtypes.value[d]));
+                   bench_gpu_peak_text((tp_dtype)options->dtypes.value[d], options->tf32));
     if (!bench_on_gpu(call))
         bench_note(&call->table, "peak: a loop of multiply-adds in registers, sampled in turns with the product");
     if (!options->no_check)

@@ -93,14 +93,19 @@ static void rows_memory(bench_call *call, double seconds)
 /* Limits of the GPU that --device and --device-index name. */
 static tp_status rows_limits(bench_call *call)
 {
-    static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
+    static const struct {
+        const char *name;
+        tp_dtype dtype;
+        bool tf32;
+    } peaks[] = {{"f32", TP_DTYPE_F32, false}, {"TF32", TP_DTYPE_F32, true}, {"bf16", TP_DTYPE_BF16, false}, {"f16", TP_DTYPE_F16, false}};
     char what[64];
     double figure;
-    for (int i = 0; i < 3; i++) {
-        bench_progress("info: GPU's peak of %s", tp_dtype_name(dtypes[i]));
-        TPI_TRY(bench_gpu_peak(call, dtypes[i], &figure));
-        snprintf(what, sizeof what, "%s peak, GPU %lld", tp_dtype_name(dtypes[i]), (long long)call->options.device_index);
-        row_number(&call->table, what, figure / 1e9, "GFLOP/s", call->gpu.simulated ? "simulated: its time is no speed" : bench_gpu_peak_text(dtypes[i]));
+    for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
+        bench_progress("info: GPU's peak of %s", peaks[i].name);
+        TPI_TRY(bench_gpu_peak(call, peaks[i].dtype, peaks[i].tf32, &figure));
+        snprintf(what, sizeof what, "%s peak, GPU %lld", peaks[i].name, (long long)call->options.device_index);
+        row_number(&call->table, what, figure / 1e9, "GFLOP/s",
+                   call->gpu.simulated ? "simulated: its time is no speed" : bench_gpu_peak_text(peaks[i].dtype, peaks[i].tf32));
     }
     TPI_TRY(bench_gpu_copy_rate(call, &figure));
     snprintf(what, sizeof what, "memory copy, GPU %lld", (long long)call->options.device_index);

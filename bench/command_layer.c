@@ -186,9 +186,9 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
     else
         bench_empty(table);
     bench_truth(table, bench_fits(call, party->ranks, 1));
-    if (party->held && !(party->off <= bench_cpu_tolerance(run->shape.dtype)))
+    if (party->held && !(party->off <= bench_cpu_tolerance(run->shape.dtype, call->options.tf32)))
         bench_check_failed(call, "%d ranks, %s: a tensor is %.3g of its norm off the CPU's, at most %.3g is right", party->ranks,
-                           tp_dtype_name(run->shape.dtype), party->off, bench_cpu_tolerance(run->shape.dtype));
+                           tp_dtype_name(run->shape.dtype), party->off, bench_cpu_tolerance(run->shape.dtype, call->options.tf32));
 }
 
 static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype dtype, bench_peaks *peaks)

@@ -332,7 +332,7 @@ static void add_rows(bench_call *call, const roofline_run *run)
     const rank_limits *limits = &run->limits;
     if (run->team.on_gpu && !run->team.untimed)
         bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s (%s), %.4g GB/s (read and written by a copy)", tp_dtype_name(run->dtype),
-                   run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype), bench_gpu_peak_text(run->dtype),
+                   run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype), bench_gpu_peak_text(run->dtype, call->options.tf32),
                    limits->bandwidth[IN_MEMORY] / 1e9);
     else if (!run->team.on_gpu)
         bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s; %.3g GB/s in L2 (to %.3g MB an op), %.3g in L3 (to %.3g MB), %.3g in memory",

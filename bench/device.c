@@ -16,6 +16,8 @@ static int refuse_without_gpu(bench_call *call)
         return bench_refuse(call, "--transport nccl: between GPUs. --device cuda says which");
     if (options->peer_kernels != TP_PEER_KERNELS_AUTO)
         return bench_refuse(call, "--peer-kernels %s: between GPUs. --device cuda says which", bench_peer_kernels_names[options->peer_kernels]);
+    if (options->tf32)
+        return bench_refuse(call, "--tf32: a way of cuBLASLt to multiply. --device cuda says where");
     if (options->check)
         return bench_refuse(call, "--check compares with the CPU: --device cuda says what");
     return BENCH_OK;
@@ -28,6 +30,8 @@ int bench_take_device(bench_call *call)
         return refuse_without_gpu(call);
     if (options->isa != 0)
         return bench_refuse(call, "--isa %s is the CPU's, --device is cuda", tp_isa_name((tp_isa)options->isa));
+    if (options->tf32 && options->sums != TP_SUM_FAST)
+        return bench_refuse(call, "--tf32: of cuBLASLt's products, which --sums fast has, not %s", bench_sums_names[options->sums]);
     if (options->link != NULL)
         return bench_refuse(call, "--link %s: a modelled link is between ranks on the CPU, --device is cuda", options->link);
     if (options->trace != NULL)
@@ -51,7 +55,8 @@ tp_ctx_desc bench_ctx_desc(const bench_call *call, int threads)
                          .threads = threads,
                          .isa = (tp_isa)options->isa,
                          .seed = (uint64_t)options->seed,
-                         .sum_order = (tp_sum_order)options->sums};
+                         .sum_order = (tp_sum_order)options->sums,
+                         .tf32 = options->tf32};
 }
 
 void bench_isa_cell(bench_call *call)
@@ -71,7 +76,8 @@ void bench_on_cell(bench_call *call, const char *transport)
     static const char *const kernels[] = {"", ", peer kernels", ", no peer kernels"}; /* by tp_peer_kernels */
     if (bench_on_gpu(call))
         snprintf(gpus, sizeof gpus, ", %s%s%s", call->gpu.simulated ? "simulated " : "", options->devices > 1 ? "GPUs" : "GPU", kernels[options->peer_kernels]);
-    bench_word(&call->table, "%s%s%s%s", transport, modelled ? ", modelled link" : "", gpus, options->sums == TP_SUM_FAST ? ", fast sums" : "");
+    bench_word(&call->table, "%s%s%s%s%s", transport, modelled ? ", modelled link" : "", gpus, options->sums == TP_SUM_FAST ? ", fast sums" : "",
+               options->tf32 ? ", TF32" : "");
 }
 
 bool bench_fits(const bench_call *call, int ranks, int threads)

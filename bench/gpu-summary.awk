@@ -61,7 +61,7 @@ file == "auto" {
         value("best"), value("chunks"), shown(value("auto / best"), "%.3f"), shown(value("auto / none"), "%.3f"))
 }
 END {
-    print "# " gpu "\n\nWritten by bench/gpu.sh. Share: of cuBLASLt's large product on this GPU in the same dtype (f32: not TF32).\n"
+    print "# " gpu "\n\nWritten by bench/gpu.sh. Share: of cuBLASLt's large product on this GPU in the same dtype (f32: not TF32, but where the file's name says so).\n"
     print "| what | shape | dtype | ranks | time | GFLOP/s (norm: GB/s) | share |\n|---|---|---|---|---|---|---|"
     for (i = 1; i <= row_count; i++)
         print rows[i]

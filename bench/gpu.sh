@@ -148,6 +148,7 @@ part build 420 bash -c build || { [ ! -x "$program" ] && die "the build failed (
 on=(--device cuda)
 if [ "$preset" = gpu ]; then
     gemm=("gemm|gemm ${on[*]} --dtype bf16,f32 --seconds 0.05" "gemm-fast|gemm ${on[*]} --sums fast --dtype bf16,f32 --seconds 0.05"
+        "gemm-fast-tf32|gemm ${on[*]} --sums fast --tf32 --dtype f32 --seconds 0.05"
         "gemm-large|gemm ${on[*]} --shapes 4096x4096x4096,8192x8192x4096 --dtype bf16 --seconds 0.1"
         "gemm-large-fast|gemm ${on[*]} --sums fast --shapes 4096x4096x4096,8192x8192x4096 --dtype bf16 --seconds 0.1")
     norm=("norm|norm ${on[*]} --hidden 768 --batch 8 --sequence 1024 --ranks 1 --seconds 0.2 --check"
@@ -157,7 +158,8 @@ if [ "$preset" = gpu ]; then
     block=("block|block ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1,2 --seconds 0.3"
         "block-llama|block ${on[*]} --model llama3-8b --batch 1 --sequence 2048 --ranks 1 --dtype bf16 --seconds 0.3")
     model=("model|model ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 12"
-        "model-fast|model ${on[*]} --sums fast --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 12")
+        "model-fast|model ${on[*]} --sums fast --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 12"
+        "model-fast-tf32|model ${on[*]} --sums fast --tf32 --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype f32 --steps 12")
     layers=(--hidden 256 --heads 8 --batch 2 --sequence 130 --ranks 1,2,4 --seconds 0.05 --check)
     roofline=("roofline-fast|roofline ${on[*]} --sums fast --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 8"
         "roofline|roofline ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16 --steps 8")
@@ -167,7 +169,7 @@ if [ "$preset" = gpu ]; then
     auto=("auto|auto ${on[*]} ${shared[*]} --dtype bf16 --tokens 1024 --seconds 0.05")
 else
     small="--hidden 32 --batch 1 --sequence 9 --ranks 1 --dtype f32"
-    gemm=("gemm|gemm ${on[*]} --shapes 33x48x40 --dtype bf16")
+    gemm=("gemm|gemm ${on[*]} --shapes 33x48x40 --dtype bf16" "gemm-fast-tf32|gemm ${on[*]} --sums fast --tf32 --shapes 33x48x40 --dtype f32")
     norm=("norm|norm ${on[*]} $small --check")
     attention=("attention|attention ${on[*]} $small --heads 4")
     block=("block|block ${on[*]} $small --heads 4")

@@ -59,6 +59,7 @@ typedef struct probe {
     tp_ctx *ctx;
     void *buffer[3];
     size_t bytes;
+    bool tf32;
     tpi_gemm_args gemm;
 } probe;
 
@@ -80,6 +81,7 @@ static tp_status run_probe(const bench_call *call, probe *p, double seconds, tp_
     bench_samples *samples = calloc(1, sizeof *samples);
     tp_ctx_desc desc = bench_ctx_desc(call, 1);
     desc.sum_order = TP_SUM_FAST;
+    desc.tf32 = p->tf32;
     tp_status status = samples != NULL ? tp_ctx_create(&desc, &p->ctx) : TP_ERR_MEMORY;
     for (int i = 0; i < 3 && status == TP_OK; i++) {
         status = tp_ctx_allocate(p->ctx, TP_MEMORY_OTHER, p->bytes, &p->buffer[i]);
@@ -105,27 +107,28 @@ static tp_status run_probe(const bench_call *call, probe *p, double seconds, tp_
 }
 
 /* Side of the probe's largest square matrices. */
-static int64_t peak_side(tp_dtype dtype)
+static int64_t peak_side(tp_dtype dtype, bool tf32)
 {
-    return dtype == TP_DTYPE_F32 ? 4096 : 8192;
+    return dtype == TP_DTYPE_F32 && !tf32 ? 4096 : 8192;
 }
 
-const char *bench_gpu_peak_text(tp_dtype dtype)
+const char *bench_gpu_peak_text(tp_dtype dtype, bool tf32)
 {
-    return dtype == TP_DTYPE_F32 ? "the best of three products up to 4096 x 4096 x 4096 by cuBLASLt in f32 (not TF32)"
-                                 : "the best of three products up to 8192 x 8192 x 8192 by cuBLASLt";
+    return dtype != TP_DTYPE_F32 ? "the best of three products up to 8192 x 8192 x 8192 by cuBLASLt"
+           : tf32                ? "the best of three products up to 8192 x 8192 x 8192 by cuBLASLt in TF32"
+                                 : "the best of three products up to 4096 x 4096 x 4096 by cuBLASLt in f32 (not TF32)";
 }
 
 /* The largest product isn't always the fastest: power can limit the clock. */
-tp_status bench_gpu_peak(const bench_call *call, tp_dtype dtype, double *flops)
+tp_status bench_gpu_peak(const bench_call *call, tp_dtype dtype, bool tf32, double *flops)
 {
     *flops = NAN;
     if (call->gpu.simulated)
         return TP_OK;
-    int64_t n = peak_side(dtype), shape[3][2] = {{n, n}, {n, n / 2}, {n / 2, n / 2}}; /* side, inner */
+    int64_t n = peak_side(dtype, tf32), shape[3][2] = {{n, n}, {n, n / 2}, {n / 2, n / 2}}; /* side, inner */
     for (int i = 0; i < 3; i++) {
         int64_t side = shape[i][0], inner = shape[i][1];
-        probe p = {.bytes = (size_t)(n * n) * tp_dtype_size(dtype)};
+        probe p = {.bytes = (size_t)(n * n) * tp_dtype_size(dtype), .tf32 = tf32};
         p.gemm = (tpi_gemm_args){.rows = side, .cols = side, .inner = inner, .a = {NULL, dtype, inner, 1}, .b = {NULL, dtype, inner, 1}, .c_dtype = dtype,
                                  .c_stride = side};
         double seconds;

@@ -67,6 +67,8 @@ const bench_option bench_option_table[] = {
      "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, whose time is not shown"},
     {"sums", 0, BENCH_OPTION_CHOICE, AT(sums), RANKED | COSTS | BENCH_GEMM, 0, 0, bench_sums_names, "NAME",
      "tree (the same bits on every layout) or fast (on a GPU: cuBLASLt); default tree"},
+    {"tf32", 0, BENCH_OPTION_FLAG, AT(tf32), (SHAPED & ~BENCH_NORM) | BENCH_GEMM, 0, 0, NULL, NULL,
+     "with --device cuda --sums fast: f32 products in TF32 (ten bits of mantissa); the peak beside them is TF32's"},
     {"transport", 0, BENCH_OPTION_CHOICE, AT(transport), RANKED | COSTS, 0, 0, bench_transport_names, "NAME",
      "between GPUs: threads (ranks read each other's memory), nccl, or auto (nccl with --sums fast and a GPU a rank); default auto"},
     {"peer-kernels", 0, BENCH_OPTION_CHOICE, AT(peer_kernels), RANKED | COSTS, 0, 0, bench_peer_kernels_names, "NAME",

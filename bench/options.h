@@ -61,6 +61,7 @@ typedef struct bench_options {
     int64_t device_index, devices;
     const char *plugin;
     int64_t sums; /* tp_sum_order */
+    bool tf32;
     int64_t transport; /* tp_transport */
     int64_t peer_kernels; /* tp_peer_kernels */
     bool check;

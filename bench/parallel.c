@@ -37,10 +37,10 @@ void bench_team_begin(const bench_call *call, bench_team *team, int ranks)
     team->probed = team->probed && !team->on_gpu;
 }
 
-double bench_cpu_tolerance(tp_dtype dtype)
+double bench_cpu_tolerance(tp_dtype dtype, bool tf32)
 {
-    /* A few roundings of the storage type on the way; in f32 of sums of thousands, in another order. */
-    return dtype == TP_DTYPE_F32 ? 1e-5 : dtype == TP_DTYPE_F16 ? 4e-3 : 3e-2;
+    /* A few roundings of the storage type on the way; in f32 of sums of thousands, in another order. TF32 has f16's bits of mantissa. */
+    return dtype == TP_DTYPE_F32 && !tf32 ? 1e-5 : dtype == TP_DTYPE_BF16 ? 3e-2 : 4e-3;
 }
 
 int bench_take_link(bench_call *call)
@@ -137,7 +137,7 @@ void bench_same_cell(bench_call *call, bool same, bool promised, const char *wha
 double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int threads)
 {
     if (bench_on_gpu(call)) {
-        if (peaks->core[dtype] == 0 && bench_gpu_peak(call, dtype, &peaks->core[dtype]) != TP_OK) {
+        if (peaks->core[dtype] == 0 && bench_gpu_peak(call, dtype, call->options.tf32, &peaks->core[dtype]) != TP_OK) {
             bench_note(&call->table, "the peak of %s could not be measured: %.200s", tp_dtype_name(dtype), tp_last_message());
             peaks->core[dtype] = NAN;
         }

@@ -18,7 +18,7 @@ int bench_check_parallel(bench_call *call);
 void bench_team_begin(const bench_call *call, bench_team *team, int ranks);
 
 /* The most by which a tensor from a GPU may be off the CPU's, as a part of its norm. */
-double bench_cpu_tolerance(tp_dtype dtype);
+double bench_cpu_tolerance(tp_dtype dtype, bool tf32);
 
 /* Reads --link into the options; refuses what is none. bench_check_parallel does it too. */
 int bench_take_link(bench_call *call);

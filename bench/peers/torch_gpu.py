@@ -3,7 +3,7 @@
     torch_gpu.py FOLDER      (the folder with gemm.csv, norm.csv, attention.csv, block.csv, model.csv and their like)
 
 Prints one CSV row for each of ours that has a counterpart: ours and PyTorch's microseconds, by events, medians. PyTorch gets its own best ways: fused
-attention, fused AdamW, cuBLAS, the same storage types; f32 is not TF32 on either side. Exits 77 (skipped) where PyTorch or a GPU is missing.
+attention, fused AdamW, cuBLAS, the same storage types; f32 is TF32 on both sides for files with tf32 in their names, and on neither else. Exits 77 (skipped) where PyTorch or a GPU is missing.
 """
 import csv
 import glob
@@ -207,7 +207,6 @@ def main():
     if not torch.cuda.is_available():
         print("skipped: PyTorch sees no GPU", file=sys.stderr)
         sys.exit(77)
-    torch.backends.cuda.matmul.allow_tf32 = False
     torch.manual_seed(1)
     print(f"# torch {torch.__version__}, {torch.cuda.get_device_name(0)}")
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -217,6 +216,7 @@ def main():
              ("model", compare_model)]
     for kind, compare in kinds:
         for path in sorted(glob.glob(os.path.join(sys.argv[1], f"{kind}*.csv"))):
+            torch.backends.cuda.matmul.allow_tf32 = "tf32" in os.path.basename(path)
             compare(writer, path)
 
 

@@ -64,6 +64,18 @@ typedef struct tp_ctx_desc {
     tp_isa isa;
     uint64_t seed;
     tp_sum_order sum_order;
+    /* Never by itself, and only with TP_SUM_FAST on a GPU: f32 products may lose precision for speed.
+     * Computes    products of f32 operands by cuBLASLt in TF32: elements of both are cut to ten explicit bits of mantissa first, products are added in f32. So an
+     *             element is off by at most 2^-10 of the sum of |a b| if the library rounds to nearest (twice that if it cuts off), beside what f32 sums of that
+     *             length are. Sums of rows beside a weight gradient (of a bias) may be of the cut values. Bias, activation and residual stay f32, as do products
+     *             that cuBLASLt doesn't take, attention, norms, losses and the optimizer. bf16 and f16 are as without it.
+     *             As with all of TP_SUM_FAST the same run on the same machine gives the same numbers; layouts and batch splits don't.
+     * Shapes      all.
+     * Collectives none; ranks of a world should agree.
+     * Saved       nothing: what is stored is f32.
+     * Aliasing    as without it.
+     * Errors      TP_ERR_ARGUMENT on the CPU, or with TP_SUM_TREE. */
+    bool tf32;
     tp_world *world; /* borrowed; NULL: this rank is alone */
     int rank;        /* this rank of the world */
     tp_mesh mesh;

@@ -60,6 +60,20 @@ static tp_status check_device(const tp_ctx_desc *desc)
     return TP_OK;
 }
 
+/* Precision is given up where it was asked for and brings something, and nowhere else. */
+static tp_status check_tf32(const tp_ctx_desc *desc)
+{
+    if (!desc->tf32)
+        return TP_OK;
+    if (desc->device != TP_DEVICE_CUDA)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.tf32 is set, which needs device TP_DEVICE_CUDA (%d), not %d", TP_DEVICE_CUDA,
+                           (int)desc->device);
+    if (desc->sum_order != TP_SUM_FAST)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.tf32 is set, which needs sum_order TP_SUM_FAST (%d), not %d", TP_SUM_FAST,
+                           (int)desc->sum_order);
+    return TP_OK;
+}
+
 /* A dry run needs the backend and no device. */
 static tp_status find_backend(const tp_ctx_desc *desc, const tpi_backend **out)
 {
@@ -109,6 +123,7 @@ static tp_status resolve(tp_ctx_desc *desc)
     TPI_TRY(check_machine(desc));
     TPI_TRY(check_range("threads", desc->threads, 0, MAX_THREADS));
     TPI_TRY(check_range("sum_order", (int)desc->sum_order, TP_SUM_TREE, TP_SUM_FAST));
+    TPI_TRY(check_tf32(desc));
     TPI_TRY(check_range("timeout_ms", desc->timeout_ms, 0, INT64_MAX / 1000000));
     TPI_TRY(check_range("dry_transport", (int)desc->dry_transport, TP_TRANSPORT_AUTO, TP_TRANSPORT_NCCL));
     int ranks = desc->world ? tpi_world_ranks(desc->world) : 1;

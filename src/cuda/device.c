@@ -89,6 +89,7 @@ tp_status tpi_cuda_open(tp_ctx *ctx)
     ctx->device_state = state;
     state->device.index = ctx->desc.device_index;
     state->device.fast_sums = ctx->desc.sum_order == TP_SUM_FAST;
+    state->device.tf32 = ctx->desc.tf32;
     if (ctx->desc.dry_run)
         return look_dry(ctx, &state->device);
     TPI_TRY(tpi_cuda_enter(ctx));

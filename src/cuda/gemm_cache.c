@@ -16,8 +16,8 @@ static bool describe(tpi_cuda_gemm_algorithm *found)
 {
     const tpi_cuda_gemm_shape *shape = &found->shape;
     const cublasLtEpilogue_t epilogue = (cublasLtEpilogue_t)shape->epilogue;
-    /* f32 is computed as f32, not TF32. */
-    bool good = cublasLtMatmulDescCreate(&found->product, CUBLAS_COMPUTE_32F, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
+    const cublasComputeType_t compute = (cublasComputeType_t)shape->compute;
+    bool good = cublasLtMatmulDescCreate(&found->product, compute, CUDA_R_32F) == CUBLAS_STATUS_SUCCESS &&
                 make_layout(&found->a, shape->type, shape->a_rows, shape->a_cols, shape->a_line) &&
                 make_layout(&found->b, shape->type, shape->b_rows, shape->b_cols, shape->b_line) &&
                 make_layout(&found->c, shape->d_type, shape->m, shape->n, shape->c_line) &&

@@ -56,10 +56,16 @@ static const void *operand_at(const tpi_operand *operand, int64_t k)
     return (const char *)operand->data + (size_t)(k * operand->inner_stride) * tp_dtype_size(operand->dtype);
 }
 
-/* The auxiliary matrix of GELU: the library wants it in whole vectors. */
+/* What epilogues read and write beside C isn't among the alignments that the heuristic is told: the library takes vectors for granted. */
+static bool is_vector(const void *data)
+{
+    return alignment_of(data) >= 16;
+}
+
+/* The auxiliary matrix of GELU: each of its lines too. */
 static bool aux_fits(const void *data, int64_t stride)
 {
-    return alignment_of(data) >= 16 && stride % 8 == 0;
+    return is_vector(data) && stride % 8 == 0;
 }
 
 static int32_t with_bias(const library_call *call, cublasLtEpilogue_t plain, cublasLtEpilogue_t biased)
@@ -73,7 +79,7 @@ static bool choose_epilogue(library_call *call)
     const tpi_gemm_args *args = call->args;
     int32_t *epilogue = &call->shape.epilogue;
     call->bias = args->bias;
-    if (args->dropout > 0 || (args->bias && args->bias_dtype != args->c_dtype))
+    if (args->dropout > 0 || (args->bias && (args->bias_dtype != args->c_dtype || !is_vector(args->bias))))
         return false;
     if (args->act_input) {
         *epilogue = CUBLASLT_EPILOGUE_DGELU;
@@ -106,6 +112,13 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
+/* f32 is computed as f32 unless the context says otherwise. */
+static int32_t compute_of(const library_call *call)
+{
+    const bool f32 = call->args->a.dtype == TP_DTYPE_F32;
+    return f32 && tpi_cuda_device_of(call->stream)->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
 /* The library's A is our b and its B our a, since it counts in columns. */
 static void describe(library_call *call)
 {
@@ -125,6 +138,7 @@ static void describe(library_call *call)
     shape->b_cols = a_inner ? shape->n : shape->k;
     shape->b_line = larger(a_inner ? args->a.outer_stride : args->a.inner_stride, shape->b_rows);
     shape->type = type_of(args->a.dtype);
+    shape->compute = compute_of(call);
     shape->d_type = call->direct ? type_of(args->c_dtype) : CUDA_R_32F;
     shape->d_line = call->direct ? larger(args->c_stride, shape->m) : shape->m;
     shape->c_line = call->residual ? larger(args->residual_stride, shape->m) : shape->d_line;

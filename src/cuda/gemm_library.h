@@ -17,6 +17,7 @@ typedef struct tpi_cuda_gemm_shape {
     int64_t c_line, d_line, aux_line;
     int32_t transpose_a, transpose_b;
     int32_t type, d_type;
+    int32_t compute; /* cublasComputeType_t */
     int32_t epilogue;
     uint32_t a_alignment, b_alignment, c_alignment, d_alignment; /* bytes, at most 256 */
 } tpi_cuda_gemm_shape;

@@ -29,6 +29,7 @@ typedef struct tpi_cuda_device {
     int multiprocessors;
     size_t shared_bytes; /* dynamic shared memory that a block may ask for */
     bool fast_sums;      /* TP_SUM_FAST: library GEMMs */
+    bool tf32;           /* those of f32 may be TF32 */
     void *blaslt;        /* cublasLtHandle_t; NULL: without the library */
     tpi_cuda_fault *fault; /* as kernels address it */
 } tpi_cuda_device;

@@ -24,6 +24,7 @@ typedef struct gemm_case {
     unsigned with;
     tpi_activation activation;
     const tpi_inner *order;
+    bool tf32; /* the GPU may use it: tolerances are its own */
 } gemm_case;
 
 typedef struct gemm_arrays {
@@ -138,5 +139,13 @@ static inline tpi_inner eight_blocks(int64_t inner)
     }
     return order;
 }
+
+/* Both sides compute the case, and agree within tolerance. */
+void gemm_check(tpt_sides *sides, const gemm_case *it);
+/* They did. cpu: the CPU's arguments. */
+void gemm_compare(tpt_sides *sides, const gemm_case *it, const gemm_arrays *arrays, const tpi_gemm_args *cpu);
+
+/* The CPU beside a GPU with TP_SUM_FAST. */
+void gemm_open_fast(tpt_sides *sides, bool tf32);
 
 #endif

@@ -2,52 +2,6 @@
 #include "cuda/gemm_case.h"
 #include "cuda/gpus.h"
 
-/* Largest sum of |a b| of an element. */
-static double magnitude_of(const gemm_case *it, const tpi_gemm_args *cpu)
-{
-    double largest = 0;
-
-    for (int64_t r = 0; r < it->rows; r++)
-        for (int64_t c = 0; c < it->cols; c++) {
-            double sum = 0;
-
-            for (int64_t k = 0; k < it->inner; k++)
-                sum += fabs(tpt_get(cpu->a.data, it->dtype, r * cpu->a.outer_stride + k * cpu->a.inner_stride) *
-                            tpt_get(cpu->b.data, it->dtype, c * cpu->b.outer_stride + k * cpu->b.inner_stride));
-            largest = fmax(largest, sum);
-        }
-    return largest;
-}
-
-/* How far two results may lie apart: each is off by a bound that grows with the steepest slope of the epilogue. */
-static void compare(tpt_sides *sides, const gemm_case *it, const gemm_arrays *arrays, const tpi_gemm_args *cpu)
-{
-    double sum = magnitude_of(it, cpu) + 1, slope = it->activation == TPI_ACT_RELU2 ? 2 * sum : 1.2;
-    double value = sum * (it->with & WITH_ACT_INPUT ? 4 : slope);
-
-    if (it->with & WITH_DROPOUT)
-        value /= 0.75;
-    if (it->with & WITH_PRE)
-        tpt_pair_near(sides, "pre", &arrays->pre, it->c_dtype, 2 * tpt_tolerance(it->c_dtype, it->inner + 8, sum));
-    if (it->with & WITH_ROW_SUMS)
-        tpt_pair_near(sides, "row_sums", &arrays->row_sums, TP_DTYPE_F32,
-                      2 * tpt_tolerance(TP_DTYPE_F32, it->inner, (double)it->inner + 1));
-    tpt_pair_near(sides, "c", &arrays->c, it->c_dtype, 2 * tpt_tolerance(it->c_dtype, it->inner + 8, value + 2));
-}
-
-static void check_case(tpt_sides *sides, const gemm_case *it)
-{
-    gemm_arrays arrays = make_arrays(sides, it);
-    tpi_gemm_args args[TPT_SIDES];
-
-    for (int side = 0; side < TPT_SIDES; side++) {
-        args[side] = args_of(it, &arrays, side);
-        TPT_ISSUE(sides, side, tpi_gemm, &args[side]);
-    }
-    compare(sides, it, &arrays, &args[TPT_CPU]);
-    tpt_sides_reset(sides);
-}
-
 /* Sizes with both kinds of tiles (large ones where four fill the simulated device), aligned and not. */
 static const int64_t sizes[][4] = {{1, 1, 1, 0},     {5, 3, 7, 0},      {64, 64, 32, 0},   {65, 130, 33, 1},
                                    {130, 70, 100, 4}, {136, 136, 40, 0}, {131, 129, 35, 2}, {2, 3, 0, 0},
@@ -67,7 +21,7 @@ Test(cuda_gemm, layouts_and_sizes)
                 it.a_columns = layout & 1;
                 it.b_columns = layout & 2;
                 it.c_dtype = layout % 3 == 0 ? tpt_floats[d] : TP_DTYPE_F32;
-                check_case(&sides, &it);
+                gemm_check(&sides, &it);
             }
     tpt_sides_close(&sides);
 }
@@ -87,7 +41,7 @@ static void check_large_tiles(int blocks, int compute_capability)
             it.order = blocks ? &order : NULL;
             it.with = blocks ? WITH_BIAS | WITH_RESIDUAL : WITH_ACCUMULATE;
             it.c_dtype = blocks ? tpt_floats[d] : TP_DTYPE_F32;
-            check_case(&sides, &it);
+            gemm_check(&sides, &it);
         }
     tpt_sides_close(&sides);
 }
@@ -124,7 +78,7 @@ static void check_epilogues(tpt_sides *sides, tp_dtype dtype)
             it.with = with[w];
             it.activation = activation;
             it.order = w % 4 == 3 ? &order : NULL;
-            check_case(sides, &it);
+            gemm_check(sides, &it);
         }
 }
 
@@ -150,7 +104,7 @@ Test(cuda_gemm, empty_sums)
 
         it.with = WITH_BIAS | WITH_PRE | WITH_RESIDUAL;
         it.activation = TPI_ACT_GELU;
-        check_case(&sides, &it);
+        gemm_check(&sides, &it);
         it = plain(tpt_floats[d], 5, 6, 9);
         it.order = &nobody;
         it.with = WITH_RESIDUAL;
@@ -220,7 +174,7 @@ Test(cuda_gemm, gradients_of_weights)
             it.with = WITH_ACCUMULATE | WITH_ROW_SUMS;
             it.a_columns = layout & 1;
             it.b_columns = layout & 2;
-            check_case(&sides, &it);
+            gemm_check(&sides, &it);
         }
     tpt_sides_close(&sides);
 }
@@ -277,21 +231,11 @@ Test(cuda_gemm, sums_of_bf16_are_f32)
 
 /* ---- the library ---- */
 
-static void open_fast(tpt_sides *sides)
-{
-    tp_ctx_desc desc = {
-        .threads = 1, .device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .sum_order = TP_SUM_FAST};
-
-    tpt_sides_open(sides);
-    tp_ctx_destroy(sides->ctx[TPT_GPU]);
-    cr_assert_eq(tp_ctx_create(&desc, &sides->ctx[TPT_GPU]), TP_OK, "%s", tp_last_message());
-}
-
 Test(cuda_gemm, fast_sums)
 {
     tpt_sides sides;
 
-    open_fast(&sides);
+    gemm_open_fast(&sides, false);
     for (int d = 0; d < 3; d++) {
         check_epilogues(&sides, tpt_floats[d]);
         for (int layout = 0; layout < 4; layout++) {
@@ -300,7 +244,7 @@ Test(cuda_gemm, fast_sums)
             it.with = WITH_ACCUMULATE | WITH_ROW_SUMS;
             it.a_columns = layout & 1;
             it.b_columns = layout & 2;
-            check_case(&sides, &it);
+            gemm_check(&sides, &it);
         }
     }
     tpt_sides_close(&sides);

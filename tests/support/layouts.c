@@ -279,6 +279,7 @@ tp_status tpt_case_try(const tpt_case *c, const tpt_layout *layout, tpt_result *
                               .ctx = {.device = layout->device,
                                       .plugin = layout->plugin,
                                       .sum_order = layout->sum_order,
+                                      .tf32 = layout->tf32,
                                       .threads = layout->threads,
                                       .isa = layout->isa,
                                       .seed = 42,
@@ -363,7 +364,10 @@ static double *differences(reference_state *s, double *values, int64_t count)
 /* Relative error in the norm of a gradient that went through `depth` ops; central differences themselves are good to about 1e-9. */
 static double norm_tolerance(const tpt_case *c, int depth)
 {
-    return tpt_tolerance_chain(c->dtype, c->in > c->out ? c->in : c->out, depth, 1.0) + 1e-8;
+    int64_t inner = c->in > c->out ? c->in : c->out;
+    if (c->tf32 && c->dtype == TP_DTYPE_F32)
+        return depth * tpt_tolerance_tf32(inner, 1.0);
+    return tpt_tolerance_chain(c->dtype, inner, depth, 1.0) + 1e-8;
 }
 
 static void check_array(const tpt_case *c, const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count, int depth)

@@ -26,6 +26,7 @@ typedef struct tpt_layout {
     const char *plugin;
     int devices; /* ranks are dealt out over so many; 0: 1 */
     tp_sum_order sum_order;
+    bool tf32; /* with TP_SUM_FAST on a GPU */
     tp_peer_kernels peer_kernels;
 } tpt_layout;
 
@@ -55,6 +56,7 @@ typedef struct tpt_case {
     bool residual_gradient; /* backward with one to be added to dx */
     bool sees_all_tokens;   /* not for sequence parallelism */
     int microbatches; /* backward is run this many times on the same data; 0: 1 */
+    bool tf32;        /* tpt_result_near: one of the two may be by TF32 products */
     uint64_t seed;
 } tpt_case;
 

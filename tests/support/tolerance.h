@@ -15,6 +15,10 @@
  * were rounded to bf16 or f16 beforehand are exact as far as the bound goes: references must read the rounded values. */
 double tpt_tolerance(tp_dtype dtype, int64_t inner, double magnitude);
 
+/* The same for f32 products in TF32, stored as f32: each operand is cut to ten explicit bits of mantissa first, by at most half an epsilon of 2^-10 if it is
+ * rounded to nearest, so a term is off by at most (1 + 2^-11)^2 - 1 of itself. Taken twice as large as the others are, that covers hardware that cuts off. */
+double tpt_tolerance_tf32(int64_t inner, double magnitude);
+
 /* For values that went through `depth` ops one after the other, each storing `dtype` and summing at most `inner` terms: errors add up.
  * This is for whole layers and models, where magnitude is the largest of the intermediate values. */
 double tpt_tolerance_chain(tp_dtype dtype, int64_t inner, int depth, double magnitude);
