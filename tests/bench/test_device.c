@@ -49,6 +49,9 @@ Test(device, refusals)
     expect("mlp --device-index 1", 2, "--device-index 1", "--device cuda");
     expect("mlp --devices 2", 2, "--devices 2", "--device cuda");
     expect("mlp --check", 2, "--check", "--device cuda");
+    expect("gemm --sums fast --tf32", 2, "--tf32", "--device cuda");
+    expect("gemm --device cuda --tf32", 2, "--tf32", "--sums fast");
+    expect("norm --device cuda --sums fast --tf32", 2, "--tf32", "norm");
     expect("mlp --device cuda --isa avx2", 2, "--isa avx2", "cuda");
     expect("mlp --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
     expect("calibrate --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
@@ -86,6 +89,7 @@ Test(device, info)
 {
     expect("info --seconds 0.001 --plugin '" TPT_CUDA_PLUGIN "'", 0, "GPU 1", "simulated: its time is no speed");
     expect("info --seconds 0.001" SIMULATED, 0, "bf16 peak, GPU 0", "simulated: its time is no speed");
+    expect("info --seconds 0.001" SIMULATED, 0, "f32 peak, GPU 0", "TF32 peak, GPU 0");
     expect("info --seconds 0.001 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "GPU 1");
     expect("gemm --shapes 5x5x5 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "tp_bench gemm");
     expect("mlp --devices 3" SIMULATED, 3, "--devices 3", "there are 2");
@@ -140,6 +144,19 @@ Test(device, gemm_shows_no_time)
     expect("gemm --shapes 33x48x40 --variant NN --dtype bf16 --json" SIMULATED, 0, "null", "its time is no speed");
     expect("gemm --shapes 24x16x40 --sums fast" SIMULATED, 0, "fast", "simulated");
     cr_expect_null(strstr(text, "FAILED"), "%s", text);
+}
+
+/* Whole numbers are exact in TF32; a row says where that was; of other types there is nothing to say. Layers agree with the CPU as TF32 can. */
+Test(device, tf32)
+{
+    cr_expect_eq(run("gemm --shapes 24x16x40 --variant NT --sums fast --tf32 --dtype f32 --csv" SIMULATED), 0, "%s", text);
+    expect_cell("sums", "fast");
+    cr_expect_not_null(strstr(text, "\"fast, TF32\""), "%s", text);
+    cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    cr_expect_eq(run("gemm --shapes 24x16x40 --variant NT --sums fast --tf32 --dtype bf16" SIMULATED), 0, "%s", text);
+    cr_expect_null(strstr(text, "TF32"), "%s", text);
+    expect("mlp --hidden 32 --ffn 48 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --sums fast --tf32 --check" SIMULATED, 0, "TF32", "simulated GPU");
+    expect("gemm --help", 0, "--tf32", "TF32");
 }
 
 /* Auto is threads where ranks share a GPU, and sums are a tree. */
