@@ -233,11 +233,79 @@ Test(cuda_gemm_library, strides_of_single_lines)
                         one->a.inner_stride = 0;
                     if (it.inner == 1 && it.b_columns)
                         one->b.inner_stride = 0;
+                    tpt_gpus_clear_counts();
                     TPT_ISSUE(&sides, side, tpi_gemm, one);
                 }
+                /* Lines of pre that are shorter than its columns are not what the library takes for one. */
+                work done = count_work();
+                bool direct = with != 2 || (it.cols % 8 == 0 && it.rows > 1);
+                done.heuristics = 1;
+                expect_work("single lines", it.dtype, done, (work){1, 1, !direct});
                 gemm_compare(&sides, &it, &arrays, &args[TPT_CPU]);
                 tpt_sides_reset(&sides);
             }
+    tpt_sides_close(&sides);
+}
+
+/* C, and what goes with it, each with lines of its own length. */
+Test(cuda_gemm_library, strides_of_their_own)
+{
+    static const struct {
+        unsigned with;
+        tpi_activation activation;
+    } cases[] = {{WITH_RESIDUAL, TPI_ACT_NONE}, {WITH_BIAS | WITH_RESIDUAL, TPI_ACT_NONE}, {WITH_PRE, TPI_ACT_GELU_TANH}, {WITH_ACT_INPUT, TPI_ACT_GELU_TANH}};
+    tpt_sides sides;
+
+    gemm_open_fast(&sides, false);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        for (int longer = 0; longer < 2; longer++) {
+            gemm_case it = plain(TP_DTYPE_F32, 24, 40, 48), room = it;
+            tpi_gemm_args args[TPT_SIDES];
+
+            it.with = room.with = cases[i].with;
+            it.activation = room.activation = cases[i].activation;
+            room.gap = 24;
+            gemm_arrays arrays = make_arrays(&sides, &room);
+            for (int side = 0; side < TPT_SIDES; side++) {
+                args[side] = args_of(&it, &arrays, side);
+                args[side].c_stride += longer ? 3 : 16;
+                args[side].residual_stride = args[side].pre_stride = args[side].act_input_stride = it.cols + (longer ? 24 : 8);
+                tpt_gpus_clear_counts();
+                TPT_ISSUE(&sides, side, tpi_gemm, &args[side]);
+            }
+            expect_work("strides", it.dtype, count_work(), (work){1, 1, 0});
+            gemm_compare(&sides, &it, &arrays, &args[TPT_CPU]);
+            tpt_sides_reset(&sides);
+        }
+    tpt_sides_close(&sides);
+}
+
+/* Nothing to add up, or nowhere to put it: nobody is asked. */
+Test(cuda_gemm_library, empty_products)
+{
+    static const struct {
+        int64_t rows, cols, inner;
+        unsigned with;
+        int64_t kernels;
+    } cases[] = {{0, 4, 5, 0, 0}, {4, 0, 5, 0, 0}, {4, 5, 0, 0, 1}, {4, 0, 5, WITH_ACCUMULATE | WITH_ROW_SUMS, 1}, {4, 5, 0, WITH_ACCUMULATE | WITH_ROW_SUMS, 0}};
+    tpt_sides sides;
+
+    gemm_open_fast(&sides, false);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        gemm_case it = plain(TP_DTYPE_F32, cases[i].rows, cases[i].cols, cases[i].inner);
+        tpi_gemm_args args[TPT_SIDES];
+
+        it.with = cases[i].with;
+        gemm_arrays arrays = make_arrays(&sides, &it);
+        for (int side = 0; side < TPT_SIDES; side++) {
+            args[side] = args_of(&it, &arrays, side);
+            tpt_gpus_clear_counts();
+            TPT_ISSUE(&sides, side, tpi_gemm, &args[side]);
+        }
+        expect_work("empty", it.dtype, count_work(), (work){0, 0, cases[i].kernels});
+        gemm_compare(&sides, &it, &arrays, &args[TPT_CPU]);
+        tpt_sides_reset(&sides);
+    }
     tpt_sides_close(&sides);
 }
 
@@ -247,13 +315,13 @@ Test(cuda_gemm_library, strides_of_single_lines)
 Test(cuda_gemm_library, shapes_are_told_apart, .timeout = 100)
 {
     tpt_sides sides;
-    gemm_case base = plain(TP_DTYPE_BF16, 24, 40, 48), cases[16];
-    shift moved[16] = {{0}};
+    gemm_case base = plain(TP_DTYPE_BF16, 24, 40, 48), cases[17];
+    shift moved[17] = {{0}};
     int count = 0;
 
     base.c_dtype = TP_DTYPE_BF16;
     base.bias_dtype = TP_DTYPE_BF16;
-    for (int i = 0; i < 16; i++)
+    for (int i = 0; i < 17; i++)
         cases[i] = base;
     count++;
     cases[count++].rows = 32;
@@ -271,7 +339,8 @@ Test(cuda_gemm_library, shapes_are_told_apart, .timeout = 100)
     moved[count++].c = 1;
     cases[count++].with = WITH_RESIDUAL;
     cases[count].with = WITH_RESIDUAL, moved[count++].residual = 1;
-    cr_assert_eq(count, 16);
+    cases[count].with = WITH_RESIDUAL, moved[count++].c = 1;
+    cr_assert_eq(count, 17);
     for (int backwards = 0; backwards < 2; backwards++) {
         gemm_open_fast(&sides, false);
         int64_t asked = 0;

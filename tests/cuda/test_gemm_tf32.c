@@ -115,7 +115,10 @@ static void *product(tpt_sides *sides, const gemm_case *it)
     gemm_arrays arrays = make_arrays(sides, it);
     tpi_gemm_args args = args_of(it, &arrays, TPT_GPU);
 
+    tpt_gpus_clear_counts();
     TPT_ISSUE(sides, TPT_GPU, tpi_gemm, &args);
+    cr_assert(tpt_gpus_barriers() == 0 || (tpt_gpus_count().library_calls == 1 && tpt_gpus_count().kernels == 0), "%s: that was not the library",
+              tp_dtype_name(it->dtype));
     void *c = tpt_pair_get(sides, &arrays.c, TPT_GPU);
     tpt_sides_reset(sides);
     return c;
