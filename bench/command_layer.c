@@ -176,7 +176,7 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
         char what[160];
         snprintf(what, sizeof what, "%s %s: %.0f values of %d ranks differ from those of %d", table->command, tp_dtype_name(run->shape.dtype),
                  party->different, party->ranks, first->ranks);
-        bench_same_cell(call, party->different == 0, bench_bits_promised(first->ranks, party->ranks), what);
+        bench_same_cell(call, party->different == 0, bench_bits_promised(call, first->ranks, party->ranks), what);
     }
     bench_figure fewer = bench_figure_fewer(party->forward.figure, party->backward.figure);
     bench_integer(table, fewer.kept);

@@ -55,7 +55,7 @@ static void add_same(overlap_case *c, const bench_overlap_figures *figures, int 
     if (c->call->options.no_check)
         bench_word(&c->call->table, "-");
     else
-        bench_same_cell(c->call, from_none == 0 && from_first == 0, from_none > 0 || bench_bits_promised(1, c->ranks), what);
+        bench_same_cell(c->call, from_none == 0 && from_first == 0, from_none > 0 || bench_bits_promised(c->call, 1, c->ranks), what);
 }
 
 /* What the layer's plan combines; GEMM: nothing of which a bound is known. */

@@ -130,7 +130,7 @@ static void add_sameness(bench_call *call, const bench_sweep_party *party, int f
         bench_word(&call->table, "%s", party->defines ? "reference" : "-");
         return;
     }
-    bool promised = bench_bits_promised(first_ranks, party->ranks);
+    bool promised = bench_bits_promised(call, first_ranks, party->ranks);
     char what[160];
     snprintf(what, sizeof what, "losses of %d ranks (%s, batch %lld) differ from those of %d", party->ranks, tp_dtype_name(party->dtype),
              (long long)party->batch, first_ranks);

@@ -122,9 +122,9 @@ int bench_check_parallel(bench_call *call)
     return BENCH_OK;
 }
 
-bool bench_bits_promised(int a, int b)
+bool bench_bits_promised(const bench_call *call, int a, int b)
 {
-    return TP_VIRTUAL_RANKS % a == 0 && TP_VIRTUAL_RANKS % b == 0;
+    return call->options.sums == TP_SUM_TREE && TP_VIRTUAL_RANKS % a == 0 && TP_VIRTUAL_RANKS % b == 0;
 }
 
 void bench_same_cell(bench_call *call, bool same, bool promised, const char *what)

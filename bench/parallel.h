@@ -33,8 +33,8 @@ int bench_check_machine(bench_call *call);
 /* The one --overlap and --chunks of a command that takes one; none and 0 if they aren't given. After the link was read. */
 int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks);
 
-/* True where equal bits are promised: both degrees divide the number of virtual ranks. */
-bool bench_bits_promised(int a, int b);
+/* True where equal bits are promised: sums are those of the tree, and both degrees divide the number of virtual ranks. */
+bool bench_bits_promised(const bench_call *call, int a, int b);
 
 /* "yes", "NO", "differs (not promised)": enters the cell, and a failed check where a promise was broken. */
 void bench_same_cell(bench_call *call, bool same, bool promised, const char *what);

@@ -246,6 +246,8 @@ Test(cuda_embedding, wrong_positions)
 
         TPT_ISSUE(&sides, side, tpi_embedding_grad, &grad);
         grad.sequences = 0;
+        if (side == TPT_CPU) /* tests/cpu has that */
+            continue;
         cr_assert_eq(tpi_embedding_grad(sides.ctx[side]->compute, &grad), TP_ERR_ARGUMENT);
         cr_assert_str_eq(tp_ctx_message(sides.ctx[side]), "pass: positions[4] is 4, must be in [0, positions 4)");
     }
