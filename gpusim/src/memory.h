@@ -36,6 +36,7 @@ struct Allocation {
     uint32_t allocated_by = 0;        // the cudaMallocAsync operation that users must come after; 0: none; not_yet_allocated
     uint32_t allocation_known_to = 0; // last operation found to come after it
     const char *freed_by = nullptr;
+    uint32_t open_to = 0; // bit d: NCCL has mapped it on device d (nccl/registration.cpp)
     ShadowMap shadow;
 
     bool contains(uintptr_t address) const { return address - base < bytes; }

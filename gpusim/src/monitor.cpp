@@ -52,7 +52,7 @@ void check_device(const Operation &operation, const Place *place, uint32_t site,
     if (allocation.space != Space::device || operation.device == allocation.device || operation.device < 0)
         return;
     const bool allowed = allocation.pool ? allocation.pool->access.count(operation.device) > 0
-                                         : peer_enabled(operation.device, allocation.device);
+                                         : peer_enabled(operation.device, allocation.device) || (allocation.open_to >> operation.device & 1);
     if (!allowed)
         report_place(GPUSIM_WRONG_DEVICE, operation, place, site,
                      format_text("device %d uses memory of device %d%s", operation.device, allocation.device,

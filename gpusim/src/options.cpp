@@ -133,6 +133,7 @@ extern "C" void gpusim_configure(const gpusim_options *given)
     gpusim_fail_nccl(0, 0, GPUSIM_NCCL_AT_CALL);
     gpusim_fail_blas(0, GPUSIM_BLAS_HEURISTIC);
     gpusim_fail_blas(0, GPUSIM_BLAS_MATMUL);
+    gpusim_nccl(0, true);
 }
 
 extern "C" gpusim_counts gpusim_count(void)

@@ -78,8 +78,9 @@ int64_t gpusim_thread_waits(int number); /* its calls of cudaStreamWaitEvent sin
 /* Whether its n-th one, from 1 on, ordered anything: false if its stream came after all that the event stands for anyway. Then skipping it changes nothing. */
 bool gpusim_wait_orders(int number, int64_t n);
 
-/* Plants a failure of NCCL, for one collective, send or receive: the n-th (1: the first) that the rank on this device gives from now on; n = 0: none any more.
- * AT_CALL: the call fails. LATER: it succeeds, but never ends, and from then on ncclCommGetAsyncError says ncclRemoteError. gpusim_configure takes it back. */
+/* Plants a failure of NCCL, for one collective, send, receive, ncclMemAlloc, ncclCommWindowRegister or ncclGetPeerDevicePointer: the n-th of all these (1: the
+ * first) that the rank on this device gives from now on; n = 0: none any more. AT_CALL: the call fails. LATER: it succeeds, but never ends, and from then on
+ * ncclCommGetAsyncError says ncclRemoteError; calls that end when they return fail at once. gpusim_configure takes it back. */
 typedef enum gpusim_nccl_failure { GPUSIM_NCCL_AT_CALL, GPUSIM_NCCL_LATER } gpusim_nccl_failure;
 void gpusim_fail_nccl(int device, int n, gpusim_nccl_failure how);
 
@@ -87,6 +88,10 @@ void gpusim_fail_nccl(int device, int n, gpusim_nccl_failure how);
  * multiplication, which returns CUBLAS_STATUS_EXECUTION_FAILED; n = 0: none any more; n < 0: all. gpusim_configure takes it back. */
 typedef enum gpusim_blas_failure { GPUSIM_BLAS_HEURISTIC = 0, GPUSIM_BLAS_MATMUL } gpusim_blas_failure;
 void gpusim_fail_blas(int n, gpusim_blas_failure what);
+
+/* Which NCCL is simulated: its version as ncclGetVersion tells it (0: 2.30.7), and whether there is symmetric memory, which needs devices that reach each other.
+ * Calls that the version lacks are reported. gpusim_configure takes it back: that version, with symmetric memory. */
+void gpusim_nccl(int version, bool symmetric);
 
 /* Barrier sites of loaded kernels, for mutation. */
 typedef struct gpusim_site {

@@ -26,6 +26,8 @@ ncclResult_t begin_job(Job &job, const char *call)
         return group_error(nccl_fail(ncclInvalidArgument, std::string(call) + ": not a communicator"));
     if (!job.comm->team->complete)
         return group_error(nccl_fail(ncclInvalidArgument, std::string(call) + ": the communicator is not ready"));
+    if (!in_group() && job.comm->registering && !job.comm->registering->done)
+        return refuse(call, "before ncclCommWindowRegister has ended");
     if (nccl_type_bytes(job.arguments.type) == 0)
         return refuse(call, format_text("data type %d", int(job.arguments.type)));
     if (job.stream->device != job.comm->device)
@@ -64,7 +66,7 @@ void check_in_place(const Job &job, const char *call)
 // The last thing that can go wrong with a call.
 ncclResult_t give(Job &job, const char *call)
 {
-    const Planted planted = planted_failure(*job.comm);
+    const Planted planted = planted_failure(job.comm->device);
     if (planted == Planted::at_call)
         return group_error(nccl_fail(ncclSystemError, std::string(call) + ": a planted failure"));
     job.never_ends = planted == Planted::later;

@@ -43,6 +43,23 @@ bool same_call(const CollectiveArguments &a, const CollectiveArguments &b)
     return a.kind == b.kind && a.count == b.count && a.type == b.type && (!reduces(a.kind) || same_op(a.op, b.op)) && a.root == b.root;
 }
 
+// What NCCL's kernels for symmetric memory take for granted: all ranks run them, and find the others' data where their own lies.
+void check_places(int rank, const SymmetricPlace &own, const CollectiveCall &call, Collective kind)
+{
+    const SymmetricPlace &first = call.place;
+    const bool reads = kind == Collective::all_reduce || kind == Collective::reduce_scatter;
+    const bool writes = kind == Collective::all_reduce || kind == Collective::all_gather;
+    const char *name = collective_name(kind);
+    if (!reads && !writes)
+        return;
+    if (own.symmetric != first.symmetric)
+        report(GPUSIM_NCCL, "%s: one of the ranks %d and %d has its buffers in symmetric windows, the other has not: they run different kernels", name,
+               call.first_rank, rank);
+    else if (own.symmetric && ((reads && (own.send != first.send || own.send_offset != first.send_offset)) ||
+                               (writes && (own.receive != first.receive || own.receive_offset != first.receive_offset))))
+        report(GPUSIM_NCCL, "%s: the ranks %d and %d have their buffers at different places in their windows", name, call.first_rank, rank);
+}
+
 // Elements that a rank sends and receives, in counts.
 struct Volume {
     size_t send, receive;
@@ -259,12 +276,16 @@ std::shared_ptr<Rendezvous> collective_join(const Job &job)
     const std::shared_ptr<Team> &team = job.comm->team;
     const std::shared_ptr<CollectiveCall> call = call_number(team, job.comm->collectives++, job.arguments);
     const int rank = job.comm->rank;
+    const SymmetricPlace place = symmetric_place(job.comm, job.arguments);
     if (call->first_rank < 0) {
         call->first_rank = rank;
+        call->place = place;
     } else if (!same_call(call->arguments[size_t(call->first_rank)], job.arguments)) {
         report(GPUSIM_NCCL, "%s where %s: real NCCL hangs or corrupts memory", call_text(rank, job.arguments).c_str(),
                call_text(call->first_rank, call->arguments[size_t(call->first_rank)]).c_str());
         call->mismatch = true;
+    } else {
+        check_places(rank, place, *call, job.arguments.kind);
     }
     call->arguments[size_t(rank)] = job.arguments;
     call->rendezvous->members.push_back({job.stream, 0, rank, nullptr});

@@ -127,10 +127,10 @@ ncclResult_t nccl_fail(ncclResult_t result, const std::string &why)
     return result;
 }
 
-Planted planted_failure(const ncclComm &comm)
+Planted planted_failure(int device)
 {
     Plan &planted = plan();
-    if (planted.calls_left == 0 || planted.device != comm.device)
+    if (planted.calls_left == 0 || planted.device != device)
         return Planted::nothing;
     return --planted.calls_left == 0 ? planted.how : Planted::nothing;
 }
@@ -155,14 +155,6 @@ void gpusim_fail_nccl(int device, int n, gpusim_nccl_failure how)
 {
     Locked lock(machine_lock());
     plan() = {device, n, how == GPUSIM_NCCL_LATER ? Planted::later : Planted::at_call};
-}
-
-ncclResult_t ncclGetVersion(int *version)
-{
-    if (!version)
-        return ncclInvalidArgument;
-    *version = NCCL_VERSION_CODE;
-    return ncclSuccess;
 }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
@@ -253,6 +245,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         return nccl_fail(ncclInvalidArgument, "ncclCommDestroy");
     }
     wait_for_used(comm);
+    windows_close(comm, true);
     comm->dead = true; // kept, so that later use is known as such
     return ncclSuccess;
 }
@@ -268,6 +261,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
             for (const Rendezvous::Member &member : part->members)
                 if (member.rank == comm->rank)
                     part->left.push_back(member.stream);
+    windows_close(comm, false);
     comm->dead = true;
     machine_changed();
     return ncclSuccess;
@@ -285,6 +279,8 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
     if (!comm || !error)
         return ncclInvalidArgument;
     *error = !comm->team->complete ? ncclInProgress : comm->team->result;
+    if (*error == ncclSuccess && comm->registering)
+        *error = comm->registering->done ? comm->registering->result : ncclInProgress;
     if (comm->failed != ncclSuccess)
         *error = comm->failed;
     if (device_fault(comm->device) != cudaSuccess)

@@ -12,6 +12,7 @@ struct Group {
     std::vector<Job> jobs;
     std::vector<std::shared_ptr<Team>> teams;  // to be complete at the end
     std::vector<std::shared_ptr<Split>> splits;
+    std::vector<std::shared_ptr<Registration>> registrations;
     ncclResult_t error = ncclSuccess; // of a call within the group: nothing of it starts
 };
 
@@ -96,6 +97,9 @@ ncclResult_t end_group()
     for (const auto &split : ended.splits)
         if (result == ncclSuccess && !wait_for_condition(60, [&] { return split->done; }))
             result = nccl_fail(ncclSystemError, "ncclCommSplit: not all ranks called it");
+    for (const auto &registration : ended.registrations)
+        if (result == ncclSuccess)
+            result = registration_wait(*registration);
     if (result == ncclSuccess)
         start_all(ended.jobs);
     return result;
@@ -122,6 +126,11 @@ void add_team_wait(const std::shared_ptr<Team> &team)
 void add_split_wait(const std::shared_ptr<Split> &split)
 {
     group.splits.push_back(split);
+}
+
+void add_registration_wait(const std::shared_ptr<Registration> &registration)
+{
+    group.registrations.push_back(registration);
 }
 
 ncclResult_t group_error(ncclResult_t result)

@@ -20,6 +20,7 @@ ncclResult_t group_error(ncclResult_t result); // within a group: the whole of i
 ncclResult_t add_job(const Job &job); // starts it at once outside a group
 void add_team_wait(const std::shared_ptr<Team> &team);
 void add_split_wait(const std::shared_ptr<Split> &split);
+void add_registration_wait(const std::shared_ptr<Registration> &registration);
 
 // collective.cpp, message.cpp: this rank's share of a call, found or made in its team.
 std::shared_ptr<Rendezvous> collective_join(const Job &job);
