@@ -2,6 +2,7 @@
 #include "command.h"
 #include "gpu_time.h"
 
+#include "comm/fabric.h"
 #include "core/context.h"
 
 #include <math.h>
@@ -152,6 +153,19 @@ static void rows_build(bench_call *call)
     row_word(table, "OpenMP", "no", "not used: ranks and their workers are plain threads");
 }
 
+/* Which NCCL the plugin finds, and what it can do. */
+static tp_status row_nccl(bench_call *call)
+{
+    const tp_ctx_desc desc = bench_ctx_desc(call, 1);
+    char text[TPI_FABRIC_TEXT];
+    tp_ctx *ctx;
+    TPI_TRY(tp_ctx_create(&desc, &ctx));
+    bool found = ctx->backend->fabric->available(text);
+    tp_ctx_destroy(ctx);
+    row_word(&call->table, "NCCL", found ? "yes" : "no", text);
+    return TP_OK;
+}
+
 /* Only what is asked for may fail: without --device, a machine without a GPU is as good as any. */
 static int look_at_device(bench_call *call)
 {
@@ -160,6 +174,8 @@ static int look_at_device(bench_call *call)
         return BENCH_OK;
     if (tp_device_describe(TP_DEVICE_CUDA, (int)options->device_index, options->plugin, &call->gpu) != TP_OK)
         return bench_fail(call, "%s", call->gpu.reason);
+    if (row_nccl(call) != TP_OK)
+        return bench_fail(call, "NCCL: %.300s", tp_last_message());
     if (rows_limits(call) != TP_OK)
         return bench_fail(call, "limits of the GPU: %.300s", tp_last_message());
     return BENCH_OK;

@@ -74,10 +74,10 @@ GPUSIM_TEST(kernels_reach_peers)
     });
 }
 
-// 0: none. 1: before the window, 2: after the peer's end of it, 3: after the own.
+// 0: none. 1: before the window, 2: after its end.
 GPUSIM_TEST(peers_are_reached_through_windows_only)
 {
-    for (int fault = 0; fault < 4; fault++)
+    for (int fault = 0; fault < 3; fault++)
         check::in_every_schedule([fault] {
             World world(2);
             Windows windows(world);
@@ -87,8 +87,8 @@ GPUSIM_TEST(peers_are_reached_through_windows_only)
                 windows.open(64);
             upload(windows.memory[1], values_of(1, 64), world.streams[1]);
             order(world.streams[1], world.streams[0], 1);
-            if (fault >= 2)
-                CHECK(ncclCommWindowDeregister(world.comms[fault == 2], windows.handle[fault == 2]) == ncclSuccess);
+            if (fault == 2)
+                CHECK(ncclCommWindowDeregister(world.comms[0], windows.handle[0]) == ncclSuccess);
             cudaSetDevice(0);
             launch_fill(windows.memory[0], 1, 64, 0, world.streams[0]);
             launch_axpy(windows.memory[0], windows.memory[1], 2, 64, world.streams[0]);
@@ -96,6 +96,26 @@ GPUSIM_TEST(peers_are_reached_through_windows_only)
             CHECK(fault ? check::only_reports(GPUSIM_WRONG_DEVICE) : gpusim_reports(-1) == 0);
             world.size = 0;
         });
+}
+
+// A peer's memory stays as long as it is mapped here.
+GPUSIM_TEST(peers_may_go_first)
+{
+    check::in_every_schedule([] {
+        World world(2);
+        Windows windows(world);
+        windows.open(64);
+        upload(windows.memory[1], values_of(1, 64), world.streams[1]);
+        order(world.streams[1], world.streams[0], 1);
+        cudaSetDevice(0);
+        launch_fill(windows.memory[0], 1, 64, 0, world.streams[0]);
+        launch_axpy(windows.memory[0], windows.memory[1], 2, 64, world.streams[0]);
+        CHECK(ncclCommAbort(world.comms[1]) == ncclSuccess && ncclMemFree(windows.memory[1]) == ncclSuccess);
+        CHECK(cudaStreamSynchronize(world.streams[0]) == cudaSuccess);
+        CHECK(ncclCommAbort(world.comms[0]) == ncclSuccess && ncclMemFree(windows.memory[0]) == ncclSuccess);
+        CHECK(gpusim_reports(-1) == 0 && gpusim_report_leaks() == 0);
+        world.size = 0;
+    });
 }
 
 // A window is device code's only with a device communicator, which isn't simulated: its handle is no device memory.

@@ -85,7 +85,7 @@ typedef struct tp_p2p {
     tp_tensor tensor;
 } tp_p2p;
 
-/* The same-size buffer on every rank, and everyone's addresses. */
+/* The same-size buffer on every rank, and everyone's addresses, for kernels of this rank. */
 typedef struct tp_symmetric {
     size_t bytes;
     void *local;
@@ -170,7 +170,10 @@ TP_API void tp_comm_destroy(tp_ctx *ctx, tp_comm *comm);
 /* Makes every pending and later wait on this world return TP_ERR_PEER with this message, on all ranks. Never blocks. */
 TP_API void tp_comm_abort(tp_ctx *ctx, tp_comm *comm, tp_status status, const char *message);
 
-/* Registers `bytes` on all ranks; collective. Freed by tp_symmetric_destroy, collective too. */
+/* Registers `bytes` on all ranks; collective. Freed by tp_symmetric_destroy, collective too, before the communicator. Where ranks do not reach each other's memory
+ * by themselves (processes, GPUs without peer access) it is a window of NCCL, 2.29.2 or later, between GPUs that have symmetric memory: from NCCL's allocator, not
+ * tp_ctx_desc.allocator, and rounded up by it to what the GPU maps at once.
+ * Errors      TP_ERR_UNSUPPORTED, with what is missing, on all ranks; TP_ERR_MISMATCH where ranks ask for other sizes: nothing is broken after either. */
 TP_API tp_status tp_symmetric_create(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out);
 TP_API void tp_symmetric_destroy(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric);
 

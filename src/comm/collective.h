@@ -91,6 +91,10 @@ bool tpi_norms_never(const tpi_collective_args *args);
 /* comm.c: TP_OK if this context may communicate over comm. */
 tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm);
 
+/* symmetric.c: symmetric buffers of plain memory, for ranks that reach each other's. */
+tp_status tpi_symmetric_allocate(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out);
+void tpi_symmetric_release(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric);
+
 /* A refusal on all ranks because `rank` has no memory for `what`: TP_ERR_MEMORY there, TP_ERR_PEER on the others. */
 tp_status tpi_comm_no_memory(tp_ctx *ctx, const tp_comm *comm, int rank, const char *what);
 

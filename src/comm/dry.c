@@ -141,6 +141,8 @@ const tpi_comm_table tpi_comm_dry = {
     .destroy = dry_destroy,
     .abort = dry_abort,
     .health = dry_health,
+    .symmetric_create = tpi_symmetric_allocate,
+    .symmetric_release = tpi_symmetric_release,
     .leave = dry_leave,
     .board = &tpi_board_alone,
 };

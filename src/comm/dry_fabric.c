@@ -5,9 +5,9 @@ struct tpi_fabric_comm {
     tp_ctx *ctx;
 };
 
-static bool available(char reason[TPI_FABRIC_TEXT])
+static bool available(char text[TPI_FABRIC_TEXT])
 {
-    reason[0] = '\0';
+    text[0] = '\0';
     return true;
 }
 
@@ -41,6 +41,11 @@ static void release(tpi_fabric_comm *comm)
     tpi_host_release(comm->ctx, comm, sizeof *comm);
 }
 
+static void abort_nothing(tpi_fabric_comm *comm)
+{
+    (void)comm;
+}
+
 static tp_status nothing(tpi_fabric_comm *comm)
 {
     (void)comm;
@@ -55,6 +60,40 @@ static tp_status skip(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabri
     return TP_OK;
 }
 
+/* The windows are those that NCCL has where it has symmetric memory. */
+static tp_status window_allocate(tp_ctx *ctx, size_t bytes, void **out)
+{
+    *out = ctx->backend->allocate(ctx, bytes);
+    return *out ? TP_OK : tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a window of %zu bytes", bytes);
+}
+
+static void window_free(tp_ctx *ctx, void *memory, size_t bytes)
+{
+    ctx->backend->release(ctx, memory, bytes);
+}
+
+static tp_status window_open(tpi_fabric_comm *comm, void *memory, size_t bytes, void **out)
+{
+    (void)comm;
+    (void)bytes;
+    *out = memory;
+    return TP_OK;
+}
+
+static void window_close(tpi_fabric_comm *comm, void *window)
+{
+    (void)comm;
+    (void)window;
+}
+
+static tp_status window_address(tpi_fabric_comm *comm, void *window, int rank, void **out)
+{
+    (void)comm;
+    (void)rank;
+    *out = window;
+    return TP_OK;
+}
+
 const tpi_fabric tpi_fabric_dry = {
     .name = "dry",
     .available = available,
@@ -62,7 +101,8 @@ const tpi_fabric tpi_fabric_dry = {
     .create = create,
     .split = split,
     .destroy = release,
-    .abort = release,
+    .abort = abort_nothing,
+    .release = release,
     .health = nothing,
     .group_begin = nothing,
     .group_end = nothing,
@@ -72,4 +112,9 @@ const tpi_fabric tpi_fabric_dry = {
     .all_gather = skip,
     .all_reduce = skip,
     .reduce_scatter = skip,
+    .window_allocate = window_allocate,
+    .window_free = window_free,
+    .window_open = window_open,
+    .window_close = window_close,
+    .window_address = window_address,
 };

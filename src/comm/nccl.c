@@ -89,10 +89,17 @@ static tp_status p2p(tpi_stream *stream, const tpi_p2p_args *args)
 
 /* ---- failures ---------------------------------------------------------------------------------------------------------------------------------------- */
 
-static void drop_fabric(tpi_nccl_comm *own)
+void tpi_nccl_abort(tpi_nccl_comm *own)
 {
     if (own->fabric)
         own->table->abort(own->fabric);
+    own->aborted = true;
+}
+
+static void drop_fabric(tpi_nccl_comm *own)
+{
+    if (own->fabric)
+        own->table->release(own->fabric);
     own->fabric = NULL;
 }
 
@@ -100,12 +107,12 @@ static void drop_fabric(tpi_nccl_comm *own)
 static void watch(tp_ctx *ctx)
 {
     for (tpi_nccl_comm *own = ctx->nccl; own && tp_ctx_failure(ctx) == TP_OK; own = own->next) {
-        if (own->control->table->health(own->control) == TP_OK && own->fabric)
+        if (own->control->table->health(own->control) == TP_OK && own->fabric && !own->aborted)
             own->table->health(own->fabric);
     }
     if (tp_ctx_failure(ctx) != TP_OK)
         for (tpi_nccl_comm *own = ctx->nccl; own; own = own->next)
-            drop_fabric(own);
+            tpi_nccl_abort(own);
 }
 
 static tp_status health(tp_comm *comm)
@@ -151,7 +158,10 @@ static void destroy(tp_ctx *ctx, tp_comm *comm)
     const tpi_backend *backend = ctx->backend;
     if (own->staging_used)
         backend->event_synchronize(ctx, own->staging_used);
-    if (tp_ctx_failure(ctx) == TP_OK && own->fabric && health(comm) == TP_OK)
+    if (tp_ctx_failure(ctx) != TP_OK || health(comm) != TP_OK)
+        tpi_nccl_abort(own);
+    tpi_nccl_windows_close(own);
+    if (own->fabric && !own->aborted)
         own->table->destroy(own->fabric);
     else
         drop_fabric(own);
@@ -182,6 +192,18 @@ static tpi_nccl_comm *new_comm(tp_ctx *ctx, tp_comm *control)
     return own;
 }
 
+/* What a communicator with a fabric, and in the list, needs besides. On failure nothing is left of it. */
+static tp_status start(tpi_nccl_comm *own)
+{
+    tp_status status = tpi_nccl_window_stage(own);
+    if (status == TP_OK)
+        return TP_OK;
+    drop_fabric(own);
+    remove_from_list(own);
+    tpi_host_release(own->comm.ctx, own, sizeof *own);
+    return status;
+}
+
 static tp_status split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out)
 {
     *out = NULL;
@@ -199,19 +221,22 @@ static tp_status split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm *
     }
     if (status != TP_OK) {
         if (fabric)
-            call.table->abort(fabric);
+            call.table->release(fabric);
         if (control)
             control->table->destroy(ctx, control);
         return status;
     }
-    *out = control; /* of one rank, or none */
     if (own) {
         own->fabric = fabric;
         own->comm.apart = comm->apart;
         enter(own);
-        *out = &own->comm;
+        status = start(own);
     }
-    return TP_OK;
+    if (status != TP_OK)
+        control->table->destroy(ctx, control);
+    else
+        *out = own ? &own->comm : control; /* control: of one rank, or none */
+    return status;
 }
 
 static tp_status exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes)
@@ -256,6 +281,7 @@ tp_status tpi_comm_create_nccl(tp_ctx *ctx, tp_comm *control, tp_comm **out)
         tpi_host_release(ctx, own, sizeof *own);
         return status;
     }
+    TPI_TRY(start(own));
     *out = &own->comm;
     return TP_OK;
 }
@@ -289,6 +315,8 @@ const tpi_comm_table tpi_comm_nccl = {
     .destroy = destroy,
     .abort = abort_world,
     .health = health,
+    .symmetric_create = tpi_nccl_symmetric_create,
+    .symmetric_release = tpi_nccl_symmetric_release,
     .leave = leave,
     .board = &board,
 };

@@ -14,7 +14,7 @@ tp_status tpi_nccl_begin(tpi_stream *stream, tp_comm *comm, tpi_nccl_call *out)
                            .size = comm->size};
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(own->control->table->health(own->control));
-    return own->fabric ? TP_OK : tpi_fail(ctx, TP_ERR_STATE, "%s: the communicator was aborted", out->table->name);
+    return !own->aborted ? TP_OK : tpi_fail(ctx, TP_ERR_STATE, "%s: the communicator was aborted", out->table->name);
 }
 
 tp_status tpi_nccl_end(const tpi_nccl_call *call, tp_status status)
@@ -48,12 +48,13 @@ tp_status tpi_nccl_stage(const tpi_nccl_call *call, size_t bytes, void **out)
     const tpi_backend *backend = call->ctx->backend;
     if (!own->staging_used)
         TPI_TRY(backend->event_create(call->ctx, &own->staging_used));
-    if (own->staging_bytes < bytes)
+    bool small = own->window.memory && bytes <= own->window.bytes;
+    if (!small && own->staging_bytes < bytes)
         TPI_TRY(grow(own, bytes));
     if (own->staging_stream && own->staging_stream != call->stream)
         TPI_TRY(backend->event_wait(own->staging_used, call->stream));
     own->staging_stream = call->stream;
-    *out = own->staging;
+    *out = small ? own->window.memory : own->staging;
     return TP_OK;
 }
 

@@ -100,10 +100,10 @@ tp_status tpi_nccl_barrier(const tpi_nccl_call *call, const tpi_collective_args 
 {
     (void)args;
     void *word;
-    TPI_TRY(tpi_nccl_stage(call, sizeof(int32_t), &word));
-    const int32_t zero = 0;
+    TPI_TRY(tpi_nccl_stage(call, sizeof(float), &word));
+    const float zero = 0;
     TPI_TRY(call->ctx->backend->copy(call->stream, word, &zero, sizeof zero, TPI_COPY_UP));
-    const tpi_fabric_op op = {.in = word, .out = word, .count = 1, .dtype = TP_DTYPE_I32, .op = TP_REDUCE_SUM};
+    const tpi_fabric_op op = {.in = word, .out = word, .count = 1, .dtype = TP_DTYPE_F32, .op = TP_REDUCE_SUM};
     TPI_TRY(call->table->all_reduce(call->stream, call->fabric, &op));
     return tpi_nccl_unstage(call);
 }

@@ -50,6 +50,17 @@ static tp_status add(const tpi_nccl_call *call, const tpi_collective_args *args,
     return tpi_comm_reduce_span(call->ctx, &span);
 }
 
+/* In the window an operation is in place: NCCL takes its kernel for symmetric memory only if all it reads and writes is in windows. */
+static tp_status bring(const tpi_nccl_call *call, void *staging, size_t offset, const void **in, size_t bytes)
+{
+    if (!tpi_nccl_in_window(call, staging))
+        return TP_OK;
+    void *own = (char *)staging + offset;
+    TPI_TRY(tpi_nccl_copy(call, own, *in, bytes));
+    *in = own;
+    return TP_OK;
+}
+
 /* ---- the fabric's own ------------------------------------------------------------------------------------------------------------------------------ */
 
 /* One stretch: sums to `out`, by way of staging where they must be finished in another dtype. */
@@ -57,8 +68,11 @@ static tp_status fabric_stretch(const tpi_nccl_call *call, const tpi_collective_
 {
     const void *in = tpi_comm_at(args->in, elements.begin, args->in_dtype);
     void *out = tpi_comm_at_out(args->out, elements.begin, args->out_dtype), *sums = out;
-    if (!is_plain(args))
-        TPI_TRY(tpi_nccl_stage(call, tpi_comm_bytes(elements.end - elements.begin, args->in_dtype), &sums));
+    size_t bytes = tpi_comm_bytes(elements.end - elements.begin, args->in_dtype);
+    if (!is_plain(args)) {
+        TPI_TRY(tpi_nccl_stage(call, bytes, &sums));
+        TPI_TRY(bring(call, sums, 0, &in, bytes));
+    }
     const tpi_fabric_op op = {
         .in = in, .out = sums, .count = elements.end - elements.begin, .dtype = args->in_dtype, .op = args->reduce.op};
     TPI_TRY(call->table->all_reduce(call->stream, call->fabric, &op));
@@ -101,10 +115,9 @@ static tp_status one_shot_stretch(const tpi_nccl_call *call, const tpi_collectiv
     const void *leaf[TPI_MAX_RANKS];
     void *staging;
     TPI_TRY(tpi_nccl_stage(call, bytes * (size_t)call->size, &staging));
-    const tpi_fabric_op op = {.in = tpi_comm_at(args->in, elements.begin, args->in_dtype),
-                              .out = staging,
-                              .count = (int64_t)bytes,
-                              .dtype = TP_DTYPE_U8};
+    const void *in = tpi_comm_at(args->in, elements.begin, args->in_dtype);
+    TPI_TRY(bring(call, staging, (size_t)call->rank * bytes, &in, bytes));
+    const tpi_fabric_op op = {.in = in, .out = staging, .count = (int64_t)bytes, .dtype = TP_DTYPE_U8};
     TPI_TRY(call->table->all_gather(call->stream, call->fabric, &op));
     for (int rank = 0; rank < call->size; rank++)
         leaf[rank] = (char *)staging + (size_t)rank * bytes;

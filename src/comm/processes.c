@@ -72,7 +72,7 @@ static void abort_world(tp_comm *comm, int rank, tp_status status, const char *m
     tpi_world_abort(own->world, own->world_rank[rank], status, message);
 }
 
-/* There is no symmetric memory. */
+/* Symmetric buffers are a fabric's: whoever still uses a peer's keeps it. */
 static void leave(tp_comm *comm)
 {
     (void)comm;
@@ -182,6 +182,8 @@ const tpi_comm_table tpi_comm_processes = {
     .destroy = destroy,
     .abort = abort_world,
     .health = health,
+    .symmetric_create = tpi_symmetric_allocate,
+    .symmetric_release = tpi_symmetric_release,
     .leave = leave,
     .board = &board,
 };

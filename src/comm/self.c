@@ -187,6 +187,8 @@ const tpi_comm_table tpi_comm_self = {
     .destroy = self_destroy,
     .abort = self_abort,
     .health = self_health,
+    .symmetric_create = tpi_symmetric_allocate,
+    .symmetric_release = tpi_symmetric_release,
     .leave = self_leave,
     .board = &tpi_board_alone,
 };

@@ -23,15 +23,30 @@ static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, tp_symmetr
     return TP_OK;
 }
 
+tp_status tpi_symmetric_allocate(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out)
+{
+    if (comm->apart)
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: the ranks do not reach each other's memory");
+    bool ready = out->peer && tp_ctx_allocate(ctx, TP_MEMORY_COMM, bytes, &out->local) == TP_OK;
+    const offer mine = {.memory = out->local, .bytes = bytes, .ready = ready};
+    return agree(ctx, comm, &mine, out);
+}
+
+void tpi_symmetric_release(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric)
+{
+    (void)comm;
+    if (symmetric->local)
+        tp_ctx_release(ctx, TP_MEMORY_COMM, symmetric->local, symmetric->bytes);
+}
+
 static size_t peers_bytes(const tp_comm *comm)
 {
     return (size_t)comm->size * sizeof(void *);
 }
 
-static void release(tp_ctx *ctx, const tp_comm *comm, tp_symmetric *symmetric)
+static void release(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric)
 {
-    if (symmetric->local)
-        tp_ctx_release(ctx, TP_MEMORY_COMM, symmetric->local, symmetric->bytes);
+    comm->table->symmetric_release(ctx, comm, symmetric);
     if (symmetric->peer)
         tpi_host_release(ctx, symmetric->peer, peers_bytes(comm));
     *symmetric = (tp_symmetric){.bytes = 0};
@@ -42,14 +57,10 @@ tp_status tp_symmetric_create(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symme
     TPI_TRY(tpi_comm_usable(ctx, comm));
     if (!out)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "symmetric_create: out is NULL");
-    if (comm->apart)
-        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: the ranks do not reach each other's memory");
     *out = (tp_symmetric){.bytes = bytes};
     TPI_TRY(ctx->backend->stream_synchronize(ctx->compute));
     out->peer = tpi_host_allocate(ctx, peers_bytes(comm));
-    bool ready = out->peer && tp_ctx_allocate(ctx, TP_MEMORY_COMM, bytes, &out->local) == TP_OK;
-    const offer mine = {.memory = out->local, .bytes = bytes, .ready = ready};
-    tp_status status = agree(ctx, comm, &mine, out);
+    tp_status status = comm->table->symmetric_create(ctx, comm, bytes, out);
     if (status != TP_OK)
         release(ctx, comm, out);
     return status;

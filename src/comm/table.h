@@ -48,6 +48,9 @@ typedef struct tpi_comm_table {
     void (*abort)(tp_comm *comm, int rank, tp_status status, const char *message);
     /* TP_OK, or breaks the context with a peer's failure. Never waits. */
     tp_status (*health)(tp_comm *comm);
+    /* Symmetric buffers. create: collective; fills in local and peer[], and refuses on all ranks what one can't have; release: what create made or began. */
+    tp_status (*symmetric_create)(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out);
+    void (*symmetric_release)(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric);
     /* After a failure: waits, within the bound of waits and ten seconds, until all peers have come here too or
      * destroyed their communicator, so that symmetric memory may be freed. */
     void (*leave)(tp_comm *comm);
@@ -58,7 +61,7 @@ struct tp_comm {
     const tpi_comm_table *table;
     tp_ctx *ctx;
     int rank, size;
-    bool apart;  /* ranks do not reach each other's memory: no symmetric buffers, no boards */
+    bool apart;  /* ranks do not reach each other's memory by themselves: no boards, and symmetric buffers only from a fabric */
     bool beside; /* its collectives and messages are of lanes beside compute */
     const char *what; /* its next exchange is for, in messages about calls that differ; NULL: nothing that has a name */
     unsigned issued; /* collectives that its host issued elsewhere in this communicator's name (nccl.c) */

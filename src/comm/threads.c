@@ -350,6 +350,8 @@ const tpi_comm_table tpi_comm_threads = {
     .destroy = destroy,
     .abort = abort_world,
     .health = health,
+    .symmetric_create = tpi_symmetric_allocate,
+    .symmetric_release = tpi_symmetric_release,
     .leave = leave,
     .board = &tpi_board_threads,
 };

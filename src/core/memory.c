@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "core/context.h"
+#include "core/memory.h"
 
 #define SMALL_ALIGNMENT ((size_t)64)
 #define HUGE_PAGE ((size_t)2 << 20)
@@ -81,6 +81,20 @@ void tpi_host_release(tp_ctx *ctx, void *memory, size_t bytes)
     pthread_mutex_lock(&ctx->memory_lock);
     tpi_raw_release(host_allocator(ctx), memory, bytes);
     ctx->memory[TP_MEMORY_OTHER].bytes -= bytes;
+    pthread_mutex_unlock(&ctx->memory_lock);
+}
+
+void tpi_memory_taken(tp_ctx *ctx, tp_memory_kind kind, size_t bytes)
+{
+    pthread_mutex_lock(&ctx->memory_lock);
+    count(ctx, kind, bytes);
+    pthread_mutex_unlock(&ctx->memory_lock);
+}
+
+void tpi_memory_given_back(tp_ctx *ctx, tp_memory_kind kind, size_t bytes)
+{
+    pthread_mutex_lock(&ctx->memory_lock);
+    ctx->memory[kind].bytes -= bytes;
     pthread_mutex_unlock(&ctx->memory_lock);
 }
 

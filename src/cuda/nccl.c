@@ -1,6 +1,7 @@
 /* NCCL as a fabric (comm/fabric.h). Its communicators don't block: every wait is a poll within the context's bound, during which peers' failures are seen.
  *
- * Windows and NCCL's device code are not used: ncclCommWindowRegister returns success where there is no symmetric memory, too. */
+ * Its device code is not used: a window's handle is for calls of the host only. A handle is no proof of symmetric memory, as NCCL 2.28 and older give one without,
+ * too; the addresses of peers' memory, which later ones give the host, are. */
 #include <stdio.h>
 #include <string.h>
 
@@ -16,12 +17,19 @@ struct tpi_fabric_comm {
     ncclResult_t group;  /* the first error within a group */
     const char *group_call;
     bool grouped;
+    ncclWindow_t window; /* being made: NCCL writes it in the background */
 };
 
-static bool available(char reason[TPI_FABRIC_TEXT])
+static bool available(char text[TPI_FABRIC_TEXT])
 {
     tpi_nccl_calls calls;
-    return tpi_nccl_load(&calls, reason, TPI_FABRIC_TEXT);
+    if (!tpi_nccl_load(&calls, text, TPI_FABRIC_TEXT))
+        return false;
+    snprintf(text, TPI_FABRIC_TEXT, "NCCL " TPI_NCCL_VERSION_FORMAT ": %s", TPI_NCCL_VERSION_PARTS(calls.version),
+             calls.ncclGetPeerDevicePointer ? "windows, and symmetric buffers where GPUs reach each other"
+             : calls.ncclCommWindowRegister ? "windows, no symmetric buffers between processes: 2.29.2 has them"
+                                            : "no windows: 2.27.1 has them, 2.29.2 symmetric buffers between processes too");
+    return true;
 }
 
 static tp_status load(tp_ctx *ctx, tpi_nccl_calls *out)
@@ -46,7 +54,7 @@ static tp_status check(tp_ctx *ctx, const tpi_nccl_calls *call, ncclResult_t res
 static cudaError_t query_state(void *object)
 {
     tpi_fabric_comm *comm = object;
-    if (tp_ctx_failure(comm->ctx) != TP_OK)
+    if (tp_ctx_failure(comm->ctx) != TP_OK || !comm->handle)
         return cudaSuccess; /* the poll's caller sees it */
     ncclResult_t asked = comm->call.ncclCommGetAsyncError(comm->handle, &comm->result);
     if (asked != ncclSuccess)
@@ -85,6 +93,12 @@ static void abort_comm(tpi_fabric_comm *comm)
     cudaSetDevice(comm->ctx->desc.device_index);
     if (comm->handle)
         comm->call.ncclCommAbort(comm->handle);
+    comm->handle = NULL;
+}
+
+static void release(tpi_fabric_comm *comm)
+{
+    abort_comm(comm);
     free_comm(comm);
 }
 
@@ -106,7 +120,7 @@ static tp_status keep(tpi_fabric_comm *comm, tp_status status, tpi_fabric_comm *
     if (status == TP_OK)
         *out = comm;
     else
-        abort_comm(comm);
+        release(comm);
     return status;
 }
 
@@ -150,12 +164,11 @@ static void destroy(tpi_fabric_comm *comm)
 {
     tp_ctx *ctx = comm->ctx;
     bool whole = tpi_cuda_enter(ctx) == TP_OK && settle(comm, comm->call.ncclCommFinalize(comm->handle), "ncclCommFinalize") == TP_OK;
-    if (!whole) {
-        abort_comm(comm);
-        return;
+    if (whole) {
+        comm->call.ncclCommDestroy(comm->handle);
+        comm->handle = NULL;
     }
-    comm->call.ncclCommDestroy(comm->handle);
-    free_comm(comm);
+    release(comm);
 }
 
 static tp_status health(tpi_fabric_comm *comm)
@@ -253,6 +266,60 @@ static tp_status reduce_scatter(tpi_stream *stream, tpi_fabric_comm *comm, const
     return issued(comm, result, "ncclReduceScatter");
 }
 
+/* ---- windows --------------------------------------------------------------------------------------------------------------------------------------- */
+
+static tp_status window_allocate(tp_ctx *ctx, size_t bytes, void **out)
+{
+    tpi_nccl_calls call;
+    *out = NULL;
+    TPI_TRY(load(ctx, &call));
+    if (!call.ncclCommWindowRegister)
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "NCCL " TPI_NCCL_VERSION_FORMAT " has no windows, 2.27.1 has", TPI_NCCL_VERSION_PARTS(call.version));
+    TPI_TRY(tpi_cuda_enter(ctx));
+    ncclResult_t result = call.ncclMemAlloc(out, bytes);
+    if (result == ncclSuccess)
+        return TP_OK;
+    cudaGetLastError(); /* as in tpi_cuda_allocate */
+    return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a window: ncclMemAlloc of %zu bytes: %s", bytes, call.ncclGetErrorString(result));
+}
+
+static void window_free(tp_ctx *ctx, void *memory, size_t bytes)
+{
+    tpi_nccl_calls call;
+    (void)bytes;
+    cudaSetDevice(ctx->desc.device_index);
+    if (load(ctx, &call) == TP_OK)
+        call.ncclMemFree(memory);
+}
+
+static tp_status window_open(tpi_fabric_comm *comm, void *memory, size_t bytes, void **out)
+{
+    *out = NULL;
+    TPI_TRY(tpi_cuda_enter(comm->ctx));
+    comm->window = NULL;
+    ncclResult_t result = comm->call.ncclCommWindowRegister(comm->handle, memory, bytes, &comm->window, NCCL_WIN_COLL_SYMMETRIC);
+    TPI_TRY(settle(comm, result, "ncclCommWindowRegister"));
+    *out = comm->window;
+    return TP_OK;
+}
+
+static void window_close(tpi_fabric_comm *comm, void *window)
+{
+    if (tpi_cuda_enter(comm->ctx) == TP_OK)
+        settle(comm, comm->call.ncclCommWindowDeregister(comm->handle, window), "ncclCommWindowDeregister");
+}
+
+static tp_status window_address(tpi_fabric_comm *comm, void *window, int rank, void **out)
+{
+    tp_ctx *ctx = comm->ctx;
+    *out = NULL;
+    if (!comm->call.ncclGetPeerDevicePointer)
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: NCCL " TPI_NCCL_VERSION_FORMAT " does not say where peers' memory is, 2.29.2 does",
+                          TPI_NCCL_VERSION_PARTS(comm->call.version));
+    TPI_TRY(check(ctx, &comm->call, comm->call.ncclGetPeerDevicePointer(window, 0, rank, out), "ncclGetPeerDevicePointer"));
+    return *out ? TP_OK : tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: rank %d's memory can't be reached from this GPU", rank);
+}
+
 const tpi_fabric tpi_fabric_nccl = {
     .name = "nccl",
     .available = available,
@@ -261,6 +328,7 @@ const tpi_fabric tpi_fabric_nccl = {
     .split = split,
     .destroy = destroy,
     .abort = abort_comm,
+    .release = release,
     .health = health,
     .group_begin = group_begin,
     .group_end = group_end,
@@ -270,4 +338,9 @@ const tpi_fabric tpi_fabric_nccl = {
     .all_gather = all_gather,
     .all_reduce = all_reduce,
     .reduce_scatter = reduce_scatter,
+    .window_allocate = window_allocate,
+    .window_free = window_free,
+    .window_open = window_open,
+    .window_close = window_close,
+    .window_address = window_address,
 };

@@ -90,6 +90,7 @@ Test(device, info)
     expect("info --seconds 0.001 --plugin '" TPT_CUDA_PLUGIN "'", 0, "GPU 1", "simulated: its time is no speed");
     expect("info --seconds 0.001" SIMULATED, 0, "bf16 peak, GPU 0", "simulated: its time is no speed");
     expect("info --seconds 0.001" SIMULATED, 0, "f32 peak, GPU 0", "TF32 peak, GPU 0");
+    expect("info --seconds 0.001" SIMULATED, 0, "NCCL", "windows, and symmetric buffers where GPUs reach each other");
     expect("info --seconds 0.001 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "GPU 1");
     expect("gemm --shapes 5x5x5 --device-index 2" SIMULATED, 3, "no such device: device_index is 2, there are 2", "tp_bench gemm");
     expect("mlp --devices 3" SIMULATED, 3, "--devices 3", "there are 2");

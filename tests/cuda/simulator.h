@@ -39,6 +39,17 @@ static inline bool tpt_simulator_fail_nccl(int device, int n, gpusim_nccl_failur
     return symbol != NULL;
 }
 
+/* Which NCCL is simulated: gpusim_nccl. False on a real GPU. */
+static inline bool tpt_simulator_nccl(int version, bool symmetric)
+{
+    void (*choose)(int, bool);
+    void *symbol = tpt_simulator_symbol("gpusim_nccl");
+    memcpy(&choose, &symbol, sizeof symbol);
+    if (symbol)
+        choose(version, symmetric);
+    return symbol != NULL;
+}
+
 /* Number of reports; the first one's text. */
 static inline int tpt_simulator_count(char *first, size_t bytes)
 {

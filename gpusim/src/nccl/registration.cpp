@@ -10,6 +10,7 @@ struct ncclWindow_vidmem {
     size_t bytes;
     int flags;
     std::shared_ptr<gpusim::Registration> all;
+    bool aborted = false; // kernels that were queued go on with it, until the rank frees its memory
 };
 
 namespace gpusim {
@@ -54,18 +55,45 @@ bool lies_in(const void *memory, const ncclWindow_vidmem &window)
     return place >= begin && place - begin < window.bytes;
 }
 
-// Whoever holds a window may use the memory of all that hold theirs.
+// Devices on which the memory is mapped by a window.
+uint32_t mapped_on(const Allocation &allocation)
+{
+    uint32_t devices = 0;
+    for (const ncclWindow_t window : windows())
+        if (window->all)
+            for (const Registration::Wish &wish : window->all->wishes)
+                if (allocation.contains(reinterpret_cast<uintptr_t>(wish.memory)))
+                    devices |= 1u << window->comm->device;
+    return devices;
+}
+
+// Whoever holds a window may use the memory of all, also of those that have ended theirs.
 void open_memory(const Registration &registration)
 {
     for (const Registration::Wish &wish : registration.wishes) {
         Allocation *allocation = memory_find(reinterpret_cast<uintptr_t>(wish.memory));
-        if (!allocation || !allocation->live)
+        if (allocation && allocation->live)
+            allocation->open_to = mapped_on(*allocation);
+    }
+}
+
+// Freed by its owner, and mapped by others.
+std::set<void *> &orphans()
+{
+    static auto &all = *new std::set<void *>;
+    return all;
+}
+
+void free_orphans()
+{
+    for (auto place = orphans().begin(); place != orphans().end();) {
+        const Allocation *allocation = memory_find(reinterpret_cast<uintptr_t>(*place));
+        if (allocation && mapped_on(*allocation)) {
+            ++place;
             continue;
-        allocation->open_to = 0;
-        for (const ncclWindow_t owner : windows())
-            for (size_t rank = 0; owner->all && allocation->contains(reinterpret_cast<uintptr_t>(owner->memory)) && rank < owner->all->windows.size(); rank++)
-                if (owner->all->windows[rank])
-                    allocation->open_to |= 1u << owner->all->windows[rank]->comm->device;
+        }
+        cudaFree(*place);
+        place = orphans().erase(place);
     }
 }
 
@@ -89,7 +117,7 @@ void finish(const std::shared_ptr<Registration> &registration)
         registration->result = nccl_fail(ncclInvalidArgument, "ncclCommWindowRegister: ranks differ");
     } else {
         for (const Registration::Wish &wish : registration->wishes) {
-            *wish.made = new ncclWindow_vidmem{wish.comm, wish.memory, wish.bytes, wish.flags, registration};
+            *wish.made = new ncclWindow_vidmem{wish.comm, wish.memory, wish.bytes, wish.flags, registration, false};
             registration->windows[size_t(wish.comm->rank)] = *wish.made;
             windows().insert(*wish.made);
         }
@@ -106,6 +134,7 @@ void close_window(ncclWindow_t window)
         open_memory(*all);
     }
     delete window;
+    free_orphans();
 }
 
 // What the real one demands of the memory: cuMem's, from a multiple of 4096 on.
@@ -162,7 +191,7 @@ void windows_close(ncclComm_t comm, bool leaked)
     for (const ncclWindow_t window : left) {
         if (leaked)
             report(GPUSIM_LEAK, "ncclCommDestroy with a window of %zu bytes on rank %d", window->bytes, comm->rank);
-        close_window(window);
+        window->aborted = true;
     }
     if (comm->registering && !comm->registering->done) { // it will never come
         auto &wishes = comm->registering->wishes;
@@ -233,17 +262,24 @@ ncclResult_t ncclMemFree(void *memory)
         return ncclSuccess;
     if (!memories().erase(memory))
         return refuse("ncclMemFree", "memory that is not from ncclMemAlloc");
-    for (const ncclWindow_t window : windows())
-        if (window->memory == memory)
+    const std::set<ncclWindow_t> all = windows();
+    for (const ncclWindow_t window : all) {
+        if (window->memory != memory)
+            continue;
+        if (!window->aborted)
             report(GPUSIM_NCCL, "ncclMemFree of memory that rank %d still has a window of", window->comm->rank);
-    return cudaFree(memory) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+        close_window(window);
+    }
+    orphans().insert(memory);
+    free_orphans();
+    return ncclSuccess;
 }
 
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *memory, size_t bytes, void **handle)
 {
     if (!comm || !memory || !handle)
         return ncclInvalidArgument;
-    *handle = new ncclWindow_vidmem{comm, memory, bytes, 0, nullptr};
+    *handle = new ncclWindow_vidmem{comm, memory, bytes, 0, nullptr, false};
     return ncclSuccess;
 }
 
@@ -272,7 +308,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void *memory, size_t bytes,
     }
     if (!has_symmetric) {
         if (simulated_version < first_with_null)
-            windows().insert(*window = new ncclWindow_vidmem{comm, memory, bytes, flags, nullptr});
+            windows().insert(*window = new ncclWindow_vidmem{comm, memory, bytes, flags, nullptr, false});
         return ncclSuccess;
     }
     if (const ncclResult_t wrong = check_memory(memory, bytes, comm->device))

@@ -4,7 +4,7 @@
 bool tpi_nccl_linked(tpi_nccl_calls *out)
 {
 #define TAKE(name) .name = name,
-    *out = (tpi_nccl_calls){TPI_NCCL_CALLS(TAKE)};
+    *out = (tpi_nccl_calls){TPI_NCCL_CALLS(TAKE) TPI_NCCL_WINDOW_CALLS(TAKE) TPI_NCCL_ADDRESS_CALLS(TAKE)};
 #undef TAKE
     return true;
 }
