@@ -30,7 +30,8 @@ typedef enum bandwidth_level { IN_L2 = 0, IN_L3, IN_MEMORY, LEVELS } bandwidth_l
 static const char *const level_names[LEVELS] = {"L2 cache", "L3 cache", "memory"};
 
 typedef struct rank_limits {
-    double peak[TP_DTYPE_COUNT]; /* FLOP/s; f32 and the run's */
+    double peak[TP_DTYPE_COUNT]; /* FLOP/s of products; f32 and the run's */
+    double plain;                /* FLOP/s of what is no product and computes in f32, never TF32 */
     double bandwidth[LEVELS];    /* bytes/s */
     double holds[LEVELS];        /* bytes of an op that the level holds beside what others need */
 } rank_limits;
@@ -152,6 +153,9 @@ static void measure_gpu_limits(roofline_run *run, bench_peaks *peaks)
     double share = (double)((run->ranks + devices - 1) / devices), rate;
     limits->peak[TP_DTYPE_F32] = bench_peak_for(call, peaks, TP_DTYPE_F32, 1) / share;
     limits->peak[run->dtype] = bench_peak_for(call, peaks, run->dtype, 1) / share;
+    limits->plain = limits->peak[TP_DTYPE_F32];
+    if (call->options.tf32)
+        limits->plain = bench_gpu_peak(call, TP_DTYPE_F32, false, &rate) == TP_OK ? rate / share : NAN;
     if (bench_gpu_copy_rate(call, &rate) != TP_OK) {
         bench_note(&call->table, "the rate of memory could not be measured: %.200s", tp_last_message());
         rate = NAN;
@@ -172,6 +176,7 @@ static void measure_limits(roofline_run *run, bench_peaks *peaks)
     double share = (double)run->ranks;
     limits->peak[TP_DTYPE_F32] = bench_peak_for(run->call, peaks, TP_DTYPE_F32, threads) / share;
     limits->peak[run->dtype] = bench_peak_for(run->call, peaks, run->dtype, threads) / share;
+    limits->plain = limits->peak[TP_DTYPE_F32];
     limits->holds[IN_L2] = machine->cache[2] > 0 ? (double)machine->cache[2] / 2 * run->threads : 0;
     limits->holds[IN_L3] = machine->cache[3] > 0 ? (double)machine->cache[3] / 2 / run->ranks : 0;
     limits->holds[IN_MEMORY] = INFINITY;
@@ -188,8 +193,7 @@ static double limit_of(const rank_limits *limits, const bench_probed *op, const 
     int level = IN_L2;
     while (level < IN_MEMORY && op->bytes > limits->holds[level])
         level++;
-    tp_dtype dtype = op->matrix ? op->dtype : TP_DTYPE_F32;
-    double compute = op->flops / limits->peak[dtype], bytes = op->bytes / limits->bandwidth[level];
+    double compute = op->flops / (op->matrix ? limits->peak[op->dtype] : limits->plain), bytes = op->bytes / limits->bandwidth[level];
     if (isnan(compute) || isnan(bytes)) { /* not measured */
         *bound = "";
         return NAN;
@@ -332,11 +336,11 @@ static void add_rows(bench_call *call, const roofline_run *run)
     const rank_limits *limits = &run->limits;
     if (run->team.on_gpu && !run->team.untimed)
         bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s (%s), %.4g GB/s (read and written by a copy)", tp_dtype_name(run->dtype),
-                   run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype), bench_gpu_peak_text(run->dtype, call->options.tf32),
+                   run->ranks, limits->plain / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype), bench_gpu_peak_text(run->dtype, call->options.tf32),
                    limits->bandwidth[IN_MEMORY] / 1e9);
     else if (!run->team.on_gpu)
         bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s; %.3g GB/s in L2 (to %.3g MB an op), %.3g in L3 (to %.3g MB), %.3g in memory",
-               tp_dtype_name(run->dtype), run->ranks, limits->peak[TP_DTYPE_F32] / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype),
+               tp_dtype_name(run->dtype), run->ranks, limits->plain / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype),
                limits->bandwidth[IN_L2] / 1e9, limits->holds[IN_L2] / 1e6, limits->bandwidth[IN_L3] / 1e9, limits->holds[IN_L3] / 1e6,
                limits->bandwidth[IN_MEMORY] / 1e9);
     if (run->stream.figure.total > 0)

@@ -83,7 +83,7 @@ typedef struct tp_ctx_desc {
     void (*log)(void *user, const char *text); /* gets the message of the first failure, from the thread that met it */
     void *log_user;
     int64_t timeout_ms; /* bound of every wait; 0: ten minutes */
-    const struct tp_machine *machine; /* what TP_OVERLAP_AUTO goes by (tp/auto.h); borrowed; NULL: tp_machine_default. A modelled link of the world goes before its own */
+    const struct tp_machine *machine; /* what TP_OVERLAP_AUTO goes by (tp/auto.h); borrowed; NULL: tp_machine_default_of the device. A modelled link of the world goes before its own */
     /* Nothing is computed and nothing moves: memory is address space only, reads as zeros, and is counted, as is the work of ops. The mesh, resolved,
      * says how many ranks there would be; world must be NULL. Sizes of any layout can be asked for without having it. */
     bool dry_run;
