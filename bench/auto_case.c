@@ -156,18 +156,11 @@ static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, ben
 /* Parts of the second round. */
 enum { NONE, AUTO, NONE_AGAIN, FIXED, PARTS };
 
-static bool unclear(const bench_samples *const *parts, int count, void *arg)
-{
-    (void)arg;
-    return !bench_samples_within(parts[AUTO], parts[NONE], BENCH_AUTO_TO_NONE) ||
-           !bench_samples_within(parts[AUTO], parts[count == PARTS ? FIXED : NONE], BENCH_AUTO_TO_BEST);
-}
-
 static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
 {
     const bench_options *options = &job->call->options;
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES, .most = (int)options->samples, .seconds = options->seconds,
-                                  .together = true, .unclear = unclear};
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES, .most = BENCH_AUTO_LONGER * (int)options->samples,
+                                  .seconds = BENCH_AUTO_LONGER * options->seconds, .together = true};
     tp_status (*pass)(void *) = point->backward ? bench_layer_backward : bench_layer_forward;
     const bench_team_part parts[PARTS] = {{pass, &r->layer[0], &point->none, false},
                                           {pass, &r->layer[AUTOMATIC], &point->automatic, r->lanes[AUTOMATIC]},

@@ -14,10 +14,9 @@ typedef struct bench_auto_choice {
 #define BENCH_AUTO_CHOICES 16
 extern const bench_auto_choice bench_auto_choices[BENCH_AUTO_CHOICES];
 
-/* Auto's time over that of the best fixed choice, and over none's, that are clear: half of what is allowed, and what is noise. Where one is not within it in all parts
- * of the turns (bench_samples_within), for better or worse, turns of the second round go on, BENCH_TEAM_LONGER times as long. */
-#define BENCH_AUTO_TO_BEST 1.05
-#define BENCH_AUTO_TO_NONE 1.02
+/* Times as long as other figures, every one of the second round is measured: a plan may keep one of two paces for a hundred calls. All points alike: turns that
+ * ended where auto looks good would make it look better. */
+#define BENCH_AUTO_LONGER 8
 
 /* One number of tokens and one pass. The best is found in a first round of all choices, and measured again in a second one with the rest: the least of
  * many noisy figures is too small. */

@@ -23,7 +23,7 @@ static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 tp_status calibration_measure(worker *w, tp_status (*fn)(void *arg), double *seconds)
 {
     bench_team_plan plan = {.warmup = 2, .least = 5, .most = 256, .seconds = SAMPLE_SECONDS};
-    bench_team_figure figure;
+    bench_team_figure figure = {.figure = {0}};
     tp_status status = bench_team_measure(&w->all->team, w->ctx, &plan, fn, w, &figure);
     if (status == TP_OK && w->rank == 0) {
         w->all->samples.kept += figure.figure.kept;

@@ -58,7 +58,7 @@ static tp_status run_pipeline(void *arg)
 static tp_status time_pipeline(worker *w, int chunks, double *more, double *one_product)
 {
     const tp_plan_desc desc = {.algorithm = TP_OVERLAP_PIPELINE, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
-    bench_team_figure with, product;
+    bench_team_figure with = {.figure = {0}}, product = {.figure = {0}};
     const bench_team_part parts[] = {{run_pipeline, w, &with, true}, {calibration_run_gemm, w, &product, true}};
     const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.1};
     w->chunks = chunks;
@@ -74,7 +74,7 @@ static tp_status time_pipeline(worker *w, int chunks, double *more, double *one_
 static tp_status time_pull(worker *w, int chunks, double *more)
 {
     tp_plan_desc desc = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
-    bench_team_figure with, without;
+    bench_team_figure with = {.figure = {0}}, without = {.figure = {0}};
     const bench_team_part parts[] = {{run_pull, w, &with, true}, {run_direct, w, &without, true}};
     const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.2};
     w->chunks = chunks;
@@ -105,7 +105,7 @@ static tp_status time_lanes_once(worker *w, lane_times *to, bool *interrupts)
     to->one[to->count] = pull_one;
     to->many[to->count] = pull_many;
     to->meet[to->count] = (many - one) / (LINK_CHUNKS - 1);
-    bool waited = pull_many <= pull_one || to->meet[to->count] > INTERRUPTS * product;
+    bool waited = to->meet[to->count] > INTERRUPTS * product;
     TPI_TRY(bench_team_most(&w->all->team, w->ctx, w->rank == 0 && waited ? 1 : 0, &slow));
     to->count++;
     *interrupts = slow == 0;

@@ -217,8 +217,6 @@ static void add_notes(bench_call *call)
     note_ratio(call, TO_NONE, "auto / none");
     note_ratio(call, NOISE, "noise, a second none / none");
     bench_note(table, "every fixed choice took turns with the others, sample by sample; the best of them took turns with none, a second none and auto");
-    bench_note(table, "where auto was not within %g of the best and %g of none in each of %d parts of the turns, they went on, up to %d times as long", BENCH_AUTO_TO_BEST,
-               BENCH_AUTO_TO_NONE, BENCH_BLOCKS, BENCH_TEAM_LONGER);
     if (bench_on_gpu(call))
         return;
     bench_note_kept(call, KEPT, TOTAL);

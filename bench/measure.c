@@ -109,28 +109,6 @@ bench_figure bench_sample_figure(const bench_samples *samples)
     return figure;
 }
 
-/* Median of the clean ones among so many samples of all. */
-static double block_median(const bench_samples *samples, int begin, int end)
-{
-    double values[BENCH_SAMPLES];
-    int kept = 0;
-    for (int i = begin; i < end; i++)
-        if (samples->clean[i])
-            values[kept++] = samples->seconds[i];
-    return kept >= BENCH_BLOCK_LEAST ? bench_median(values, kept) : NAN;
-}
-
-bool bench_samples_within(const bench_samples *above, const bench_samples *below, double limit)
-{
-    int turns = above->count < below->count ? above->count : below->count;
-    for (int block = 0; block < BENCH_BLOCKS; block++) {
-        int begin = turns * block / BENCH_BLOCKS, end = turns * (block + 1) / BENCH_BLOCKS;
-        if (!(block_median(above, begin, end) <= limit * block_median(below, begin, end))) /* NaN is not */
-            return false;
-    }
-    return true;
-}
-
 bench_figure bench_figure_fewer(bench_figure a, bench_figure b)
 {
     return b.kept < a.kept ? b : a;

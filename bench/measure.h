@@ -50,12 +50,6 @@ int bench_sample_clean(const bench_samples *samples);
 int bench_sample_pair(bench_samples *a, bench_samples *b);
 bench_figure bench_sample_figure(const bench_samples *samples);
 
-/* Whether one's time over the other's is at most a limit, part by part: two series of the same turns are cut into BENCH_BLOCKS parts, one after the other, and
- * their medians are compared. A plan that has two paces stays at one for many turns; so samples far apart in time must agree. False with fewer than
- * BENCH_BLOCK_LEAST clean turns a part. */
-#define BENCH_BLOCKS 6
-#define BENCH_BLOCK_LEAST 5
-bool bench_samples_within(const bench_samples *above, const bench_samples *below, double limit);
 
 /* The one with fewer clean samples: what is made of two figures has no more than that. */
 bench_figure bench_figure_fewer(bench_figure a, bench_figure b);

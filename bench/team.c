@@ -203,15 +203,6 @@ static void enter_sample(const bench_team *team, notes *book, int64_t repeats, b
     book->passed += seconds * (double)repeats;
 }
 
-static bool is_unclear(const notes *books, int count, const bench_team_plan *plan)
-{
-    const bench_samples *samples[BENCH_TEAM_PARTS];
-    bool nearer = mostly_near(books, count);
-    for (int i = 0; i < count; i++)
-        samples[i] = figure_is_near(&books[i], nearer) ? &books[i].near : &books[i].far;
-    return plan->unclear(samples, count, plan->arg);
-}
-
 /* Whether there is to be one more turn. */
 static bool wanted(const notes *books, int count, const bench_team_plan *plan, int turns)
 {
@@ -225,11 +216,7 @@ static bool wanted(const notes *books, int count, const bench_team_plan *plan, i
     /* Several parts are seldom all clean, and waiting for it costs as many times more. */
     int patience = count > 1 ? 2 : BENCH_PATIENCE;
     double limit = clean < plan->least ? patience * plan->seconds : plan->seconds;
-    if (turns < most && (turns < plan->least || passed < limit))
-        return true;
-    if (plan->unclear == NULL || turns >= BENCH_SAMPLES || turns >= BENCH_TEAM_LONGER * most || passed >= BENCH_TEAM_LONGER * plan->seconds)
-        return false;
-    return is_unclear(books, count, plan);
+    return turns < most && (turns < plan->least || passed < limit);
 }
 
 static void judge_turn(notes *books, int count)

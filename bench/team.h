@@ -10,8 +10,6 @@
 
 #define BENCH_RANKS 64
 
-#define BENCH_TEAM_LONGER 8
-
 /* Parts of one comparison that are measured in turns. */
 #define BENCH_TEAM_PARTS 32
 
@@ -52,10 +50,6 @@ typedef struct bench_team_plan {
     bench_samples *taken; /* rank 0's: of the first part each sample, in the order of turns, near or far; NULL: not wanted */
     bool whole;      /* fn takes the whole sample itself: what arg points to begins with a bench_team_sample */
     bool together;   /* a turn is clean for all parts or for none, as with bench_measure */
-    /* Asked on rank 0, when all else that is asked for was measured: whether turns go on, up to BENCH_TEAM_LONGER times `most` and `seconds`. What each part's figure
-     * would be made of. NULL: no. */
-    bool (*unclear)(const bench_samples *const *parts, int count, void *arg);
-    void *arg;
 } bench_team_plan;
 
 typedef struct bench_team_sample {

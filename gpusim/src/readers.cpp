@@ -10,6 +10,8 @@ namespace {
 // Within a kernel only so many of the latest readers are looked at: older ones that are superseded may stay, which costs time and changes nothing.
 constexpr int looked_at = 64;
 
+constexpr size_t most_buckets = 256;
+
 } // namespace
 
 bool ReaderSets::Node::operator==(const Node &other) const
@@ -75,7 +77,11 @@ uint32_t ReaderSets::extended(uint32_t set, const Reading &added, const Operatio
         return recent.answer;
     if (answers_of_ != now.id) {
         answers_of_ = now.id;
-        answers_.clear();
+        // Clearing walks through all buckets: kernels that poll in turns would do nothing else after one that had many questions.
+        if (answers_.bucket_count() > most_buckets)
+            answers_ = {};
+        else
+            answers_.clear();
     }
     auto found = answers_.find(question);
     if (found == answers_.end())

@@ -51,7 +51,10 @@ GPUSIM_TEST(host_code_touches_device_memory)
                 cudaStream_t stream = new_stream();
                 touched = prepared(Before(before), stream);
                 CHECK(gpusim_reports(-1) == 0);
-                auto touch = [](void *write) { write ? touched[1500] = 1 : touched[1500]; };
+                auto touch = [](void *write) {
+                    const float seen = write ? touched[1500] = 1 : +touched[1500];
+                    (void)seen;
+                };
                 if (Before(before) == Before::host_function)
                     cudaLaunchHostFunc(stream, touch, writes ? &stream : nullptr);
                 else

@@ -173,6 +173,7 @@ TP_API void tp_comm_abort(tp_ctx *ctx, tp_comm *comm, tp_status status, const ch
 /* Registers `bytes` on all ranks; collective. Freed by tp_symmetric_destroy, collective too, before the communicator. Where ranks do not reach each other's memory
  * by themselves (processes, GPUs without peer access) it is a window of NCCL, 2.29.2 or later, between GPUs that have symmetric memory: from NCCL's allocator, not
  * tp_ctx_desc.allocator, and rounded up by it to what the GPU maps at once.
+ * Over NCCL a message (tp_p2p_batch) that is sent from such memory must be received in such memory, and the other way round.
  * Errors      TP_ERR_UNSUPPORTED, with what is missing, on all ranks; TP_ERR_MISMATCH where ranks ask for other sizes: nothing is broken after either. */
 TP_API tp_status tp_symmetric_create(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out);
 TP_API void tp_symmetric_destroy(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric);

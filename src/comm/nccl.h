@@ -52,8 +52,10 @@ typedef struct tpi_nccl_call {
 tp_status tpi_nccl_begin(tpi_stream *stream, tp_comm *comm, tpi_nccl_call *out);
 /* What follows every operation; status: its own. */
 tp_status tpi_nccl_end(const tpi_nccl_call *call, tp_status status);
-/* Device memory of this communicator, at most TPI_NCCL_STAGING_BYTES, until tpi_nccl_unstage. */
+/* Device memory of this communicator, at most TPI_NCCL_STAGING_BYTES, until tpi_nccl_unstage: for collectives, in the window if all ranks ask for as many bytes and
+ * they fit; for messages, never. */
 tp_status tpi_nccl_stage(const tpi_nccl_call *call, size_t bytes, void **out);
+tp_status tpi_nccl_stage_messages(const tpi_nccl_call *call, size_t bytes, void **out);
 tp_status tpi_nccl_unstage(const tpi_nccl_call *call);
 /* Whether what was staged lies in the window. The same on all ranks if they asked for the same number of bytes. */
 bool tpi_nccl_in_window(const tpi_nccl_call *call, const void *staging);

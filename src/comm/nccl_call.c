@@ -37,18 +37,20 @@ static tp_status grow(tpi_nccl_comm *own, size_t bytes)
         own->staging = NULL;
         own->staging_bytes = 0;
     }
-    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_COMM, size, &own->staging));
+    tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_COMM, size, &own->staging);
+    if (status != TP_OK) /* the peers may have issued the operation already */
+        return tpi_fail(ctx, status, "NCCL: no memory for %zu bytes of staging", size);
     own->staging_bytes = size;
     return TP_OK;
 }
 
-tp_status tpi_nccl_stage(const tpi_nccl_call *call, size_t bytes, void **out)
+/* A window is a registered buffer for messages too, and NCCL wants both ends of a message to be, or neither: so who sends from anywhere doesn't receive there. */
+static tp_status stage(const tpi_nccl_call *call, size_t bytes, bool small, void **out)
 {
     tpi_nccl_comm *own = call->own;
     const tpi_backend *backend = call->ctx->backend;
     if (!own->staging_used)
         TPI_TRY(backend->event_create(call->ctx, &own->staging_used));
-    bool small = own->window.memory && bytes <= own->window.bytes;
     if (!small && own->staging_bytes < bytes)
         TPI_TRY(grow(own, bytes));
     if (own->staging_stream && own->staging_stream != call->stream)
@@ -56,6 +58,16 @@ tp_status tpi_nccl_stage(const tpi_nccl_call *call, size_t bytes, void **out)
     own->staging_stream = call->stream;
     *out = small ? own->window.memory : own->staging;
     return TP_OK;
+}
+
+tp_status tpi_nccl_stage(const tpi_nccl_call *call, size_t bytes, void **out)
+{
+    return stage(call, bytes, call->own->window.memory && bytes <= call->own->window.bytes, out);
+}
+
+tp_status tpi_nccl_stage_messages(const tpi_nccl_call *call, size_t bytes, void **out)
+{
+    return stage(call, bytes, false, out);
 }
 
 tp_status tpi_nccl_unstage(const tpi_nccl_call *call)

@@ -159,7 +159,7 @@ static tp_status collect(const tpi_nccl_call *call, const tpi_collective_args *a
 {
     size_t own = part_bytes(parts[call->rank], args->in_dtype);
     void *staging;
-    TPI_TRY(tpi_nccl_stage(call, own * (size_t)call->size, &staging));
+    TPI_TRY(tpi_nccl_stage_messages(call, own * (size_t)call->size, &staging));
     TPI_TRY(call->table->group_begin(call->fabric));
     tp_status status = TP_OK;
     for (int i = 1; i < call->size && status == TP_OK; i++) {

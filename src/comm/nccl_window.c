@@ -61,6 +61,8 @@ static void close_window(tpi_nccl_comm *own, tpi_nccl_window *window)
         tpi_nccl_abort(own);
     if (!own->aborted && window->handle)
         own->table->window_close(own->fabric, window->handle);
+    if (!own->aborted && tp_ctx_failure(ctx) != TP_OK) /* now, perhaps */
+        tpi_nccl_abort(own);
     if (window->memory) {
         own->table->window_free(ctx, window->memory, window->bytes);
         tpi_memory_given_back(ctx, TP_MEMORY_COMM, window->bytes);

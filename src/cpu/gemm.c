@@ -188,8 +188,10 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
             load_tile(args, row, col, rows, cols, root);
     }
     tpi_gemm_fetch_list list;
-    choose_fetches(&list, block, row_panel, col_panel, whole);
-    tile.fetch = list.fetch;
+    if (!TPI_GEMM_WIDENS) { /* that kernel asks for nothing */
+        choose_fetches(&list, block, row_panel, col_panel, whole);
+        tile.fetch = list.fetch;
+    }
 
     if (job->plan.flush)
         CPU(gemm_kernel_flushed)(&tile, rows);

@@ -26,7 +26,10 @@
     CALL(ncclAllReduce)          \
     CALL(ncclReduceScatter)
 
-/* NULL, all of them, before NCCL 2.27. */
+/* NULL, all of them, before NCCL 2.27.1. Its headers are needed. */
+#if NCCL_VERSION_CODE < NCCL_VERSION(2, 27, 1)
+#error "the CUDA backend is built with the headers of NCCL 2.27.1 or later; it runs with 2.18 or later"
+#endif
 #define TPI_NCCL_WINDOW_CALLS(CALL) \
     CALL(ncclMemAlloc)                \
     CALL(ncclMemFree)                 \

@@ -157,41 +157,6 @@ Test(measure, pairs_are_of_the_same_turns)
     cr_assert(y.seconds == 21.5 && y.kept == 2 && y.total == 4);
 }
 
-static void fill(bench_samples *samples, int turns, const double *paces, int count)
-{
-    samples->count = 0;
-    for (int i = 0; i < turns; i++)
-        bench_sample_add(samples, paces[i * count / turns] * (1 + 0.001 * (i % 7)), true);
-}
-
-/* Each part of the turns must say so: a plan of two paces is not within a limit that lies between them. */
-Test(measure, a_ratio_is_clear_when_all_parts_say_so)
-{
-    static bench_samples above, below;
-    static const double even[] = {1}, slow[] = {1.2}, last[] = {1, 1, 1, 1, 1, 1.2}, first[] = {1.2, 1, 1, 1, 1, 1}, paces[] = {1.0, 1.05, 0.9, 1.08, 1.0, 1.09};
-    fill(&below, 300, even, 1);
-    fill(&above, 300, even, 1);
-    cr_assert(bench_samples_within(&above, &below, 1), "the same");
-    cr_assert(!bench_samples_within(&above, &below, 0.99));
-    fill(&above, 300, slow, 1);
-    cr_assert(!bench_samples_within(&above, &below, 1.1) && bench_samples_within(&above, &below, 1.21));
-    fill(&above, 300, last, 6);
-    cr_assert(!bench_samples_within(&above, &below, 1.1), "the last part is another");
-    fill(&above, 300, first, 6);
-    cr_assert(!bench_samples_within(&above, &below, 1.1), "the first part is another");
-    fill(&above, 300, paces, 6);
-    cr_assert(bench_samples_within(&above, &below, 1.1) && !bench_samples_within(&above, &below, 1.07));
-    fill(&below, 300, paces, 6);
-    cr_assert(bench_samples_within(&above, &below, 1.01), "a slow moment falls on both");
-    fill(&above, BENCH_BLOCKS * BENCH_BLOCK_LEAST - 1, even, 1);
-    cr_assert(!bench_samples_within(&above, &below, 1.5), "too few turns");
-    fill(&above, BENCH_BLOCKS * BENCH_BLOCK_LEAST, even, 1);
-    fill(&below, BENCH_BLOCKS * BENCH_BLOCK_LEAST, even, 1);
-    cr_assert(bench_samples_within(&above, &below, 1.5), "enough");
-    above.clean[7] = false;
-    cr_assert(!bench_samples_within(&above, &below, 1.5), "too few clean ones");
-}
-
 /* Products of some scheduler ticks are never alone: there is no share of them, and a note says so. */
 Test(measure, products_beside_other_work_have_no_share)
 {
