@@ -177,6 +177,29 @@ GPUSIM_TEST(ranks_use_their_windows_alike)
         });
 }
 
+// Bit 0: it is sent from a window. Bit 1: it is received in one.
+GPUSIM_TEST(messages_have_both_ends_in_windows_or_none)
+{
+    for (int ends = 0; ends < 4; ends++)
+        check::in_every_schedule([ends] {
+            World world(2);
+            Windows windows(world);
+            windows.open(64);
+            float *plain[2] = {world.filled(0, values_of(0, 64)), world.filled(1, values_of(1, 64))};
+            upload(windows.memory[0], values_of(0, 64), world.streams[0]);
+            float *from = ends & 1 ? windows.memory[0] : plain[0], *to = ends & 2 ? windows.memory[1] : plain[1];
+            world.each([&](int r) {
+                return r == 0 ? ncclSend(from, 16, ncclFloat32, 1, world.comms[0], world.streams[0])
+                              : ncclRecv(to, 16, ncclFloat32, 0, world.comms[1], world.streams[1]);
+            });
+            CHECK(download(to, 16, world.streams[1])[3] == values_of(0, 64)[3]);
+            CHECK(cudaStreamSynchronize(world.streams[0]) == cudaSuccess);
+            windows.close();
+            windows.free();
+            CHECK(ends == 1 || ends == 2 ? check::only_reports(GPUSIM_NCCL) : gpusim_reports(-1) == 0);
+        });
+}
+
 GPUSIM_TEST(ranks_that_register_differently)
 {
     for (int fault = 0; fault < 2; fault++)

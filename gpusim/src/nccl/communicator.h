@@ -44,6 +44,7 @@ struct Message {
     const void *send = nullptr;
     void *receive = nullptr;
     size_t send_bytes = 0, receive_bytes = 0;
+    bool send_registered = false, receive_registered = false; // in a window of that rank
 };
 
 struct Split {
@@ -102,6 +103,7 @@ ncclResult_t nccl_fail(ncclResult_t result, const std::string &why); // keeps th
 ncclResult_t registration_wait(Registration &registration); // as team_wait
 void windows_close(ncclComm_t comm, bool leaked); // those that are left; leaked: reported
 SymmetricPlace symmetric_place(ncclComm_t comm, const CollectiveArguments &arguments);
+bool in_window(ncclComm_t comm, const void *address);
 
 } // namespace gpusim
 

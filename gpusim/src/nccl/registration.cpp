@@ -221,6 +221,14 @@ SymmetricPlace symmetric_place(ncclComm_t comm, const CollectiveArguments &argum
     return place;
 }
 
+bool in_window(ncclComm_t comm, const void *address)
+{
+    for (const ncclWindow_t window : windows())
+        if (window->comm == comm && lies_in(address, *window))
+            return true;
+    return false;
+}
+
 } // namespace gpusim
 
 using namespace gpusim;
