@@ -107,17 +107,22 @@ static void quick(void *arg)
     (void)arg;
 }
 
-static void until_switched(void *arg)
+/* Until it was switched out for more than a few percent of its time. */
+static void until_disturbed(void *arg)
 {
     (void)arg;
-    for (long before = bench_thread_switches(); bench_thread_switches() == before;)
-        continue;
+    long before = bench_thread_switches();
+    double start = bench_now(), cpu = bench_thread_seconds(), passed, lost;
+    do {
+        passed = bench_now() - start;
+        lost = passed - (bench_thread_seconds() - cpu);
+    } while (bench_thread_switches() == before || lost < 0.05 * passed);
 }
 
 Test(measure, a_turn_is_clean_for_all_or_for_none)
 {
     static bench_samples samples[2];
-    bench_part parts[] = {{quick, NULL, &samples[0]}, {until_switched, NULL, &samples[1]}};
+    bench_part parts[] = {{quick, NULL, &samples[0]}, {until_disturbed, NULL, &samples[1]}};
     pid_t other = begin_other_work();
     bench_measure(parts, 2, &(bench_plan){.least = 2, .most = 2, .seconds = 0});
     end_other_work(other);
@@ -132,7 +137,7 @@ Test(measure, a_full_buffer_keeps_its_marks)
     static bench_samples full, other;
     for (int i = 0; i < BENCH_SAMPLES; i++)
         bench_sample_add(&full, 1, i % 2 == 1);
-    bench_part parts[] = {{until_switched, NULL, &other}, {quick, NULL, &full}};
+    bench_part parts[] = {{until_disturbed, NULL, &other}, {quick, NULL, &full}};
     pid_t work = begin_other_work();
     bench_measure(parts, 2, &(bench_plan){.least = 1, .most = 1, .seconds = 0});
     end_other_work(work);
