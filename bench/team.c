@@ -170,16 +170,11 @@ static bool mostly_near(const notes *books, int count)
     return clean > 0 || (clean == 0 && all > 0);
 }
 
-/* A part that was never seen at that distance has its figure from the other. */
-static bool figure_is_near(const notes *book, bool nearer)
-{
-    return book->near.count == 0 || book->far.count == 0 ? book->near.count > 0 : nearer;
-}
-
 static void take_figure(notes *book, bool nearer, bool probed, bench_team_figure *out)
 {
     int total = book->near.count + book->far.count;
-    nearer = figure_is_near(book, nearer);
+    /* A part that was never seen at that distance has its figure from the other. */
+    nearer = book->near.count == 0 || book->far.count == 0 ? book->near.count > 0 : nearer;
     out->figure = bench_sample_figure(nearer ? &book->near : &book->far);
     out->figure.total = total;
     out->distance = !probed ? "" : nearer ? "near" : "far";
