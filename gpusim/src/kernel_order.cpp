@@ -44,6 +44,7 @@ KernelOrder::Block &KernelOrder::block_at(Kernel &kernel, const Place &place)
         block.pending.join(warp.pending);
         warp.acquired = VectorClock();
         warp.pending = Pending();
+        std::fill(std::begin(warp.looks), std::end(warp.looks), Look());
     }
     return block;
 }
@@ -128,6 +129,7 @@ void KernelOrder::release(Kernel &kernel, Block &block, const Operation &operati
     }
     if (!(flags & kRead)) // a store: whoever reads it reads nothing that was released before
         location = Location();
+    location.version = ++releases_;
     publish_in_block(block, operation, place, location);
     if (!(flags & kBlock))
         publish(kernel, block, place, Scope::device, location.device[operation.device]);
@@ -136,8 +138,13 @@ void KernelOrder::release(Kernel &kernel, Block &block, const Operation &operati
     kernel.released = true;
 }
 
-void KernelOrder::acquire(Warp &warp, const Location &location, const Operation &operation, const Place &place, unsigned flags)
+// Who polls reads the same release again and again: that was joined already.
+void KernelOrder::acquire(Warp &warp, uintptr_t address, const Location &location, const Operation &operation, const Place &place, unsigned flags)
 {
+    Look &look = warp.looks[place.thread % 32];
+    if (look.address == address && look.version == location.version && look.flags == flags)
+        return;
+    look = {address, location.version, flags};
     auto join = [&](Scope scope, const VectorClock &released) {
         (flags & kAcquire ? warp.acquired : warp.pending.known[size_t(scope)]).join(released);
     };
@@ -160,7 +167,7 @@ bool KernelOrder::strong(const Operation &operation, const Place &place, uintptr
         return false; // nobody has released or fenced
     Block &block = block_at(running, place);
     if (flags & kRead && found != locations_.end())
-        acquire(block.warps[place.thread / 32], found->second, operation, place, flags);
+        acquire(block.warps[place.thread / 32], key, found->second, operation, place, flags);
     if (flags & kWrite)
         release(running, block, operation, place, locations_[key], flags);
     return true;

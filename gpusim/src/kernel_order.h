@@ -35,9 +35,15 @@ private:
         VectorClock known[scopes];
         void join(const Pending &other);
     };
+    struct Look { // a lane's latest strong read
+        uintptr_t address = 0;
+        uint64_t version = 0;
+        unsigned flags = 0;
+    };
     struct Warp {
         VectorClock acquired; // since the latest block barrier
         Pending pending;
+        Look looks[32]; // in that time
         Part fenced[scopes]; // by its latest fence that reaches so far
     };
     struct Block {
@@ -57,6 +63,7 @@ private:
         std::map<std::pair<uint32_t, uint32_t>, VectorClock> block; // released for readers of this block of this kernel
         std::map<int, VectorClock> device;                          // of this device
         VectorClock system;
+        uint64_t version = 0; // of what was released here
     };
     enum class Answer { no, coarse, yes }; // coarse: so many blocks that they aren't told apart
 
@@ -65,7 +72,7 @@ private:
     void release(Kernel &kernel, Block &block, const Operation &operation, const Place &place, Location &location, unsigned flags);
     void publish(Kernel &kernel, Block &block, const Place &place, Scope scope, VectorClock &into);
     void publish_in_block(Block &block, const Operation &operation, const Place &place, Location &location);
-    void acquire(Warp &warp, const Location &location, const Operation &operation, const Place &place, unsigned flags);
+    void acquire(Warp &warp, uintptr_t address, const Location &location, const Operation &operation, const Place &place, unsigned flags);
     Answer knows(const VectorClock &clock, const Access &old);
 
     Part held_[scopes];
@@ -73,6 +80,7 @@ private:
     uint32_t recent_ = 0;
     Kernel *recent_kernel_ = nullptr;
     std::unordered_map<uintptr_t, Location> locations_;
+    uint64_t releases_ = 0;
 };
 
 KernelOrder &kernel_order();

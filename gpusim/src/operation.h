@@ -42,7 +42,9 @@ public:
 
 private:
     void join_parts(const VectorClock &other);
-    void limit(uint32_t operation);
+    bool has_parts(const VectorClock &other) const;
+    bool covers(const Part &part) const;
+    void limit(size_t first, size_t end);
 
     std::vector<uint32_t> times_; // whole operations, by component
     std::vector<Part> parts_;     // of operations that `times_` doesn't cover; by operation, block, warp

@@ -54,6 +54,8 @@ uint32_t ReaderSets::computed(uint32_t set, const Reading &added, const Operatio
     size_t above = 0;                     // of `kept`, those that lie above `unchanged`
     int limit = added.operation == now.id ? looked_at : INT32_MAX;
     for (; rest && limit; rest = nodes_[rest].rest, limit--) {
+        if (memcmp(&nodes_[rest].reading, &added, sizeof added) == 0)
+            return set; // blocks that poll one word in turns would else make a set of each order of theirs
         if (superseded(nodes_[rest].reading, added, now)) {
             unchanged = nodes_[rest].rest;
             above = kept.size();
