@@ -25,7 +25,6 @@ enum { FIRST_SAMPLES = 5, SECOND_SAMPLES = 21 };
 
 typedef struct auto_rank {
     bench_layer layer[LAYERS];
-    bool lanes[LAYERS]; /* the last plans that were named have some: threads of one rank switch then, and a switch says nothing */
     tpi_run_note note[RUN_NOTES];
 } auto_rank;
 
@@ -44,13 +43,10 @@ static tp_status open_layers(const bench_auto_job *job, tp_ctx *ctx, auto_rank *
 }
 
 /* New buffers, and a forward pass for the backward ones. */
-static tp_status set_tokens(auto_rank *r, int64_t tokens)
+static tp_status set_tokens(auto_rank *r, int layer, int64_t tokens)
 {
-    for (int i = 0; i < LAYERS; i++) {
-        TPI_TRY(bench_layer_reshape(&r->layer[i], 1, tokens));
-        TPI_TRY(bench_layer_forward(&r->layer[i]));
-    }
-    return TP_OK;
+    TPI_TRY(bench_layer_reshape(&r->layer[layer], 1, tokens));
+    return bench_layer_forward(&r->layer[layer]);
 }
 
 /* Appends "pull 8", after a semicolon if there is something. Bulk overlaps nothing in forward: its plan is none's. */
@@ -93,7 +89,8 @@ static tp_status predict(const bench_auto_job *job, tp_ctx *ctx, const tp_plan *
     return TP_OK;
 }
 
-/* What a layer runs, noted in one pass: its plans with peers, in order, runs of the same one once; and what is predicted for them, if it is AUTO's. */
+/* What a layer runs, noted in one pass: its plans with peers, in order, runs of the same one once; whether they have lanes; and what is predicted for them, if it is
+ * AUTO's. */
 static tp_status name_plans(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx, int layer, bench_auto_point *point, char text[BENCH_CELL_TEXT])
 {
     struct tpi_executor *executor = ctx->executor;
@@ -105,12 +102,12 @@ static tp_status name_plans(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx
     executor->noted = 0;
     TPI_TRY(status);
     TPI_TRY(tp_ctx_synchronize(ctx));
-    r->lanes[layer] = false;
-    for (int i = 0; i < count; i++)
-        r->lanes[layer] = r->lanes[layer] || tpi_plan_uses_lanes(r->note[i].plan);
     if (tp_ctx_rank(ctx) > 0)
         return TP_OK;
+    bool *lanes = &point->lanes[layer == AUTOMATIC ? BENCH_AUTO_AUTO : BENCH_AUTO_FIXED];
     const tp_plan *last = NULL;
+    for (int i = 0; i < count; i++)
+        *lanes = *lanes || tpi_plan_uses_lanes(r->note[i].plan);
     for (int i = 0; i < count; i++) {
         if (r->note[i].plan == last || r->note[i].plan->ranks == 1)
             continue;
@@ -129,6 +126,18 @@ static int find_best(const bench_auto_point *point)
         if (point->first_round[i] < point->first_round[best])
             best = i;
     return best;
+}
+
+static int layer_of(const bench_auto_point *point, int part)
+{
+    static const int layers[BENCH_AUTO_PARTS] = {0, AUTOMATIC, AGAIN};
+    return part == BENCH_AUTO_FIXED ? point->best : layers[part];
+}
+
+/* No layer twice: it would find its weights in the cache when it comes after itself. And no plan twice: two runs of one differ by noise alone. */
+static int count_parts(const bench_auto_point *point)
+{
+    return point->best == 0 || point->same ? BENCH_AUTO_FIXED : BENCH_AUTO_PARTS;
 }
 
 static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
@@ -153,39 +162,59 @@ static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, ben
     return tp_barrier(ctx, tp_ctx_world(ctx));
 }
 
-/* Parts of the second round. */
-enum { NONE, AUTO, NONE_AGAIN, FIXED, PARTS };
-
-static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
+/* One more pass of the second round: its samples join those of the passes before it. */
+static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point, int pass)
 {
     const bench_options *options = &job->call->options;
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES, .most = BENCH_AUTO_LONGER * (int)options->samples,
-                                  .seconds = BENCH_AUTO_LONGER * options->seconds, .together = true};
-    tp_status (*pass)(void *) = point->backward ? bench_layer_backward : bench_layer_forward;
-    const bench_team_part parts[PARTS] = {{pass, &r->layer[0], &point->none, false},
-                                          {pass, &r->layer[AUTOMATIC], &point->automatic, r->lanes[AUTOMATIC]},
-                                          {pass, &r->layer[AGAIN], &point->again, false},
-                                          {pass, &r->layer[point->best], &point->fixed, r->lanes[point->best]}};
-    /* No layer twice: it would find its weights in the cache when it comes after itself. And no plan twice: two runs of one differ by noise alone. */
-    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, point->best == 0 || point->same ? PARTS - 1 : PARTS));
-    if (tp_ctx_rank(ctx) == 0 && (point->best == 0 || point->same))
-        point->fixed = point->same ? point->automatic : point->none;
-    return TP_OK;
+    const double share = (double)BENCH_AUTO_LONGER * (pass + 1) / BENCH_AUTO_PASSES;
+    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES * (pass + 1) / BENCH_AUTO_PASSES, .most = (int)(share * (double)options->samples),
+                                  .seconds = share * options->seconds, .notes = point->notes, .together = true};
+    bench_team_figure *figures[BENCH_AUTO_PARTS] = {&point->none, &point->automatic, &point->again, &point->fixed};
+    bench_team_part parts[BENCH_AUTO_PARTS];
+    for (int i = 0; i < BENCH_AUTO_PARTS; i++)
+        parts[i] = (bench_team_part){point->backward ? bench_layer_backward : bench_layer_forward, &r->layer[layer_of(point, i)], figures[i], point->lanes[i]};
+    return bench_team_compare(&job->team, ctx, &plan, parts, count_parts(point));
 }
 
-static tp_status run_points(bench_auto_job *job, tp_ctx *ctx, auto_rank *r)
+/* What was measured once counts twice. */
+static void share_figures(bench_auto_point *point)
+{
+    if (count_parts(point) < BENCH_AUTO_PARTS)
+        point->fixed = point->same ? point->automatic : point->none;
+}
+
+static void tell(const bench_auto_job *job, const tp_ctx *ctx, const bench_auto_point *point)
+{
+    if (tp_ctx_rank(ctx) == 0)
+        bench_progress("auto: %s, %lld tokens, %s", tp_dtype_name(job->shape.dtype), (long long)point->tokens, point->backward ? "backward" : "forward");
+}
+
+static tp_status find_all(bench_auto_job *job, tp_ctx *ctx, auto_rank *r)
 {
     for (int i = 0; i < job->count; i++) {
         bench_auto_point *point = &job->points[i];
-        if (tp_ctx_rank(ctx) == 0)
-            bench_progress("auto: %s, %lld tokens, %s", tp_dtype_name(job->shape.dtype), (long long)point->tokens,
-                           point->backward ? "backward" : "forward");
-        if (i == 0 || point->tokens != job->points[i - 1].tokens)
-            TPI_TRY(set_tokens(r, point->tokens));
+        tell(job, ctx, point);
+        for (int layer = 0; layer < LAYERS && (i == 0 || point->tokens != job->points[i - 1].tokens); layer++)
+            TPI_TRY(set_tokens(r, layer, point->tokens));
         TPI_TRY(name_plans(job, r, ctx, AUTOMATIC, point, point->chosen));
         TPI_TRY(first_round(job, ctx, r, point));
-        TPI_TRY(second_round(job, ctx, r, point));
     }
+    return TP_OK;
+}
+
+/* All points once, then all again: what the machine does for some seconds falls on no point alone. */
+static tp_status compare_all(bench_auto_job *job, tp_ctx *ctx, auto_rank *r)
+{
+    for (int pass = 0; pass < (job->team.untimed ? 1 : BENCH_AUTO_PASSES); pass++)
+        for (int i = 0; i < job->count; i++) {
+            bench_auto_point *point = &job->points[i];
+            tell(job, ctx, point);
+            for (int part = 0; part < count_parts(point); part++)
+                TPI_TRY(set_tokens(r, layer_of(point, part), point->tokens));
+            TPI_TRY(second_round(job, ctx, r, point, pass));
+        }
+    for (int i = 0; i < job->count && tp_ctx_rank(ctx) == 0; i++)
+        share_figures(&job->points[i]);
     return TP_OK;
 }
 
@@ -200,7 +229,9 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
     if (status == TP_OK)
         status = open_layers(job, ctx, r);
     if (status == TP_OK)
-        status = run_points(job, ctx, r);
+        status = find_all(job, ctx, r);
+    if (status == TP_OK)
+        status = compare_all(job, ctx, r);
     for (int i = 0; i < LAYERS && r != NULL; i++)
         bench_layer_close(&r->layer[i]);
     free(r);
@@ -212,6 +243,13 @@ tp_status bench_auto_run(bench_auto_job *job)
     tp_run_options start = bench_run_options(job->call, job->ranks, bench_threads_for(job->call, job->ranks));
     start.link = job->link;
     start.ctx.machine = &job->machine;
+    bench_team_notes *notes = calloc((size_t)job->count * BENCH_AUTO_PARTS, sizeof *notes);
+    if (notes == NULL)
+        return TP_ERR_MEMORY;
+    for (int i = 0; i < job->count; i++)
+        job->points[i].notes = &notes[i * BENCH_AUTO_PARTS];
     bench_team_begin(job->call, &job->team, job->ranks);
-    return tp_run_ranks(&start, rank_main, job);
+    tp_status status = tp_run_ranks(&start, rank_main, job);
+    free(notes);
+    return status;
 }

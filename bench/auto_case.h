@@ -14,9 +14,13 @@ typedef struct bench_auto_choice {
 #define BENCH_AUTO_CHOICES 16
 extern const bench_auto_choice bench_auto_choices[BENCH_AUTO_CHOICES];
 
-/* Times as long as other figures, every one of the second round is measured: a plan may keep one of two paces for a hundred calls. All points alike: turns that
- * ended where auto looks good would make it look better. */
+/* Times as long as other figures, every one of the second round is measured, in as many passes over a job's points: a plan may keep one of two paces for a hundred
+ * calls, and the machine for seconds. All points alike: turns that ended where auto looks good would make it look better. */
 #define BENCH_AUTO_LONGER 8
+#define BENCH_AUTO_PASSES 4
+
+/* What a point's second round compares. */
+enum { BENCH_AUTO_NONE, BENCH_AUTO_AUTO, BENCH_AUTO_AGAIN, BENCH_AUTO_FIXED, BENCH_AUTO_PARTS };
 
 /* One number of tokens and one pass. The best is found in a first round of all choices, and measured again in a second one with the rest: the least of
  * many noisy figures is too small. */
@@ -28,6 +32,8 @@ typedef struct bench_auto_point {
     bench_team_figure none, again, fixed, automatic; /* second round; again: none in a layer of its own, what noise does; fixed: the best */
     char chosen[BENCH_CELL_TEXT]; /* the plans that AUTO ran */
     bool same; /* the best fixed choice runs the same ones: both figures are of one layer's samples */
+    bool lanes[BENCH_AUTO_PARTS]; /* those that AUTO or the best runs have some: threads of one rank switch then, and a switch says nothing */
+    bench_team_notes *notes; /* [BENCH_AUTO_PARTS], of the second round while it is measured */
     double predicted[BENCH_AUTO_CHOICES]; /* seconds of those plans' places by the cost model; what runs outside of plans with peers is not in it */
     double predicted_auto;
 } bench_auto_point;

@@ -16,7 +16,7 @@ static const int64_t curve_rows[POINTS] = {1, 4, 16, 48, 96, 192, 384, 768};
 static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
 #define SAMPLE_SECONDS 0.04
-#define REPEATS 3
+#define REPEATS 7
 #define ROUNDS 2 /* of the curves, some seconds apart */
 #define FASTEST_MEMORY 1e12 /* more bytes a second is noise */
 

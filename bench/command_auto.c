@@ -216,7 +216,8 @@ static void add_notes(bench_call *call)
     note_ratio(call, TO_BEST, "auto / best fixed choice");
     note_ratio(call, TO_NONE, "auto / none");
     note_ratio(call, NOISE, "noise, a second none / none");
-    bench_note(table, "every fixed choice took turns with the others, sample by sample; the best of them took turns with none, a second none and auto");
+    bench_note(table, "every fixed choice took turns with the others, sample by sample; the best of them took turns with none, a second none and auto, in %d passes some seconds apart",
+               BENCH_AUTO_PASSES);
     if (bench_on_gpu(call))
         return;
     bench_note_kept(call, KEPT, TOTAL);

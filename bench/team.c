@@ -151,13 +151,12 @@ static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
     return TP_OK;
 }
 
-/* Rank 0's notes of one part. */
-typedef struct notes {
-    bench_samples near, far;
-    double probes[BENCH_SAMPLES];
-    double passed; /* seconds in samples */
-    bool *last;    /* whether the last sample is clean; NULL: there was no room for it */
-} notes;
+typedef bench_team_notes notes;
+
+static int count_turns(const notes *book)
+{
+    return book->near.count + book->far.count;
+}
 
 /* What was seen more often, of all parts together: figures that are compared are of the same distance. */
 static bool mostly_near(const notes *books, int count)
@@ -172,7 +171,7 @@ static bool mostly_near(const notes *books, int count)
 
 static void take_figure(notes *book, bool nearer, bool probed, bench_team_figure *out)
 {
-    int total = book->near.count + book->far.count;
+    int total = count_turns(book);
     /* A part that was never seen at that distance has its figure from the other. */
     nearer = book->near.count == 0 || book->far.count == 0 ? book->near.count > 0 : nearer;
     out->figure = bench_sample_figure(nearer ? &book->near : &book->far);
@@ -188,7 +187,7 @@ static void enter_sample(const bench_team *team, notes *book, int64_t repeats, b
     gather_slots(team, &seconds, &clean);
     /* Moved in between: neither near nor far. */
     bool moved = team->probed && is_near(before) != is_near(after);
-    int turn = book->near.count + book->far.count;
+    int turn = count_turns(book);
     bench_samples *samples = is_near(before) ? &book->near : &book->far;
     book->last = samples->count < BENCH_SAMPLES ? &samples->clean[samples->count] : NULL;
     bench_sample_add(samples, seconds, clean && !moved);
@@ -199,9 +198,9 @@ static void enter_sample(const bench_team *team, notes *book, int64_t repeats, b
 }
 
 /* Whether there is to be one more turn. */
-static bool wanted(const notes *books, int count, const bench_team_plan *plan, int turns)
+static bool wanted(const notes *books, int count, const bench_team_plan *plan)
 {
-    int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES, clean = BENCH_SAMPLES;
+    int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES, clean = BENCH_SAMPLES, turns = count_turns(&books[0]);
     double passed = 0;
     for (int i = 0; i < count; i++) {
         int here = bench_sample_clean(&books[i].near) + bench_sample_clean(&books[i].far);
@@ -237,16 +236,17 @@ static tp_status take_sample(const sampler *self, int index, notes *book, bench_
     return TP_OK;
 }
 
+/* books: rank 0's. */
 static tp_status take_samples(const sampler *self, const bench_team_plan *plan, notes *books)
 {
-    for (int turn = 0; self->team->more; turn++) {
+    while (self->team->more) {
         take_turn(self);
         for (int i = 0; i < self->count; i++)
-            TPI_TRY(take_sample(self, i, books != NULL ? &books[i] : NULL, i == 0 ? plan->taken : NULL));
+            TPI_TRY(take_sample(self, i, self->rank == 0 ? &books[i] : NULL, i == 0 ? plan->taken : NULL));
         if (self->rank == 0 && plan->together)
             judge_turn(books, self->count);
         if (self->rank == 0)
-            self->team->more = wanted(books, self->count, plan, turn + 1);
+            self->team->more = wanted(books, self->count, plan);
         TPI_TRY(meet(self->ctx));
         pass_turn(self);
     }
@@ -256,7 +256,7 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
 tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count)
 {
     sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count, .whole = plan->whole};
-    notes *books = self.rank == 0 ? calloc((size_t)count, sizeof *books) : NULL;
+    notes *own = self.rank == 0 && plan->notes == NULL ? calloc((size_t)count, sizeof *own) : NULL, *books = own != NULL ? own : plan->notes;
     if (self.rank == 0 && books == NULL)
         return TP_ERR_MEMORY;
     if (team->untimed && plan->seconds > 0)
@@ -269,7 +269,7 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
     for (int i = 0; i < count && status == TP_OK && self.rank == 0; i++)
         take_figure(&books[i], mostly_near(books, count), team->probed, parts[i].figure);
     ctx->backend->timer_destroy(self.timer);
-    free(books);
+    free(own);
     return status;
 }
 

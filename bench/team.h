@@ -43,9 +43,18 @@ typedef struct bench_team_figure {
     double probe_seconds; /* of one exchange of flags; 0: not probed */
 } bench_team_figure;
 
+/* Rank 0's samples of one part. */
+typedef struct bench_team_notes {
+    bench_samples near, far;
+    double probes[BENCH_SAMPLES];
+    double passed; /* seconds in samples */
+    bool *last;    /* whether the last sample is clean; NULL: there was no room for it */
+} bench_team_notes;
+
 typedef struct bench_team_plan {
-    int warmup, least, most;
+    int warmup, least, most; /* samples of a part, those in its notes included; so are the seconds */
     double seconds;
+    bench_team_notes *notes; /* one a part, of earlier comparisons, zeroed before the first: these samples join them, and the figures are of all. NULL: of this one alone */
     int64_t repeats; /* calls a sample; 0: as many as take 0.2 ms */
     bench_samples *taken; /* rank 0's: of the first part each sample, in the order of turns, near or far; NULL: not wanted */
     bool whole;      /* fn takes the whole sample itself: what arg points to begins with a bench_team_sample */

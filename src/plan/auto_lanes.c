@@ -8,7 +8,7 @@
 #include "plan/simulation.h"
 
 /* An op that no GEMM waits for, nor anything after it on its lane, runs when compute is through, if compute can't be interrupted for so long: that is up to
- * the kernel, and changes from run to run. */
+ * the kernel, and changes from run to run. A lane's last op takes its time in either case: from compute, or behind it, where the plan's end waits for it. */
 #define UNAWAITED 0.5
 
 /* What is taken from compute makes it busy for longer, so that later ops find it at work too. */
@@ -20,7 +20,7 @@ typedef struct lane_job {
     const tp_plan_costs *costs;
     const tp_timeline *timeline;
     int awaited[TP_PLAN_MAX_RANKS][TP_LANES]; /* past the last op of a lane that compute of some rank waits for */
-    int first[TP_PLAN_MAX_RANKS][TP_LANES];   /* op of a lane; -1: it has none */
+    int first[TP_PLAN_MAX_RANKS][TP_LANES], last[TP_PLAN_MAX_RANKS][TP_LANES]; /* op of a lane; -1: it has none */
 } lane_job;
 
 /* What the plan says, whatever the times. */
@@ -28,12 +28,13 @@ static void look_at_plan(lane_job *job)
 {
     for (int rank = 0; rank < job->plan->ranks; rank++)
         for (int lane = 0; lane < TP_LANES; lane++)
-            job->first[rank][lane] = -1;
+            job->first[rank][lane] = job->last[rank][lane] = -1;
     for (int rank = 0; rank < job->plan->ranks; rank++)
         for (int i = 0; i < job->plan->rank[rank].count; i++) {
             const tp_plan_op *op = &job->plan->rank[rank].op[i];
             int *first = &job->first[rank][op->lane];
             *first = *first < 0 ? i : *first;
+            job->last[rank][op->lane] = i;
             for (int w = 0; w < op->waits && op->lane == TP_LANE_COMPUTE && op->kind != TP_OP_LEAVE; w++) {
                 tp_wait on = op->wait[w];
                 int *end = &job->awaited[on.rank][job->plan->rank[on.rank].op[on.op].lane];
@@ -42,12 +43,20 @@ static void look_at_plan(lane_job *job)
         }
 }
 
+/* Of what it takes to switch to an op and back. */
+static double share_of(const lane_job *job, int rank, int index)
+{
+    const tp_plan_op *op = &job->plan->rank[rank].op[index];
+    bool counts = op->kind == TP_OP_SEND || index < job->awaited[rank][op->lane] || index == job->last[rank][op->lane];
+    return counts ? 1 : UNAWAITED;
+}
+
 /* Moving and adding memory, and switching to the op and back. */
 static double time_of(const lane_job *job, int rank, int index)
 {
     const tp_plan_op *op = &job->plan->rank[rank].op[index];
     const tp_plan_costs *costs = job->costs;
-    double share = op->kind == TP_OP_SEND || index < job->awaited[rank][op->lane] ? 1 : UNAWAITED;
+    double share = share_of(job, rank, index);
     if (op->kind == TP_OP_COLLECTIVE) {
         tpi_collective_price price = tpi_price_collective(job->plan, costs, op);
         double meet = job->machine->meet_seconds > 0 ? job->machine->meet_seconds : job->machine->lane_seconds;

@@ -1,6 +1,8 @@
-/* Whose times a machine's figures are: the CPU's or a GPU's. */
-#include <criterion/criterion.h>
+/* A machine's figures: their text, and whose times they are, the CPU's or a GPU's. */
+#include "costs.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "tp/auto.h"
@@ -57,4 +59,133 @@ Test(machines, a_gpu_that_nobody_measured)
     shape.rows = 8;
     cr_assert_eq(tp_overlap_choose(&machine, &shape, &small), TP_OK, "%s", tp_last_message());
     cr_assert_eq(small.chunks, 1, "%s %d", tp_overlap_name(small.algorithm), small.chunks);
+}
+
+static void same_curve(const tp_machine_curve *a, const tp_machine_curve *b)
+{
+    cr_assert_eq(a->points, b->points);
+    for (int i = 0; i < a->points; i++) {
+        tpt_same(a->rows[i], b->rows[i], "rows");
+        tpt_same(a->flops[i], b->flops[i], "flops");
+    }
+}
+
+Test(machines, text_round_trip)
+{
+    tp_machine machine, back;
+    tp_machine_default(&machine);
+    snprintf(machine.name, sizeof machine.name, "a processor, 2 cores");
+    machine.link = (tp_link){5e-6, 1.25e9};
+    machine.threads = 3;
+    machine.lanes_share_cores = false;
+    machine.meet_seconds = 41e-6;
+    machine.activation_seconds = 617e-12;
+    machine.gradient_bytes_per_second = 7e9;
+    machine.weight[TP_DTYPE_F32] = (tp_machine_curve){.points = 1, .rows = {3}, .flops = {5e10}};
+    machine.weight[TP_DTYPE_BF16] = (tp_machine_curve){.points = 2, .rows = {1, 64}, .flops = {1e10, 9e10}};
+    size_t bytes = tp_machine_print(&machine, NULL, 0);
+    char *text = malloc(bytes + 1);
+    cr_assert_eq(tp_machine_print(&machine, text, bytes + 1), bytes);
+    cr_assert_eq(tp_machine_parse(text, &back), TP_OK, "%s", tp_last_message());
+    cr_assert_str_eq(back.name, machine.name);
+    cr_assert(back.threads == 3 && !back.lanes_share_cores);
+    tpt_same(back.link.latency_seconds, 5e-6, "latency");
+    tpt_same(back.link.bytes_per_second, 1.25e9, "bandwidth");
+    tpt_same(back.direct_slowdown, machine.direct_slowdown, "slowdown");
+    tpt_same(back.meet_seconds, 41e-6, "a collective beside compute");
+    tpt_same(back.activation_seconds, 617e-12, "an activation");
+    tpt_same(back.gradient_bytes_per_second, 7e9, "gradients");
+    for (int d = 0; d < TP_DTYPE_COUNT; d++) {
+        same_curve(&back.gemm[d], &machine.gemm[d]);
+        same_curve(&back.weight[d], &machine.weight[d]);
+    }
+    char *again = malloc(bytes + 1);
+    cr_assert_eq(tp_machine_print(&back, again, bytes + 1), bytes);
+    cr_assert_str_eq(text, again);
+    FILE *file = fopen("machine-for-test.txt", "wb");
+    cr_assert(file != NULL && fwrite(text, 1, bytes, file) == bytes && fclose(file) == 0);
+    cr_assert_eq(tp_machine_load("machine-for-test.txt", &back), TP_OK);
+    remove("machine-for-test.txt");
+    cr_assert_eq(tp_machine_load("machine-for-test.txt", &back), TP_ERR_IO);
+    free(text);
+    free(again);
+}
+
+Test(machines, text_that_is_wrong)
+{
+    static const struct {
+        const char *text, *words;
+    } cases[] = {
+        {"", "empty"},
+        {"tp-machine 2\n", "line 1"},
+        {"tp-machine 3 \n", "line 1"},
+        {"tp-machine 3\nthreads two\n", "line 2"},
+        {"tp-machine 3\n\nspeed 5\n", "line 3"},
+        {"tp-machine 3\ncall_nanoseconds -5\n", "line 2"},
+        {"tp-machine 3\ncall_nanoseconds 5.5\n", "line 2"},
+        {"tp-machine 3\ncall_nanoseconds 99999999999999999999\n", "line 2"},
+        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n", "line 3"},
+        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 0\n", "line 2"},
+        {"tp-machine 3\ngemm f33 rows 8 flops_per_second 1\n", "line 2"},
+        {"tp-machine 3\ngemm f32 rows 8\n", "line 2"},
+        {"tp-machine 3\nweight bf16 rows 8 flops_per_second 5\nweight bf16 rows 4 flops_per_second 6\n", "line 3"},
+        {"tp-machine 3\nweights f32 rows 8 flops_per_second 5\n", "line 2"},
+        {"tp-machine 3\nthreads\n", "line 2"},
+        {"tp-machine 3\nlanes_share_cores 2", "line 2"},
+        {"tp-machine 3\nthreads 0\n", "line 2"},
+        {"tp-machine 3\nthreads 2\nthreads 2\n", "line 3 comes a second time"},
+        {"tp-machine 3\ncall_nanoseconds 3600000000001\n", "line 2"},
+        {"tp-machine 3\nend\nthreads 2\n", "line 3 comes after the end"},
+        {"tp-machine 3\nend 5\n", "line 2"},
+        {"tp-machine 3\nthreads 2\n", "the text was cut"},
+        {"tp-machine 3\nthreads 2\nend\n", "there is no line 'name'"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_machine machine;
+        cr_assert_eq(tp_machine_parse(cases[i].text, &machine), TP_ERR_FORMAT, "'%s'", cases[i].text);
+        cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(), cases[i].words);
+    }
+    tp_machine machine;
+    cr_assert_eq(tp_machine_parse(NULL, &machine), TP_ERR_ARGUMENT);
+}
+
+/* Cut anywhere, or without any one of its lines, or with a byte of 0, it is refused; comments, empty lines and other systems' line ends change nothing. */
+Test(machines, text_that_is_not_whole)
+{
+    char text[4096], part[8192];
+    tp_machine machine, back;
+    tp_machine_default(&machine);
+    size_t bytes = tp_machine_print(&machine, text, sizeof text);
+    cr_assert_lt(bytes, sizeof text);
+    for (size_t cut = 0; cut + 1 < bytes; cut++) { /* the last line end may be missing */
+        snprintf(part, sizeof part, "%.*s", (int)cut, text);
+        cr_assert_eq(tp_machine_parse(part, &back), TP_ERR_FORMAT, "after %zu of %zu bytes", cut, bytes);
+    }
+    int lines = 0, gemm = 0;
+    for (const char *line = text; *line != '\0'; line += strcspn(line, "\n") + 1, lines++) {
+        size_t before = (size_t)(line - text), length = strcspn(line, "\n") + 1;
+        snprintf(part, sizeof part, "%.*s%s", (int)before, text, line + length);
+        bool point = strncmp(line, "gemm", 4) == 0; /* a curve may have any number of points */
+        gemm += point;
+        cr_assert_eq(tp_machine_parse(part, &back), point ? TP_OK : TP_ERR_FORMAT, "without '%.*s'", (int)length - 1, line);
+    }
+    cr_assert(gemm > 1 && lines > gemm + 15);
+    size_t at = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '\n') {
+            memcpy(part + at, "\r\n# a comment\r\n\r\n", 17);
+            at += 17;
+        } else {
+            part[at++] = text[i];
+        }
+    }
+    part[at] = '\0';
+    cr_assert_eq(tp_machine_parse(part, &back), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_machine_print(&back, part, sizeof part), bytes);
+    cr_assert_str_eq(part, text);
+    FILE *file = fopen("machine-with-zero.txt", "wb");
+    cr_assert(file != NULL && fwrite(text, 1, bytes + 1, file) == bytes + 1 && fclose(file) == 0);
+    cr_assert_eq(tp_machine_load("machine-with-zero.txt", &back), TP_ERR_FORMAT);
+    cr_assert_not_null(strstr(tp_last_message(), "is 0"), "%s", tp_last_message());
+    remove("machine-with-zero.txt");
 }
