@@ -92,9 +92,17 @@ uint32_t random_number()
     return uint32_t(state >> 16);
 }
 
-std::recursive_mutex &machine_lock()
+void MachineLock::lock()
 {
-    static auto &lock = *new std::recursive_mutex; // never destroyed: kernels are registered and freed around main()
+    waiting_++;
+    mutex_.lock();
+    waiting_--;
+    taken_++;
+}
+
+MachineLock &machine_lock()
+{
+    static auto &lock = *new MachineLock; // never destroyed: kernels are registered and freed around main()
     return lock;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "api.h"
 
+#include <atomic>
 #include <mutex>
 
 namespace gpusim {
@@ -24,8 +25,22 @@ const Options &options();
 uint32_t random_number(); // under machine_lock()
 
 // One lock for the whole machine: work runs one operation at a time, so that a schedule is a matter of the seed.
-std::recursive_mutex &machine_lock();
-using Locked = std::lock_guard<std::recursive_mutex>;
+// Recursive; knows whether other threads want it.
+class MachineLock {
+public:
+    void lock();
+    void unlock() { mutex_.unlock(); }
+    bool wanted() const { return waiting_ > 0; }
+    uint64_t taken() const { return taken_; } // so many times
+
+private:
+    std::recursive_mutex mutex_;
+    std::atomic<int> waiting_{0};
+    std::atomic<uint64_t> taken_{0};
+};
+
+MachineLock &machine_lock();
+using Locked = std::lock_guard<MachineLock>;
 
 gpusim_counts &counts(); // under machine_lock()
 

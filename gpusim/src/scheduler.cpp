@@ -434,6 +434,8 @@ void poll(Stream &stream, uint64_t sequence)
         run_needed(stream, sequence, path);
     else if (options().schedule != GPUSIM_LAZY)
         run_any_ready();
+    if (stream.done < sequence)
+        give_way();
 }
 
 void host_has_seen(const VectorClock &clock)

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <thread>
 
 namespace gpusim {
 namespace {
@@ -67,6 +68,17 @@ Unlocked::Unlocked()
 Unlocked::~Unlocked()
 {
     machine_lock().lock();
+}
+
+void give_way()
+{
+    constexpr int most_naps = 400;
+    const uint64_t taken = machine_lock().taken();
+    if (!machine_lock().wanted())
+        return;
+    const Unlocked unlocked;
+    for (int nap = 0; nap < most_naps && machine_lock().taken() == taken; nap++)
+        std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 bool QuietTime::over(uint64_t step)
