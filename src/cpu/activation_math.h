@@ -8,8 +8,11 @@
 
 #define TPI_SQRT_HALF 0x1.6a09e6p-1f   /* sqrt(1/2) */
 #define TPI_NORMAL_PEAK 0x1.988454p-2f /* 1/sqrt(2 pi) */
-#define TPI_GELU_SQRT 0x1.988454p-1f   /* sqrt(2/pi) */
-#define TPI_GELU_CUBE 0x1.6e4e26p-5f   /* 0.044715 */
+/* Of 2 sqrt(2/pi) (x + 0.044715 x^3) = x (rate + cube x^2), and the same for powers of two. */
+#define TPI_GELU_RATE 0x1.988454p0f  /* sqrt(8/pi) */
+#define TPI_GELU_CUBE 0x1.2444f2p-4f /* 0.044715 sqrt(8/pi) */
+#define TPI_GELU_RATE2 0x1.26aec2p1f /* sqrt(8/pi) / ln(2) */
+#define TPI_GELU_CUBE2 0x1.a5a7dp-4f /* 0.044715 sqrt(8/pi) / ln(2) */
 
 /* Phi(x) = (1 + erf(x / sqrt 2)) / 2 */
 TPI_LANE_INLINE vf tpi_normal_cdf(vf x)
@@ -32,30 +35,33 @@ TPI_LANE_INLINE vf tpi_gelu_slope(vf x)
     return vf_fma(near, density, tpi_normal_cdf(x));
 }
 
-/* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */
-TPI_LANE_INLINE vf tpi_gelu_tanh_inner(vf x)
+/* e^-|u| with u = sqrt(8/pi) (x + 0.044715 x^3), of which tanh(u / 2) = 2 / (1 + e^-u) - 1 */
+TPI_LANE_INLINE vf tpi_gelu_tanh_power(vf x, vf square)
 {
-    vf cube = vf_mul(vf_mul(x, x), vf_set1(TPI_GELU_CUBE));
+    vf rate = vf_fma(square, vf_set1(TPI_GELU_CUBE2), vf_set1(TPI_GELU_RATE2));
 
-    return vf_mul(vf_fma(cube, x, x), vf_set1(TPI_GELU_SQRT));
+    return tpi_exp2_falling(tpi_minus_size(vf_mul(x, rate)));
 }
 
+/* 0.5 x (1 + tanh(u / 2)) = x / (1 + e^-u), which keeps its digits where tanh is near -1. */
 TPI_LANE_INLINE vf tpi_gelu_tanh(vf x)
 {
-    vf t = vf_tanh(tpi_gelu_tanh_inner(x));
+    const vf one = vf_set1(1.0f);
+    vf t = tpi_gelu_tanh_power(x, vf_mul(x, x));
+    vf over = vf_select(vf_lt(x, vf_zero()), t, one);
 
-    return vf_mul(vf_max(vf_set1(-1e30f), x), vf_fma(t, vf_set1(0.5f), vf_set1(0.5f)));
+    return vf_div(vf_mul(vf_max(vf_set1(-1e30f), x), over), vf_add(one, t)); /* the product with infinite x is 0 */
 }
 
+/* s + x u' s (1 - s) with s = 1 / (1 + e^-u); s (1 - s) = t / (1 + t)^2 with t = e^-|u| */
 TPI_LANE_INLINE vf tpi_gelu_tanh_slope(vf x)
 {
-    const vf one = vf_set1(1.0f), half = vf_set1(0.5f);
-    vf near = vf_max(vf_set1(-20.0f), vf_min(vf_set1(20.0f), x)); /* beyond, tanh is flat */
-    vf t = vf_tanh(tpi_gelu_tanh_inner(near));
-    vf inner_slope = vf_fma(vf_mul(near, near), vf_set1(3.0f * TPI_GELU_CUBE * TPI_GELU_SQRT), vf_set1(TPI_GELU_SQRT));
-    vf tanh_slope = vf_mul(vf_sub(one, t), vf_add(one, t));
+    const vf one = vf_set1(1.0f);
+    vf near = vf_max(vf_set1(-20.0f), vf_min(vf_set1(20.0f), x)), square = vf_mul(near, near); /* beyond, s is flat */
+    vf t = tpi_gelu_tanh_power(near, square), r = vf_div(one, vf_add(one, t)), other = vf_mul(t, r);
+    vf climb = vf_mul(near, vf_fma(square, vf_set1(3.0f * TPI_GELU_CUBE), vf_set1(TPI_GELU_RATE)));
 
-    return vf_fma(vf_mul(vf_mul(near, half), tanh_slope), inner_slope, vf_fma(t, half, half));
+    return vf_fma(vf_mul(climb, r), other, vf_select(vf_lt(x, vf_zero()), other, r));
 }
 
 TPI_LANE_INLINE vf tpi_silu(vf x)
@@ -68,7 +74,7 @@ TPI_LANE_INLINE vf tpi_silu_slope(vf x)
 {
     const vf one = vf_set1(1.0f);
     vf near = vf_max(vf_set1(-200.0f), vf_min(vf_set1(200.0f), x)); /* beyond, s (1 - s) is 0 */
-    vf t = vf_exp(vf_neg(vf_abs(x))), r = vf_div(one, vf_add(one, t)), other = vf_mul(t, r);
+    vf t = tpi_exp_falling(tpi_minus_size(x)), r = vf_div(one, vf_add(one, t)), other = vf_mul(t, r);
     vf s = vf_select(vf_lt(x, vf_zero()), other, r);
 
     return vf_fma(vf_mul(near, r), other, s);

@@ -70,10 +70,10 @@ static void soften_vector(const tpi_score_tile *tile, forward_queries *queries, 
         now = vf_max(vf_load(scores + k * TPI_TILE + lane), now);
     }
     const vf base = vf_select(vf_eq(now, vf_set1(-INFINITY)), vf_zero(), now);
-    const vf rescale = vf_exp(vf_sub(before, base));
+    const vf rescale = tpi_exp_falling(vf_sub(before, base));
     vf sum = vf_mul(vf_load(queries->sum + lane), rescale);
     for (int64_t k = keys.begin; k < keys.end; k++) {
-        const vf probability = vf_exp(vf_sub(vf_load(scores + k * TPI_TILE + lane), base));
+        const vf probability = tpi_exp_falling(vf_sub(vf_load(scores + k * TPI_TILE + lane), base));
         vf_store(scores + k * TPI_TILE + lane, probability);
         sum = vf_add(sum, probability);
     }

@@ -173,7 +173,7 @@ static void read_keys(const grad_place *at, int64_t key_tile, grad_tiles *tiles)
  * that probability and the gradient that comes back through it are 0. stats: lse, delta. */
 static inline void soften(const grad_tiles *tiles, int64_t place, const vf stats[2], vm dropped)
 {
-    const vf probability = vf_exp(vf_sub(vf_load(tiles->probabilities + place), stats[0]));
+    const vf probability = tpi_exp_falling(vf_sub(vf_load(tiles->probabilities + place), stats[0]));
     const vf gradient = vf_select(dropped, vf_zero(), vf_load(tiles->scores_grad + place));
     vf_store(tiles->probabilities + place, vf_select(dropped, vf_zero(), probability));
     vf_store(tiles->scores_grad + place, vf_mul(probability, vf_sub(gradient, stats[1])));

@@ -139,9 +139,8 @@ void CPU(gemm_kernel)(const tpi_gemm_tile *tile, int rows);
 /* The same with subnormals flushed in the chains. */
 void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows);
 
-/* Finishes and stores `rows` x `cols` of C at (row, col) from the root in `tile`, whose rows are TPI_GEMM_COLS apart; it is changed.
- */
-void CPU(gemm_epilogue)(const tpi_gemm_args *args, float *tile, int64_t row, int64_t col, int rows, int cols);
+/* Finishes and stores `rows` x `cols` of C at (row, col) from the root in `tile`, whose rows are TPI_GEMM_COLS apart. */
+void CPU(gemm_epilogue)(const tpi_gemm_args *args, const float *tile, int64_t row, int64_t col, int rows, int cols);
 
 /* Whether storing the root is all there is to do. */
 bool CPU(gemm_epilogue_empty)(const tpi_gemm_args *args);

@@ -252,13 +252,22 @@ static inline vf tpi_widen_bf16(__m256i half)
     return vf_from_bits(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
 }
 
-/* Integer rounding, not vcvtneps2bf16, which flushes subnormals. */
-static inline __m256i tpi_narrow_bf16(vf x)
+static inline __m256i tpi_narrow_bf16_integer(vf x)
 {
     vi bits = vf_bits(x), high = _mm512_srli_epi32(bits, 16);
     vi rounded = _mm512_srli_epi32(vi_add(vi_add(bits, vi_set1(0x7fffu)), vi_and(high, vi_set1(1))), 16);
 
     return _mm512_cvtepi32_epi16(vi_select(vf_eq(x, x), rounded, vi_or(high, vi_set1(0x40u))));
+}
+
+/* The processor's own instruction flushes subnormals. */
+static inline __m256i tpi_narrow_bf16(vf x)
+{
+#if TPI_ISA_LEVEL >= 3
+    if (__builtin_expect(_mm512_fpclass_ps_mask(x, 0x20) == 0, 1))
+        return (__m256i)_mm512_cvtneps_pbh(x);
+#endif
+    return tpi_narrow_bf16_integer(x);
 }
 
 static inline __m256i tpi_narrow_f16(vf x)

@@ -53,6 +53,41 @@ TPI_LANE_INLINE vf vf_exp(vf x)
     return vf_scale2(tpi_exp_fraction(x, n), n);
 }
 
+/* vf_exp of an x that is not above 88, or NaN: one clamp less. */
+TPI_LANE_INLINE vf tpi_exp_falling(vf x)
+{
+    const vf magic = vf_set1(TPI_EXP_MAGIC);
+    vf n;
+
+    x = vf_max(vf_set1(TPI_EXP_LEAST), x);
+    n = vf_sub(vf_fma(x, vf_set1(TPI_EXP_LOG2E), magic), magic);
+    return vf_scale2(tpi_exp_fraction(x, n), n);
+}
+
+/* 2^x of an x that is not above 0, or NaN; 2 units in the last place. Below -150 zero. */
+TPI_LANE_INLINE vf tpi_exp2_falling(vf x)
+{
+    const vf magic = vf_set1(TPI_EXP_MAGIC);
+    vf n, f, p;
+
+    x = vf_max(vf_set1(-151.0f), x);
+    n = vf_sub(vf_add(x, magic), magic);
+    f = vf_sub(x, n);
+    /* (2^f - 1) / f on |f| <= 1/2 */
+    p = vf_set1(0x1.5bba14p-10f);
+    p = tpi_horner(p, f, 0x1.3cea88p-7f);
+    p = tpi_horner(p, f, 0x1.c6b752p-5f);
+    p = tpi_horner(p, f, 0x1.ebf9bcp-3f);
+    p = tpi_horner(p, f, 0x1.62e42ap-1f);
+    return vf_scale2(tpi_horner(p, f, 1.0f), n);
+}
+
+/* -|x| */
+TPI_LANE_INLINE vf tpi_minus_size(vf x)
+{
+    return vf_from_bits(vi_or(vf_bits(x), vi_set1(0x80000000u)));
+}
+
 /* ln x. ln 0 = -inf, ln inf = inf, NaN below 0. */
 TPI_LANE_INLINE vf vf_log(vf x)
 {
@@ -106,7 +141,7 @@ TPI_LANE_INLINE vf vf_tanh(vf x)
 TPI_LANE_INLINE vf vf_sigmoid(vf x)
 {
     const vf one = vf_set1(1.0f);
-    vf t = vf_exp(vf_neg(vf_abs(x))), s = vf_div(one, vf_add(one, t));
+    vf t = tpi_exp_falling(tpi_minus_size(x)), s = vf_div(one, vf_add(one, t));
 
     return vf_select(vf_lt(x, vf_zero()), vf_mul(t, s), s);
 }

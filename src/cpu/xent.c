@@ -87,7 +87,7 @@ TPI_ROW_INLINE void sum_step(xent_sums *sums, const void *logits, const tp_dtype
         if (n <= 0)
             continue;
         x = vf_sub(vf_load_any(tpi_element(logits, dtype, at), dtype, n), shift);
-        e = vf_exp(x);
+        e = tpi_exp_falling(x);
         if (n < TPI_LANES) {
             e = vf_keep_first(e, n, vf_zero());
             x = vf_keep_first(x, n, vf_zero());
@@ -209,7 +209,7 @@ typedef struct xent_slope {
 
 static inline vf slope_at(const xent_slope *slope, vf x, float extra)
 {
-    vf value = vf_fma(vf_exp(vf_sub(x, slope->shift)), slope->factor, vf_add(slope->base, vf_set1(extra)));
+    vf value = vf_fma(tpi_exp_falling(vf_sub(x, slope->shift)), slope->factor, vf_add(slope->base, vf_set1(extra)));
 
     return vf_mul(value, slope->scale);
 }

@@ -184,6 +184,30 @@ Test(activation, whole_range_has_the_same_bits)
     machines_close(&all);
 }
 
+/* Rounding to bf16 keeps what is bf16 already, subnormals too. */
+Test(activation, every_bf16_value_stays)
+{
+    enum { COUNT = 0x7f81 }; /* from 0 to infinity */
+    machines all = machines_open();
+    uint16_t *x = tpt_array(TP_DTYPE_BF16, COUNT);
+    activation_case c = {.args = {.activation = TPI_ACT_RELU,
+                                  .rows = 1,
+                                  .cols = COUNT,
+                                  .dtype = TP_DTYPE_BF16,
+                                  .x = x,
+                                  .x_stride = COUNT,
+                                  .y_stride = COUNT},
+                         .want_y = true};
+
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (uint16_t)i;
+    void *got = machines_run(&all, run_activation, &c, NULL, COUNT * sizeof *x);
+    cr_assert_eq(memcmp(got, x, COUNT * sizeof *x), 0);
+    free(got);
+    free(x);
+    machines_close(&all);
+}
+
 Test(activation, nan_stays)
 {
     machines all = machines_open();

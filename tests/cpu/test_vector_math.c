@@ -20,7 +20,29 @@ static double exact_sigmoid(double x)
     return 1 / (1 + exp(-x));
 }
 
+static double exact_exp2_minus_size(double x)
+{
+    return exp2(-fabs(x));
+}
+
+static vf exp2_minus_size(vf x)
+{
+    return tpi_exp2_falling(tpi_minus_size(x));
+}
+
+static double exact_exp_minus_size(double x)
+{
+    return exp(-fabs(x));
+}
+
+static vf exp_minus_size(vf x)
+{
+    return tpi_exp_falling(tpi_minus_size(x));
+}
+
 static const function functions[] = {
+    {"exp2 of -|x|", exp2_minus_size, exact_exp2_minus_size, 2},
+    {"exp of -|x|", exp_minus_size, exact_exp_minus_size, 1},
     {"exp", vf_exp, exp, 1},
     {"log", vf_log, log, 1},
     {"tanh", vf_tanh, tanh, 2},
