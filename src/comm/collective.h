@@ -95,6 +95,9 @@ tp_status tpi_comm_usable(tp_ctx *ctx, const tp_comm *comm);
 tp_status tpi_symmetric_allocate(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out);
 void tpi_symmetric_release(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric);
 
+/* Whether all ranks ask for symmetric memory of one size, given what each asked for; else a refusal, on all ranks. */
+tp_status tpi_symmetric_agree(tp_ctx *ctx, int size, const size_t *bytes);
+
 /* A refusal on all ranks because `rank` has no memory for `what`: TP_ERR_MEMORY there, TP_ERR_PEER on the others. */
 tp_status tpi_comm_no_memory(tp_ctx *ctx, const tp_comm *comm, int rank, const char *what);
 

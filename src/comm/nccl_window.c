@@ -20,10 +20,11 @@ static tp_status agree(tpi_nccl_comm *own, size_t bytes, tp_status status)
     tp_ctx *ctx = own->comm.ctx;
     const vote mine = {.bytes = bytes, .status = status};
     vote all[TPI_MAX_RANKS];
+    size_t asked[TPI_MAX_RANKS];
     TPI_TRY(own->comm.table->exchange(ctx, &own->comm, &mine, all, sizeof mine));
     for (int rank = 0; rank < own->comm.size; rank++)
-        if (all[rank].bytes != all[0].bytes)
-            return tpi_refuse(ctx, TP_ERR_MISMATCH, "symmetric_create: bytes is %zu on rank 0 and %zu on rank %d", all[0].bytes, all[rank].bytes, rank);
+        asked[rank] = all[rank].bytes;
+    TPI_TRY(tpi_symmetric_agree(ctx, own->comm.size, asked));
     for (int rank = 0; rank < own->comm.size && status == TP_OK; rank++)
         if (all[rank].status == TP_ERR_MEMORY)
             status = tpi_comm_no_memory(ctx, &own->comm, rank, "a symmetric buffer");

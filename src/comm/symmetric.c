@@ -7,17 +7,25 @@ typedef struct offer {
     bool ready;
 } offer;
 
+tp_status tpi_symmetric_agree(tp_ctx *ctx, int size, const size_t *bytes)
+{
+    for (int rank = 0; rank < size; rank++)
+        if (bytes[rank] != bytes[0])
+            return tpi_refuse(ctx, TP_ERR_MISMATCH, "symmetric_create: bytes is %zu on rank 0 and %zu on rank %d", bytes[0], bytes[rank], rank);
+    return TP_OK;
+}
+
 static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, tp_symmetric *out)
 {
     offer offers[TPI_MAX_RANKS];
+    size_t bytes[TPI_MAX_RANKS];
     TPI_TRY(comm->table->exchange(ctx, comm, mine, offers, sizeof *mine));
-    for (int rank = 0; rank < comm->size; rank++) {
-        if (offers[rank].bytes != offers[0].bytes)
-            return tpi_refuse(ctx, TP_ERR_MISMATCH, "symmetric_create: bytes is %zu on rank 0 and %zu on rank %d",
-                              offers[0].bytes, offers[rank].bytes, rank);
+    for (int rank = 0; rank < comm->size; rank++)
+        bytes[rank] = offers[rank].bytes;
+    TPI_TRY(tpi_symmetric_agree(ctx, comm->size, bytes));
+    for (int rank = 0; rank < comm->size; rank++)
         if (!offers[rank].ready)
             return tpi_comm_no_memory(ctx, comm, rank, "a symmetric buffer");
-    }
     for (int rank = 0; rank < comm->size; rank++)
         out->peer[rank] = offers[rank].memory;
     return TP_OK;
