@@ -331,6 +331,9 @@ tp_status tpi_cuda_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_a
 
     const tpi::IdCheck check = tpi::id_check_of(stream, args->positions, 0, args->vocabulary);
     const bool adds = args->cols > 0 && args->table_rows > 0, dry = tpi_cuda_dry(stream);
+    if (adds && args->rows > UINT32_MAX) /* the sort numbers tokens in 32 bits */
+        return tpi_cuda_refuse(stream, TP_ERR_UNSUPPORTED, "embedding_grad: rows is %lld, the most on a GPU is %lld",
+                          static_cast<long long>(args->rows), static_cast<long long>(UINT32_MAX));
     if (adds)
         tpi::with_dtype(args->dy_dtype, [&](auto zero) { status = tpi::grad_by_ids<decltype(zero)>(stream, view, check); });
     else if (!dry)

@@ -290,3 +290,24 @@ Test(cuda_embedding, very_many_sequences)
     }
     tpt_sides_close(&sides);
 }
+
+/* Tokens are sorted by numbers of 32 bits: more are refused before anything is read or written. */
+Test(cuda_embedding, a_gradient_of_too_many_tokens_is_refused)
+{
+    tpt_sides sides;
+    tpt_sides_open(&sides);
+    tp_ctx *ctx = sides.ctx[TPT_GPU];
+    tpt_pair data = tpt_pair_normal(&sides, TP_DTYPE_F32, 4, 1, 1);
+    const tpi_embedding_grad_args args = {.rows = (int64_t)1 << 32,
+                                          .cols = 1,
+                                          .ids = (const int32_t *)(const void *)data.at[TPT_GPU],
+                                          .dy = data.at[TPT_GPU],
+                                          .dy_dtype = TP_DTYPE_F32,
+                                          .table_rows = 1,
+                                          .vocabulary = 1,
+                                          .grad = (float *)(void *)data.at[TPT_GPU]};
+    cr_assert_eq(tpi_embedding_grad(ctx->compute, &args), TP_ERR_UNSUPPORTED);
+    cr_assert_str_eq(tp_ctx_message(ctx), "embedding_grad: rows is 4294967296, the most on a GPU is 4294967295");
+    tpt_pair_same(&sides, "data", &data, TP_DTYPE_F32);
+    tpt_sides_close(&sides);
+}
