@@ -129,7 +129,8 @@ void bench_costs_name(const bench_call *call, char *text, size_t bytes)
 {
     int64_t gpus = call->options.devices > 1 ? call->options.devices : 1;
     if (bench_on_gpu(call))
-        snprintf(text, bytes, "%.50s, %lld GPU%s%s", call->gpu.name, (long long)gpus, gpus > 1 ? "s" : "", call->options.sums == TP_SUM_FAST ? ", fast sums" : "");
+        snprintf(text, bytes, "%.50s, %lld GPU%s%s%s", call->gpu.name, (long long)gpus, gpus > 1 ? "s" : "",
+                 call->options.sums == TP_SUM_FAST ? ", fast sums" : "", call->options.tf32 ? ", TF32" : "");
     else
         bench_machine_name(&call->machine, text, bytes);
 }

@@ -177,7 +177,7 @@ else
     layers=(--hidden 32 --heads 4 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --check)
     roofline=("roofline|roofline ${on[*]} --layers 1 $small --heads 4 --steps 2")
     calibrate=("calibrate|calibrate ${on[*]} --devices 2")
-    auto=("auto|auto ${on[*]} --dtype bf16 --only mlp")
+    auto=("auto|auto ${on[*]} --devices 2 --dtype bf16 --only mlp")
 fi
 part tests 150 ctest --test-dir "build/$preset" -R "$tests" -j "$jobs" --output-on-failure --timeout 120
 # Several ranks as threads on one GPU: the same bits as one, and the CPU's values within tolerance.

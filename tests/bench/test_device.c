@@ -156,6 +156,9 @@ Test(device, tf32)
     cr_expect_eq(run("gemm --shapes 24x16x40 --variant NT --sums fast --tf32 --dtype bf16" SIMULATED), 0, "%s", text);
     cr_expect_null(strstr(text, "TF32"), "%s", text);
     expect("mlp --hidden 32 --ffn 48 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --sums fast --tf32 --check" SIMULATED, 0, "TF32", "simulated GPU");
+    expect("calibrate --ranks 2 --sums fast --tf32" SIMULATED, 0, "fast sums, TF32", "gemm f32");
+    expect("auto --ranks 2 --only mlp --dtype f32 --sums fast --tf32" SIMULATED, 0, "auto", "simulated");
+    expect("calibrate --device cuda --tf32", 2, "--tf32", "--sums fast");
     expect("gemm --help", 0, "--tf32", "TF32");
 }
 
