@@ -11,6 +11,8 @@
 
 /* Predictions are off by about so much, compared with that of `none`: it stays unless something is faster by more. */
 #define NOISE 0.03
+/* Half of it lies in what lanes take: the rest, for plans without any. */
+#define NOISE_WITHOUT_LANES 0.015
 /* What comes later in the list has more chunks, ops and waits: it must be worth it. */
 #define CHUNK_GAIN 0.01
 
@@ -72,11 +74,11 @@ tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *
     return TP_OK;
 }
 
-static void add_candidate(tp_overlap_choice *choice, const tp_overlap_candidate *candidate)
+static void add_candidate(tp_overlap_choice *choice, const tp_overlap_candidate *candidate, double noise)
 {
     choice->candidate[choice->candidates++] = *candidate;
     bool first = choice->candidates == 1, faster = candidate->seconds < choice->seconds * (1 - CHUNK_GAIN);
-    if (first || (faster && candidate->seconds < choice->candidate[0].seconds * (1 - NOISE))) {
+    if (first || (faster && candidate->seconds < choice->candidate[0].seconds * (1 - noise))) {
         choice->algorithm = candidate->algorithm;
         choice->chunks = candidate->chunks;
         choice->seconds = candidate->seconds;
@@ -107,7 +109,7 @@ tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *sha
     TPI_TRY(tp_overlap_predict(machine, shape, plan, &candidate));
     candidate.algorithm = desc->algorithm;
     candidate.chunks = desc->chunks;
-    add_candidate(choice, &candidate);
+    add_candidate(choice, &candidate, tpi_plan_uses_lanes(plan) ? NOISE : NOISE_WITHOUT_LANES);
     return TP_OK;
 }
 

@@ -136,6 +136,20 @@ Test(auto, none_stays_unless_much_is_gained)
     cr_assert(left > 0 && taken > 0, "%d times a gain was left, %d times taken", left, taken);
 }
 
+/* Of what has no lanes 1.5 % are enough: nothing is uncertain about what lanes take. */
+Test(auto, less_must_be_gained_without_lanes)
+{
+    static const double gains[] = {0.005, 0.014, 0.016, 0.029, 0.05};
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    for (int i = 0; i < 5; i++) {
+        tp_machine machine = ideal(even_link * (1 - gains[i]) / gains[i]); /* what crosses is so much of the whole, and direct hides it */
+        machine.lanes_share_cores = true;
+        machine.start_seconds = 1e-3;
+        tp_overlap_choice choice = choose(&machine, &shape);
+        cr_assert_eq(choice.algorithm, gains[i] > 0.015 ? TP_OVERLAP_DIRECT : TP_OVERLAP_NONE, "%g: %s", gains[i], choice.reason);
+    }
+}
+
 /* 3 thousandths are not worth another chunk; 2 hundredths are. */
 Test(auto, more_chunks_must_gain)
 {

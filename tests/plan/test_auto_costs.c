@@ -12,11 +12,16 @@ Test(auto_costs, costs_of_a_shape)
     tpt_same(costs.gemm_overhead[0], 0, "overhead");
     tpt_same(costs.bytes[TP_BUFFER_INPUT], 512 * 4000, "input");
     /* a curve: 10 rows take as long as 100; between points times are linear */
-    machine.gemm[TP_DTYPE_F32] = (tp_machine_curve){.points = 2, .rows = {10, 100}, .flops = {1e10, 1e11}};
+    machine.gemm[TP_DTYPE_F32] = (tp_machine_curve){.points = 3, .rows = {10, 100, 200}, .flops = {1e10, 1e11, 1e11}};
     shape.rows = 80;
     costs = costs_of(&machine, &shape, TP_OVERLAP_PULL, 4);
     tpt_same(costs.gemm_seconds[0], 100 * 2e6 / 1e11, "gemm at 80 rows");
     tpt_same(costs.gemm_overhead[0], 4 * 100 * 2e6 / 1e11 / 5, "own 40 rows and four chunks of 10 cost as much as 80 each");
+    static const double rows[][2] = {{1, 10}, {150, 150}, {400, 400}}; /* and of how many at the best rate they cost as much */
+    for (int i = 0; i < 3; i++) {
+        shape.rows = (int64_t)rows[i][0];
+        tpt_same(costs_of(&machine, &shape, TP_OVERLAP_NONE, 1).gemm_seconds[0], rows[i][1] * 2e6 / 1e11, "below, between and past the points");
+    }
     tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4);
     shape.ranks = 3;
     cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_ERR_ARGUMENT);
@@ -37,12 +42,14 @@ Test(auto_costs, direct_slows_what_reads_peers)
                  {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 0}, {TP_PATTERN_CHAIN_CORE_BACKWARD, 1 + 4 + 8}, {TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE, 0}};
     tp_machine machine = ideal(0);
     machine.direct_slowdown = 1.75;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tp_overlap_shape shape = linear(cases[i].pattern, 3, 1000);
-        tp_plan_costs costs = costs_of(&machine, &shape, TP_OVERLAP_DIRECT, 1);
+    for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
+        int ranks = 2 + (int)(i % 2);
+        tp_overlap_shape shape = linear(cases[i / 2].pattern, ranks, 1000);
+        tp_plan_costs direct = costs_of(&machine, &shape, TP_OVERLAP_DIRECT, 1), pull = costs_of(&machine, &shape, TP_OVERLAP_PULL, 1);
         for (int part = 0; part < TP_PLAN_PARTS; part++) {
-            double factor = cases[i].parts >> part & 1 ? 1.5 : 1; /* two thirds of the operand are peers' */
-            tpt_same(costs.gemm_seconds[part], 0.020 * factor, tp_pattern_name(cases[i].pattern));
+            double factor = cases[i / 2].parts >> part & 1 ? 1 + 0.75 * (ranks - 1) / ranks : 1; /* the rest of the operand is its own */
+            tpt_same(direct.gemm_seconds[part], 0.020 * factor, tp_pattern_name(shape.pattern));
+            tpt_same(pull.gemm_seconds[part], 0.020, "pulled rows are its own");
         }
     }
 }
