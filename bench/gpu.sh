@@ -212,6 +212,6 @@ if [ "$preset" = gpu ]; then
     cat "$folder/summary.md"
 fi
 say "after $SECONDS s"
-printf 'done      %s\n' "${done_parts[@]}"
+[ ${#done_parts[@]} = 0 ] || printf 'done      %s\n' "${done_parts[@]}"
 [ ${#left_out[@]} = 0 ] || printf 'not run   %s\n' "${left_out[@]}"
 [ ${#failed_parts[@]} = 0 ] || { printf 'FAILED    %s\n' "${failed_parts[@]}"; exit 1; }
