@@ -39,7 +39,7 @@ static bool cut_by_rows(const bench_alone *alone, const tp_param *weight)
     return weight->shard_dim == 1 && ranks_of(alone) > 1;
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static size_t bytes_needed(const bench_alone *alone)
 {
@@ -79,7 +79,8 @@ tp_status bench_alone_open(bench_alone *alone, bench_layer *layer, bool backward
     for (int i = 0; i < 3; i++) {
         TPI_TRY(tp_ctx_allocate(layer->ctx, TP_MEMORY_SAVED, alone->bytes, memory[i]));
         tp_dtype dtype = i < 2 ? layer->shape.dtype : TP_DTYPE_F32;
-        TPI_TRY(bench_fill(layer->ctx, *memory[i], dtype, (int64_t)(alone->bytes / tp_dtype_size(dtype)), any_value, 0));
+        TPI_TRY(
+            bench_fill(layer->ctx, *memory[i], dtype, (int64_t)(alone->bytes / tp_dtype_size(dtype)), any_value, 0));
     }
     return TP_OK;
 }
@@ -93,7 +94,7 @@ void bench_alone_close(bench_alone *alone)
     *alone = (bench_alone){0};
 }
 
-/* ---- GEMMs and the attention core ------------------------------------------------------------------------------------ */
+/* ---- GEMMs and the attention core -------------------------------------------------------------------------------- */
 
 /* The activation that is part of the up projection's GEMM, and of the down projection's input gradient. */
 static tpi_activation activation_of(const bench_alone *alone)
@@ -202,7 +203,7 @@ tp_status bench_alone_compute(void *arg)
     return layer->shape.command == BENCH_ATTENTION ? core(alone) : TP_OK;
 }
 
-/* ---- transfers ------------------------------------------------------------------------------------------------------- */
+/* ---- transfers --------------------------------------------------------------------------------------------------- */
 
 static void count(bench_alone *alone, double sent, double received)
 {
@@ -226,8 +227,9 @@ static tp_status exchange(bench_alone *alone, int64_t cols)
     int64_t own = alone->own[0], all = alone->layer->pass.tokens;
     double row = (double)cols * (double)sizeof(float);
     count(alone, row * (double)(all - own), row * (double)(own * (ranks_of(alone) - 1)));
-    return tp_all_to_all(alone->layer->ctx, group_of(alone), tp_tensor_2d(alone->left, TP_DTYPE_F32, all, cols), alone->rows,
-                         tp_tensor_2d(alone->result, TP_DTYPE_F32, own * ranks_of(alone), cols), alone->own);
+    return tp_all_to_all(alone->layer->ctx, group_of(alone), tp_tensor_2d(alone->left, TP_DTYPE_F32, all, cols),
+                         alone->rows, tp_tensor_2d(alone->result, TP_DTYPE_F32, own * ranks_of(alone), cols),
+                         alone->own);
 }
 
 /* An all-reduce is both. */
@@ -240,7 +242,8 @@ static tp_status reduce(bench_alone *alone, int64_t cols)
 static tp_status move_for(bench_alone *alone, const tp_param *weight)
 {
     int64_t out = weight->value.shape[0], in = weight->value.shape[1];
-    bool column = cut_by_columns(alone, weight), row = cut_by_rows(alone, weight), sharded = alone->layer->shape.sequence_parallel;
+    bool column = cut_by_columns(alone, weight), row = cut_by_rows(alone, weight),
+         sharded = alone->layer->shape.sequence_parallel;
     if (!alone->backward) {
         if (column && sharded)
             TPI_TRY(gather(alone, in));

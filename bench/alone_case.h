@@ -1,5 +1,5 @@
-/* What one pass of a layer computes, and what it moves, each alone: the GEMMs and the attention core at full speed, unchunked, with their fused epilogues;
- * and the transfers without the adds. Overlap is measured against both. */
+/* What one pass of a layer computes, and what it moves, each alone: the GEMMs and the attention core at full speed,
+ * unchunked, with their fused epilogues; and the transfers without the adds. Overlap is measured against both. */
 #ifndef BENCH_ALONE_CASE_H
 #define BENCH_ALONE_CASE_H
 

@@ -74,7 +74,8 @@ static tp_status call_all_to_all(const bench_collective *c)
 static tp_status call_sendrecv(const bench_collective *c)
 {
     int next = (c->rank + 1) % c->ranks, previous = (c->rank + c->ranks - 1) % c->ranks;
-    tp_p2p ops[2] = {{.send = true, .peer = next, .tensor = c->from}, {.send = false, .peer = previous, .tensor = c->to}};
+    tp_p2p ops[2] = {{.send = true, .peer = next, .tensor = c->from},
+                     {.send = false, .peer = previous, .tensor = c->to}};
     return tp_p2p_batch(c->ctx, tp_ctx_world(c->ctx), ops, 2);
 }
 
@@ -83,7 +84,8 @@ void bench_collective_prepare(bench_collective *c)
     tp_range mine = tp_shard_range(c->count, c->ranks, c->rank);
     c->from = tp_tensor_1d(c->in, c->dtype, c->count);
     c->to = tp_tensor_1d(c->in_place && bench_collective_reduces(c->operation) ? c->in : c->out, c->dtype, c->count);
-    c->desc = (tp_reduce_desc){.op = c->reduce, .algorithm = c->operation == BENCH_ALL_REDUCE ? c->algorithm : TP_ALL_REDUCE_AUTO};
+    c->desc = (tp_reduce_desc){.op = c->reduce,
+                               .algorithm = c->operation == BENCH_ALL_REDUCE ? c->algorithm : TP_ALL_REDUCE_AUTO};
     if (c->operation == BENCH_REDUCE_SCATTER)
         c->to = part_of(c, c->to.data, mine);
     else if (c->operation == BENCH_ALL_GATHER)
@@ -152,7 +154,8 @@ tp_status bench_collective_check(const bench_collective *c, int64_t *wrong)
 {
     size_t bytes = (size_t)c->count * tp_dtype_size(c->dtype);
     bench_mirror in, out;
-    tp_status opened = bench_mirror_open(&in, c->ctx, c->in, bytes), status = bench_mirror_open(&out, c->ctx, c->out, bytes);
+    tp_status opened = bench_mirror_open(&in, c->ctx, c->in, bytes),
+              status = bench_mirror_open(&out, c->ctx, c->out, bytes);
     const bench_mirror *result = c->in_place && bench_collective_reduces(c->operation) ? &in : &out;
     status = opened != TP_OK ? opened : status;
     if (status == TP_OK)

@@ -11,13 +11,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZE, COUNT, OPERATION, PLACE, AROUND, TIME, OPENMPI, MPICH, RATIO, WRONG, DISTANCE, KEPT, TOTAL, FITS, COLUMNS };
+enum { SIZE, COUNT, OPERATION, PLACE, AROUND, TIME, OPENMPI, MPICH, RATIO, WRONG, DISTANCE, KEPT, TOTAL, FITS,
+      COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
-    {"size", "B", 0, false},      {"count", "elements", 0, false}, {"operation", "", 0, true}, {"place", "", 0, true},
-    {"around", "", 0, true},      {"time", "us", 4, false},        {"openmpi", "us", 4, false}, {"mpich", "us", 4, false},
-    {"best peer / time", "x", 3, false}, {"#wrong", "", 0, false}, {"cores", "distance", 0, true}, {"kept", "samples", 0, false},
-    {"of", "samples", 0, false},  {"ranks <= cores", "", 0, false},
+    {"size", "B", 0, false},     {"count", "elements", 0, false},  {"operation", "", 0, true},
+    {"place", "", 0, true},      {"around", "", 0, true},          {"time", "us", 4, false},
+    {"openmpi", "us", 4, false}, {"mpich", "us", 4, false},        {"best peer / time", "x", 3, false},
+    {"#wrong", "", 0, false},    {"cores", "distance", 0, true},   {"kept", "samples", 0, false},
+    {"of", "samples", 0, false}, {"ranks <= cores", "", 0, false},
 };
 
 #define KINDS 3
@@ -80,7 +82,8 @@ static tp_status sample_peer(void *arg)
 {
     peer_part *part = arg;
     const bench_collective *c = part->c;
-    bench_mpi_sample sample = {.operation = c->operation, .kind = part->kind, .in_place = c->in_place, .count = c->count, .repeats = part->sample.repeats};
+    bench_mpi_sample sample = {.operation = c->operation, .kind = part->kind, .in_place = c->in_place,
+                               .count = c->count, .repeats = part->sample.repeats};
     if (c->rank == 0)
         bench_mpi_ask(part->peer, &sample);
     if (!bench_mpi_wait(part->peer, c->rank, ++*part->requests))
@@ -93,10 +96,12 @@ static tp_status sample_peer(void *arg)
 /* What a collective takes: alone, or a cycle less its frame. */
 static double net_of(const bench_team_figure *side, bool net)
 {
-    return net ? side[BENCH_MPI_CYCLE].figure.seconds - side[BENCH_MPI_FRAME].figure.seconds : side[BENCH_MPI_ALONE].figure.seconds;
+    return net ? side[BENCH_MPI_CYCLE].figure.seconds - side[BENCH_MPI_FRAME].figure.seconds
+               : side[BENCH_MPI_ALONE].figure.seconds;
 }
 
-static void add_row(peer_run *run, const bench_collective *c, bench_team_figure found[SIDES][KINDS], bool net, double wrong)
+static void add_row(peer_run *run, const bench_collective *c, bench_team_figure found[SIDES][KINDS], bool net,
+                    double wrong)
 {
     bench_table *table = &run->call->table;
     double own = net_of(found[0], net), best = INFINITY;
@@ -139,7 +144,8 @@ static tp_status run_case(peer_run *run, bench_collective *c, unsigned requests[
     double wrong = 0;
     bench_collective_prepare(c);
     if (c->rank == 0)
-        bench_progress("collective: %s beside MPI, %lld bytes", bench_operation_names[c->operation], (long long)c->count * 4);
+        bench_progress("collective: %s beside MPI, %lld bytes", bench_operation_names[c->operation],
+                       (long long)c->count * 4);
     if (!options->no_check) {
         int64_t mine = 0;
         TPI_TRY(bench_collective_check(c, &mine));
@@ -151,10 +157,15 @@ static tp_status run_case(peer_run *run, bench_collective *c, unsigned requests[
                 continue;
             part[side][kind] = (peer_part){.c = c, .kind = kind, .peer = side > 0 ? &run->peer[side - 1] : NULL};
             part[side][kind].requests = side > 0 ? &requests[side - 1] : NULL;
-            parts[count++] = (bench_team_part){.fn = side > 0 ? sample_peer : sample_own, .arg = &part[side][kind], .figure = &found[side][kind]};
+            parts[count++] = (bench_team_part){
+                .fn = side > 0 ? sample_peer : sample_own, .arg = &part[side][kind], .figure = &found[side][kind]};
         }
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds,
-                                  .repeats = options->iterations, .whole = true};
+    const bench_team_plan plan = {.warmup = (int)options->warmup,
+                                  .least = 3,
+                                  .most = (int)options->samples,
+                                  .seconds = options->seconds,
+                                  .repeats = options->iterations,
+                                  .whole = true};
     TPI_TRY(bench_team_compare(&run->team, c->ctx, &plan, parts, count));
     if (c->rank == 0) {
         run->wrong += (int64_t)wrong;
@@ -183,7 +194,8 @@ static tp_status run_cases(peer_run *run, bench_collective *c)
 static tp_status rank_main(tp_ctx *ctx, void *arg)
 {
     peer_run *run = arg;
-    bench_collective c = {.ctx = ctx, .ranks = BENCH_MPI_RANKS, .rank = tp_ctx_rank(ctx), .dtype = TP_DTYPE_F32, .reduce = TP_REDUCE_SUM};
+    bench_collective c = {
+        .ctx = ctx, .ranks = BENCH_MPI_RANKS, .rank = tp_ctx_rank(ctx), .dtype = TP_DTYPE_F32, .reduce = TP_REDUCE_SUM};
     size_t bytes = (size_t)run->largest;
     if (run->core[c.rank] >= 0) {
         cpu_set_t set;
@@ -210,19 +222,25 @@ int bench_check_peers(bench_call *call)
 {
     bench_options *options = &call->options;
     const char *peer = bench_mpi_names[options->peers.value[0]];
-    bench_list_default(&options->operations, 3, (const int64_t[]){BENCH_ALL_REDUCE, BENCH_REDUCE_SCATTER, BENCH_ALL_GATHER});
+    bench_list_default(&options->operations, 3,
+                       (const int64_t[]){BENCH_ALL_REDUCE, BENCH_REDUCE_SCATTER, BENCH_ALL_GATHER});
     bench_list_default(&options->places, 1, (const int64_t[]){1});
     if (bench_on_gpu(call) || options->link != NULL)
-        return bench_refuse(call, "--peer %s: compares thread ranks on the CPU, without --device cuda and without --link", peer);
+        return bench_refuse(
+            call, "--peer %s: compares thread ranks on the CPU, without --device cuda and without --link", peer);
     if (options->ranks.count > 1 || (options->ranks.count == 1 && options->ranks.value[0] != BENCH_MPI_RANKS))
-        return bench_refuse(call, "--ranks %lld: --peer %s compares %d", (long long)options->ranks.value[options->ranks.count - 1], peer, BENCH_MPI_RANKS);
+        return bench_refuse(call, "--ranks %lld: --peer %s compares %d",
+                            (long long)options->ranks.value[options->ranks.count - 1], peer, BENCH_MPI_RANKS);
     if (options->dtypes.count > 1 || (options->dtypes.count == 1 && options->dtypes.value[0] != TP_DTYPE_F32))
-        return bench_refuse(call, "--dtype %s: --peer %s compares f32", tp_dtype_name((tp_dtype)options->dtypes.value[options->dtypes.count - 1]), peer);
+        return bench_refuse(call, "--dtype %s: --peer %s compares f32",
+                            tp_dtype_name((tp_dtype)options->dtypes.value[options->dtypes.count - 1]), peer);
     if (options->algorithms.count > 0 || options->reduce > 1)
-        return bench_refuse(call, "--peer %s compares sums by the algorithm that each side chooses, without --algorithm and --reduce", peer);
+        return bench_refuse(
+            call, "--peer %s compares sums by the algorithm that each side chooses, without --algorithm and --reduce",
+            peer);
     if (options->end_bytes / (int64_t)sizeof(float) > INT_MAX)
-        return bench_refuse(call, "--end %lld: MPI counts elements in an int, so --peer %s compares at most %lld bytes", (long long)options->end_bytes, peer,
-                            (long long)INT_MAX * (long long)sizeof(float));
+        return bench_refuse(call, "--end %lld: MPI counts elements in an int, so --peer %s compares at most %lld bytes",
+                            (long long)options->end_bytes, peer, (long long)INT_MAX * (long long)sizeof(float));
     for (int i = 0; i < options->operations.count; i++)
         if (options->operations.value[i] > BENCH_ALL_GATHER)
             return bench_refuse(call, "--operation %s: --peer %s compares all_reduce, reduce_scatter and all_gather",
@@ -249,19 +267,24 @@ static void note_results(peer_run *run)
     bench_call *call = run->call;
     for (int library = 0; library < BENCH_MPI_LIBRARIES; library++)
         if (run->has[library])
-            bench_note(&call->table, "%s: %.*s; two processes on the ranks' cores, private buffers on huge pages, memory that malloc keeps", bench_mpi_names[library],
-                       (int)strcspn(run->peer[library].shared->library, "\n,"), run->peer[library].shared->library);
+            bench_note(
+                &call->table,
+                "%s: %.*s; two processes on the ranks' cores, private buffers on huge pages, memory that malloc keeps",
+                bench_mpi_names[library], (int)strcspn(run->peer[library].shared->library, "\n,"),
+                run->peer[library].shared->library);
     if (run->wrong > 0)
         bench_check_failed(call, "%lld elements differ from the exact result", (long long)run->wrong);
     bench_note_kept(call, KEPT, TOTAL);
-    bench_note(&call->table, "written, read (net): each rank writes its input before and reads its output after every call; less the time of only that");
+    bench_note(&call->table, "written, read (net): each rank writes its input before and reads its output after every "
+                             "call; less the time of only that");
 }
 
 int bench_collective_peers(bench_call *call, int64_t (*next)(const bench_options *options, int64_t size))
 {
     const bench_options *options = &call->options;
     bench_begin(call, columns, COLUMNS);
-    call->table.plot = (bench_plot){.x = SIZE, .y = RATIO, .only = FITS, .log_x = true, .log_y = true, .groups = 3, .group = {OPERATION, PLACE, AROUND}};
+    call->table.plot = (bench_plot){.x = SIZE, .y = RATIO, .only = FITS, .log_x = true, .log_y = true, .groups = 3,
+                                    .group = {OPERATION, PLACE, AROUND}};
     snprintf(call->table.title, sizeof call->table.title, "collectives of thread ranks beside those of MPI");
     peer_run *run = calloc(1, sizeof *run);
     if (run == NULL)
@@ -273,7 +296,8 @@ int bench_collective_peers(bench_call *call, int64_t (*next)(const bench_options
     int status = BENCH_OK;
     for (int i = 0; i < options->peers.count && status == BENCH_OK; i++) {
         int library = (int)options->peers.value[i];
-        if (!run->has[library] && !bench_mpi_start(&run->peer[library], library, run->largest, run->core, call->message))
+        if (!run->has[library] &&
+            !bench_mpi_start(&run->peer[library], library, run->largest, run->core, call->message))
             status = BENCH_FAILED;
         run->has[library] = status == BENCH_OK;
     }

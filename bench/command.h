@@ -7,7 +7,8 @@
 #include "options.h"
 #include "table.h"
 
-/* What a command gets. It returns a BENCH_ status and, when that is not BENCH_OK, a message. Rows it has filled are printed all the same. */
+/* What a command gets. It returns a BENCH_ status and, when that is not BENCH_OK, a message. Rows it has filled are
+ * printed all the same. */
 typedef struct bench_call {
     bench_options options;
     bench_machine machine;
@@ -44,7 +45,8 @@ int bench_command_auto(bench_call *call);
 int bench_refuse(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int bench_fail(bench_call *call, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Reads --device, --plugin, --device-index and --sums. BENCH_FAILED, with one line saying why, if that GPU can't be used. */
+/* Reads --device, --plugin, --device-index and --sums. BENCH_FAILED, with one line saying why, if that GPU can't be
+ * used. */
 int bench_take_device(bench_call *call);
 static inline bool bench_on_gpu(const bench_call *call)
 {
@@ -71,7 +73,8 @@ void bench_begin(bench_call *call, const bench_column *columns, int count);
 /* Reads the costs that --machine names, if it is given. */
 int bench_load_costs(bench_call *call);
 
-/* By which a file of calibrate knows what it was measured on: this machine, or the GPUs and the sums that the options say. */
+/* By which a file of calibrate knows what it was measured on: this machine, or the GPUs and the sums that the options
+ * say. */
 void bench_costs_name(const bench_call *call, char *text, size_t bytes);
 
 /* A failed check: counted, so that the exit status tells, and noted. */

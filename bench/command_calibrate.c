@@ -33,7 +33,8 @@ static void add_curve(bench_call *call, const char *what, tp_dtype dtype, const 
 {
     char name[BENCH_CELL_TEXT];
     for (int i = 0; i < curve->points; i++) {
-        snprintf(name, sizeof name, "%s %s, %.0f rows x %d x %d", what, tp_dtype_name(dtype), curve->rows[i], features_of(call), features_of(call));
+        snprintf(name, sizeof name, "%s %s, %.0f rows x %d x %d", what, tp_dtype_name(dtype), curve->rows[i],
+                 features_of(call), features_of(call));
         add_figure(call, name, curve->flops[i] / 1e9, "GFLOP/s a rank");
     }
 }
@@ -51,7 +52,8 @@ static void add_figures(bench_call *call, const tp_machine *machine)
     if (bench_on_gpu(call)) { /* lanes are streams of their own, and a curve's weights come out of memory */
         add_figure(call, "an activation, an element", machine->activation_seconds * 1e9, "ns");
         add_figure(call, "copy within a device", machine->copy_bytes_per_second / 1e9, "GB/s a rank");
-        add_figure(call, "link to another device", machine->link.bytes_per_second > 0 ? machine->link.bytes_per_second / 1e9 : NAN, "GB/s a rank");
+        add_figure(call, "link to another device",
+                   machine->link.bytes_per_second > 0 ? machine->link.bytes_per_second / 1e9 : NAN, "GB/s a rank");
         add_figure(call, "adds, read and written", machine->reduce_bytes_per_second / 1e9, "GB/s a rank");
         return;
     }
@@ -63,7 +65,8 @@ static void add_figures(bench_call *call, const tp_machine *machine)
     add_figure(call, "copy out of a peer's memory", machine->copy_bytes_per_second / 1e9, "GB/s a rank");
     add_figure(call, "adds, read and written", machine->reduce_bytes_per_second / 1e9, "GB/s a rank");
     add_figure(call, "what a gemm finds in no cache", machine->memory_bytes_per_second / 1e9, "GB/s a rank");
-    add_figure(call, "a weight gradient in no cache, added to", machine->gradient_bytes_per_second / 1e9, "GB/s a rank");
+    add_figure(call, "a weight gradient in no cache, added to", machine->gradient_bytes_per_second / 1e9,
+               "GB/s a rank");
 }
 
 static bool write_text(const char *path, const char *text, size_t length)
@@ -75,12 +78,14 @@ static bool write_text(const char *path, const char *text, size_t length)
     return good;
 }
 
-/* Beside it and then in its place: who reads it meanwhile, or after a crash, finds the old text or the new one. Only files are replaced, no devices or links. */
+/* Beside it and then in its place: who reads it meanwhile, or after a crash, finds the old text or the new one. Only
+ * files are replaced, no devices or links. */
 static bool replace_text(const char *path, const char *text, size_t length)
 {
     struct stat there;
     char part[4096];
-    if ((lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) || snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
+    if ((lstat(path, &there) == 0 && !S_ISREG(there.st_mode)) ||
+        snprintf(part, sizeof part, "%s.part", path) >= (int)sizeof part)
         return write_text(path, text, length);
     bool good = write_text(part, text, length) && rename(part, path) == 0;
     int reason = errno;
@@ -116,9 +121,11 @@ static int check_options(bench_call *call, tp_link *link)
     if (options->ranks.count != 1 || options->ranks.value[0] < 2)
         return bench_refuse(call, "--ranks: a machine is measured with one number of ranks, at least 2");
     if (call->gpu.simulated && options->out != NULL)
-        return bench_refuse(call, "--out %s: a simulated GPU's time is no speed, so there is nothing to be written", options->out);
+        return bench_refuse(call, "--out %s: a simulated GPU's time is no speed, so there is nothing to be written",
+                            options->out);
     if (options->link != NULL && !bench_parse_link(options->link, link))
-        return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9", options->link);
+        return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9",
+                            options->link);
     return BENCH_OK;
 }
 
@@ -132,9 +139,11 @@ int bench_command_calibrate(bench_call *call)
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(VALUE, VALUE));
     bool gpu = bench_on_gpu(call);
-    snprintf(call->table.title, sizeof call->table.title, "one of %d ranks at work, a thread each%s", ranks, gpu ? ", on " : "");
+    snprintf(call->table.title, sizeof call->table.title, "one of %d ranks at work, a thread each%s", ranks,
+             gpu ? ", on " : "");
     if (gpu)
-        bench_costs_name(call, call->table.title + strlen(call->table.title), sizeof call->table.title - strlen(call->table.title));
+        bench_costs_name(call, call->table.title + strlen(call->table.title),
+                         sizeof call->table.title - strlen(call->table.title));
     tp_machine machine;
     bench_figure samples;
     status = bench_calibrate(call, ranks, &machine, &samples);

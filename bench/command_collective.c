@@ -8,14 +8,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SIZE, COUNT, TYPE, REDOP, ROOT, OPERATION, ALGORITHM, RANKS, ON, PLACE, TIME, ALGBW, BUSBW, WRONG, DISTANCE, KEPT, TOTAL, FITS, COLUMNS };
+enum { SIZE, COUNT, TYPE, REDOP, ROOT, OPERATION, ALGORITHM, RANKS, ON, PLACE, TIME, ALGBW, BUSBW, WRONG, DISTANCE,
+      KEPT, TOTAL, FITS, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
-    {"size", "B", 0, false},         {"count", "elements", 0, false}, {"type", "", 0, true},          {"redop", "", 0, true},
-    {"root", "", 0, false},          {"operation", "", 0, true},      {"algorithm", "", 0, true},     {"ranks", "", 0, false},
-    {"on", "", 0, true},             {"place", "", 0, true},          {"time", "us", 4, false},       {"algbw", "GB/s", 4, false},
-    {"busbw", "GB/s", 4, false},     {"#wrong", "", 0, false},        {"cores", "distance", 0, true}, {"kept", "samples", 0, false},
-    {"of", "samples", 0, false},     {"ranks <= cores", "", 0, false},
+    {"size", "B", 0, false},       {"count", "elements", 0, false}, {"type", "", 0, true},
+    {"redop", "", 0, true},        {"root", "", 0, false},          {"operation", "", 0, true},
+    {"algorithm", "", 0, true},    {"ranks", "", 0, false},         {"on", "", 0, true},
+    {"place", "", 0, true},        {"time", "us", 4, false},        {"algbw", "GB/s", 4, false},
+    {"busbw", "GB/s", 4, false},   {"#wrong", "", 0, false},        {"cores", "distance", 0, true},
+    {"kept", "samples", 0, false}, {"of", "samples", 0, false},     {"ranks <= cores", "", 0, false},
 };
 
 /* What all ranks of one run share; only rank 0 writes rows. */
@@ -76,15 +78,18 @@ static tp_status run_case(collective_run *run, bench_collective *c)
     tp_status status = TP_OK;
     bench_collective_prepare(c);
     if (c->rank == 0)
-        bench_progress("collective: %s, %d ranks, %lld elements of %s", bench_operation_names[c->operation], run->ranks, (long long)c->count,
-                       tp_dtype_name(c->dtype));
+        bench_progress("collective: %s, %d ranks, %lld elements of %s", bench_operation_names[c->operation], run->ranks,
+                       (long long)c->count, tp_dtype_name(c->dtype));
     if (!options->no_check) {
         int64_t mine = 0;
         status = bench_collective_check(c, &mine);
         if (status == TP_OK)
             status = bench_team_sum(&run->team, c->ctx, (double)mine, &wrong);
     }
-    bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds,
+    bench_team_plan plan = {.warmup = (int)options->warmup,
+                            .least = 3,
+                            .most = (int)options->samples,
+                            .seconds = options->seconds,
                             .repeats = options->iterations};
     bench_team_figure found = {0};
     if (status == TP_OK)
@@ -108,7 +113,8 @@ static tp_status run_sizes(collective_run *run, bench_collective *c)
     const bench_options *options = &run->call->options;
     tp_status status = TP_OK;
     int64_t before = -1;
-    for (int64_t size = options->begin_bytes; size <= options->end_bytes && status == TP_OK; size = next_size(options, size)) {
+    for (int64_t size = options->begin_bytes; size <= options->end_bytes && status == TP_OK;
+         size = next_size(options, size)) {
         c->count = bench_collective_count(c->operation, size, c->dtype, c->ranks);
         if (c->count == before) /* sizes less than an element apart */
             continue;
@@ -142,7 +148,10 @@ static tp_status run_operations(collective_run *run, bench_collective *c)
 static tp_status rank_main(tp_ctx *ctx, void *arg)
 {
     collective_run *run = arg;
-    bench_collective c = {.ctx = ctx, .ranks = run->ranks, .rank = tp_ctx_rank(ctx), .reduce = (tp_reduce_op)(run->call->options.reduce - 1)};
+    bench_collective c = {.ctx = ctx,
+                          .ranks = run->ranks,
+                          .rank = tp_ctx_rank(ctx),
+                          .reduce = (tp_reduce_op)(run->call->options.reduce - 1)};
     size_t bytes = (size_t)run->largest;
     tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_OTHER, bytes, &c.in);
     if (status == TP_OK)
@@ -164,8 +173,12 @@ static void set_defaults(bench_options *options)
     bench_list_default(&options->algorithms, 1, (const int64_t[]){TP_ALL_REDUCE_AUTO});
     bench_list_default(&options->places, 2, (const int64_t[]){0, 1});
     options->reduce = options->reduce == 0 ? 1 : options->reduce;
-    options->end_bytes = options->end_bytes > 0 ? options->end_bytes : options->begin_bytes > 4 << 20 ? options->begin_bytes : 4 << 20;
-    options->begin_bytes = options->begin_bytes > 0 ? options->begin_bytes : options->end_bytes < 1024 ? options->end_bytes : 1024;
+    options->end_bytes = options->end_bytes > 0           ? options->end_bytes
+                         : options->begin_bytes > 4 << 20 ? options->begin_bytes
+                                                          : 4 << 20;
+    options->begin_bytes = options->begin_bytes > 0    ? options->begin_bytes
+                           : options->end_bytes < 1024 ? options->end_bytes
+                                                       : 1024;
     options->samples = options->samples > 0 ? options->samples : BENCH_SAMPLES;
     options->warmup = options->warmup > 0 ? options->warmup : 5;
     options->seconds = options->seconds > 0 ? options->seconds : 0.1;
@@ -175,19 +188,22 @@ static int check_options(bench_call *call)
 {
     bench_options *options = &call->options;
     if (options->factor > 0 && options->increment_bytes > 0)
-        return bench_refuse(call, "--factor %g and --increment %lld: give one of them", options->factor, (long long)options->increment_bytes);
+        return bench_refuse(call, "--factor %g and --increment %lld: give one of them", options->factor,
+                            (long long)options->increment_bytes);
     options->factor = options->factor > 0 ? options->factor : 4;
     set_defaults(options);
     if (options->begin_bytes > options->end_bytes)
-        return bench_refuse(call, "--begin %lld is larger than --end %lld", (long long)options->begin_bytes, (long long)options->end_bytes);
+        return bench_refuse(call, "--begin %lld is larger than --end %lld", (long long)options->begin_bytes,
+                            (long long)options->end_bytes);
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
-        return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),
-                            tp_isa_name(call->machine.isa));
+        return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s",
+                            tp_isa_name((tp_isa)options->isa), tp_isa_name(call->machine.isa));
     for (int i = 0; i < options->ranks.count; i++) {
         double need = 2.0 * (double)options->end_bytes * (double)options->ranks.value[i];
         if (need > 0.8 * (double)call->machine.available)
-            return bench_refuse(call, "--end %lld: %lld ranks need %.0f bytes of buffers, %zu are free", (long long)options->end_bytes,
-                                (long long)options->ranks.value[i], need, call->machine.available);
+            return bench_refuse(call, "--end %lld: %lld ranks need %.0f bytes of buffers, %zu are free",
+                                (long long)options->end_bytes, (long long)options->ranks.value[i], need,
+                                call->machine.available);
     }
     return BENCH_OK;
 }
@@ -204,7 +220,8 @@ static int run_ranks(bench_call *call, collective_run *run, int ranks)
         if (options->algorithms.value[i] == TP_ALL_REDUCE_RING)
             start.ctx.sum_order = TP_SUM_FAST;
     tp_status status = tp_run_ranks(&start, rank_main, run);
-    return status == TP_OK ? BENCH_OK : bench_fail(call, "%d ranks: %s: %s", ranks, tp_status_name(status), tp_last_message());
+    return status == TP_OK ? BENCH_OK
+                           : bench_fail(call, "%d ranks: %s: %s", ranks, tp_status_name(status), tp_last_message());
 }
 
 int bench_command_collective(bench_call *call)
@@ -232,13 +249,16 @@ int bench_command_collective(bench_call *call)
     for (int i = 0; i < options->ranks.count && status == BENCH_OK; i++)
         status = run_ranks(call, run, (int)options->ranks.value[i]);
     if (!options->no_check)
-        bench_note(&call->table, "Out of bounds values : %lld %s", (long long)run->wrong, run->wrong > 0 ? "FAILED" : "OK");
+        bench_note(&call->table, "Out of bounds values : %lld %s", (long long)run->wrong,
+                   run->wrong > 0 ? "FAILED" : "OK");
     if (run->busbw_count > 0 && !call->gpu.simulated)
         bench_note(&call->table, "Avg bus bandwidth    : %.4g GB/s", run->busbw_sum / (double)run->busbw_count);
     if (run->wrong > 0)
         bench_check_failed(call, "%lld elements differ from the exact result", (long long)run->wrong);
     bench_note_kept(call, KEPT, TOTAL);
-    bench_note(&call->table, "distance: by an exchange of flags before and after each sample; the figure is of the kind seen more often");
+    bench_note(
+        &call->table,
+        "distance: by an exchange of flags before and after each sample; the figure is of the kind seen more often");
     free(run);
     return status;
 }

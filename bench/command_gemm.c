@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LAYER, VARIANT, SHAPE, SUMS, DTYPE, ISA, CALLERS, THREADS, RATE, PEAK, SHARE, KEPT, TOTAL, WRONG, PEER, RATIO, COLUMNS };
+enum { LAYER, VARIANT, SHAPE, SUMS, DTYPE, ISA, CALLERS, THREADS, RATE, PEAK, SHARE, KEPT, TOTAL, WRONG, PEER, RATIO,
+      COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"layer", "", 0, true},       {"variant", "", 0, true},     {"shape", "rows x cols x inner", 0, true},
@@ -65,7 +66,8 @@ static void time_product(gemm_run *run, int index, bench_gemm *gemm, bench_peer_
         return;
     }
     peak_part peak = {.peak = &run->peak, .rounds = bench_peak_rounds(&run->peak)};
-    bench_part parts[3] = {{run_peak, &peak, &samples[0]}, {bench_gemm_run, gemm, &samples[1]}, {bench_peer_gemm_run, peer, &samples[2]}};
+    bench_part parts[3] = {
+        {run_peak, &peak, &samples[0]}, {bench_gemm_run, gemm, &samples[1]}, {bench_peer_gemm_run, peer, &samples[2]}};
     bench_measure(parts, peer->product != NULL ? 3 : 2, &run->plan);
     if (peer->product != NULL && peer->status == 0)
         run->caller[index].peer = bench_product_flops(run->product) / bench_sample_figure(&samples[2]).seconds;
@@ -119,7 +121,8 @@ static void caller_thread(void *arg, int index)
     if (status == TP_OK)
         status = gemm.status;
     if (status == TP_OK && run->peer != NULL)
-        bench_peer_gemm_open(&peer, run->peer, &gemm, run->product->variant != BENCH_TN && !options->pack_in_call, run->caller[index].peer_message);
+        bench_peer_gemm_open(&peer, run->peer, &gemm, run->product->variant != BENCH_TN && !options->pack_in_call,
+                             run->caller[index].peer_message);
     /* All callers begin together, also when one can't. */
     pthread_barrier_wait(&run->ready);
     run->caller[index].status = status;
@@ -155,7 +158,8 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
         peer += run->caller[i].peer;
         compared = compared && run->caller[i].peer > 0;
         if (run->caller[i].peer_message[0] != '\0')
-            bench_note(table, "%s %s is not compared: %s", tp_dtype_name(run->dtype), run->product->layer, run->caller[i].peer_message);
+            bench_note(table, "%s %s is not compared: %s", tp_dtype_name(run->dtype), run->product->layer,
+                       run->caller[i].peer_message);
         fewest = run->caller[i].kept < run->caller[fewest].kept ? i : fewest;
         wrong += run->caller[i].wrong;
     }
@@ -166,7 +170,8 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
     bench_word(table, "%s", bench_variant_names[run->product->variant]);
     bench_word(table, "%s", shape);
     bool cut = call->options.tf32 && run->dtype == TP_DTYPE_F32;
-    bench_word(table, "%s", cut ? "fast, TF32" : call->options.sums == TP_SUM_FAST ? "fast" : run->product->tree ? "8 chains, tree" : "1 chain");
+    bool fast = call->options.sums == TP_SUM_FAST;
+    bench_word(table, "%s", cut ? "fast, TF32" : fast ? "fast" : run->product->tree ? "8 chains, tree" : "1 chain");
     bench_word(table, "%s", tp_dtype_name(run->dtype));
     bench_isa_cell(call);
     bench_integer(table, callers);
@@ -189,7 +194,8 @@ static void add_row(bench_call *call, const gemm_run *run, int callers, series *
         all->ratio[all->peers++] = rate / peer;
     }
     if (wrong > 0)
-        bench_check_failed(call, "%s %s %s: %lld wrong elements", run->product->layer, shape, tp_dtype_name(run->dtype), (long long)wrong);
+        bench_check_failed(call, "%s %s %s: %lld wrong elements", run->product->layer, shape, tp_dtype_name(run->dtype),
+                           (long long)wrong);
     all->rows++;
     if (!clean)
         return;
@@ -217,8 +223,10 @@ static void add_mean(bench_call *call, tp_dtype dtype, int callers, const series
     bench_real(table, bench_geometric_mean(all->peer, all->peers) / 1e9);
     bench_real(table, bench_geometric_mean(all->ratio, all->peers));
     if (all->count < all->rows)
-        bench_note(table, "%s, callers: %d: %d of %d products had no turn that nothing disturbed: they have no share and are in no mean", tp_dtype_name(dtype),
-                   callers, all->rows - all->count, all->rows);
+        bench_note(table,
+                   "%s, callers: %d: %d of %d products had no turn that nothing disturbed: they have no share and are "
+                   "in no mean",
+                   tp_dtype_name(dtype), callers, all->rows - all->count, all->rows);
 }
 
 /* No product is faster than the peak. */
@@ -230,7 +238,8 @@ static void note_high_shares(bench_call *call)
         high += cell->kind == BENCH_CELL_REAL && cell->real > HIGH_SHARE;
     }
     if (high > 0)
-        bench_note(&call->table, "%d shares are above %.2f, which can't be: the peak was disturbed; measure again", high, HIGH_SHARE);
+        bench_note(&call->table, "%d shares are above %.2f, which can't be: the peak was disturbed; measure again",
+                   high, HIGH_SHARE);
 }
 
 static int run_product(bench_call *call, gemm_run *run, int callers)
@@ -247,7 +256,8 @@ static int run_product(bench_call *call, gemm_run *run, int callers)
     return BENCH_OK;
 }
 
-static int run_series(bench_call *call, const bench_peer *peer, const bench_product *products, int count, tp_dtype dtype, int callers)
+static int run_series(bench_call *call, const bench_peer *peer, const bench_product *products, int count,
+                      tp_dtype dtype, int callers)
 {
     series *all = calloc(1, sizeof *all);
     gemm_run *run = calloc(1, sizeof *run);
@@ -257,14 +267,16 @@ static int run_series(bench_call *call, const bench_peer *peer, const bench_prod
         status = bench_fail(call, "peak of %s: %.300s", tp_dtype_name(dtype), tp_last_message());
     for (int i = 0; i < count && status == BENCH_OK; i++) {
         const bench_options *options = &call->options;
-        *run = (gemm_run){.call = call, .gpu_peak = gpu_peak, .product = &products[i], .dtype = dtype, .peak = bench_peak_of((tp_isa)options->isa, dtype)};
+        *run = (gemm_run){.call = call, .gpu_peak = gpu_peak, .product = &products[i], .dtype = dtype,
+                          .peak = bench_peak_of((tp_isa)options->isa, dtype)};
         run->peer = peer->module != NULL ? peer : NULL;
         run->plan = (bench_plan){.warmup = (int)options->warmup,
                                  .least = 3,
                                  .most = (int)options->samples,
                                  .seconds = options->seconds,
                                  .whole_process = options->threads > 1};
-        bench_progress("gemm: %s, %d caller%s, product %d of %d", tp_dtype_name(dtype), callers, callers == 1 ? "" : "s", i + 1, count);
+        bench_progress("gemm: %s, %d caller%s, product %d of %d", tp_dtype_name(dtype), callers,
+                       callers == 1 ? "" : "s", i + 1, count);
         status = run_product(call, run, callers);
         if (status == BENCH_OK)
             add_row(call, run, callers, all);
@@ -313,10 +325,11 @@ static int check_options(bench_call *call)
     options->seconds = options->seconds <= 0 ? 0.1 : options->seconds;
     for (int i = 0; i < options->dtypes.count; i++)
         if (options->dtypes.value[i] > TP_DTYPE_F16)
-            return bench_refuse(call, "--dtype %s: products are of f32, bf16 or f16", tp_dtype_name((tp_dtype)options->dtypes.value[i]));
+            return bench_refuse(call, "--dtype %s: products are of f32, bf16 or f16",
+                                tp_dtype_name((tp_dtype)options->dtypes.value[i]));
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
-        return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),
-                            tp_isa_name(call->machine.isa));
+        return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s",
+                            tp_isa_name((tp_isa)options->isa), tp_isa_name(call->machine.isa));
     return BENCH_OK;
 }
 
@@ -342,7 +355,8 @@ int bench_command_gemm(bench_call *call)
              options->pack_in_call ? "weights packed in every call" : "weights packed once, outside the timing");
     for (int d = 0; d < options->dtypes.count; d++)
         for (int c = 0; c < options->callers.count && status == BENCH_OK; c++)
-            status = run_series(call, &peer, products, count, (tp_dtype)options->dtypes.value[d], (int)options->callers.value[c]);
+            status = run_series(call, &peer, products, count, (tp_dtype)options->dtypes.value[d],
+                                (int)options->callers.value[c]);
     if (peer.module != NULL)
         bench_note(&call->table, "peer: %s, one thread a caller, on the same operands, sampled in turns%s", peer.name,
                    options->pack_in_call ? "" : "; weights laid out beforehand on both sides");
@@ -350,11 +364,14 @@ int bench_command_gemm(bench_call *call)
     bench_note_kept(call, KEPT, TOTAL);
     note_high_shares(call);
     for (int d = 0; d < options->dtypes.count && bench_on_gpu(call) && !call->gpu.simulated; d++)
-        bench_note(&call->table, "peak of %s: %s; times are those of the GPU's events", tp_dtype_name((tp_dtype)options->dtypes.value[d]),
+        bench_note(&call->table, "peak of %s: %s; times are those of the GPU's events",
+                   tp_dtype_name((tp_dtype)options->dtypes.value[d]),
                    bench_gpu_peak_text((tp_dtype)options->dtypes.value[d], options->tf32));
     if (!bench_on_gpu(call))
         bench_note(&call->table, "peak: a loop of multiply-adds in registers, sampled in turns with the product");
     if (!options->no_check)
-        bench_note(&call->table, "#wrong: of up to %d elements a caller that were compared with exact sums, in a pass of its own", CHECKED);
+        bench_note(&call->table,
+                   "#wrong: of up to %d elements a caller that were compared with exact sums, in a pass of its own",
+                   CHECKED);
     return status;
 }

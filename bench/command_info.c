@@ -85,8 +85,10 @@ static void rows_memory(bench_call *call, double seconds)
         for (int i = 0; i < (counts[1] > 1 ? 2 : 1); i++) {
             double rate = bench_stream_measure((bench_stream)stream, counts[i], BENCH_STREAM_MEMORY, seconds);
             char what[64];
-            snprintf(what, sizeof what, "memory %s, %s", bench_stream_name((bench_stream)stream), i == 0 ? "1 core" : "all cores");
-            row_number(&call->table, what, rate > 0 ? rate / 1e9 : NAN, "GB/s", "bytes read and written, 64 MiB arrays");
+            snprintf(what, sizeof what, "memory %s, %s", bench_stream_name((bench_stream)stream),
+                     i == 0 ? "1 core" : "all cores");
+            row_number(&call->table, what, rate > 0 ? rate / 1e9 : NAN, "GB/s",
+                       "bytes read and written, 64 MiB arrays");
         }
     }
 }
@@ -98,7 +100,10 @@ static tp_status rows_limits(bench_call *call)
         const char *name;
         tp_dtype dtype;
         bool tf32;
-    } peaks[] = {{"f32", TP_DTYPE_F32, false}, {"TF32", TP_DTYPE_F32, true}, {"bf16", TP_DTYPE_BF16, false}, {"f16", TP_DTYPE_F16, false}};
+    } peaks[] = {{"f32", TP_DTYPE_F32, false},
+                 {"TF32", TP_DTYPE_F32, true},
+                 {"bf16", TP_DTYPE_BF16, false},
+                 {"f16", TP_DTYPE_F16, false}};
     char what[64];
     double figure;
     for (size_t i = 0; i < sizeof peaks / sizeof *peaks; i++) {
@@ -106,11 +111,13 @@ static tp_status rows_limits(bench_call *call)
         TPI_TRY(bench_gpu_peak(call, peaks[i].dtype, peaks[i].tf32, &figure));
         snprintf(what, sizeof what, "%s peak, GPU %lld", peaks[i].name, (long long)call->options.device_index);
         row_number(&call->table, what, figure / 1e9, "GFLOP/s",
-                   call->gpu.simulated ? "simulated: its time is no speed" : bench_gpu_peak_text(peaks[i].dtype, peaks[i].tf32));
+                   call->gpu.simulated ? "simulated: its time is no speed"
+                                       : bench_gpu_peak_text(peaks[i].dtype, peaks[i].tf32));
     }
     TPI_TRY(bench_gpu_copy_rate(call, &figure));
     snprintf(what, sizeof what, "memory copy, GPU %lld", (long long)call->options.device_index);
-    row_number(&call->table, what, figure / 1e9, "GB/s", call->gpu.simulated ? "simulated: its time is no speed" : "bytes read and written, 256 MiB arrays");
+    row_number(&call->table, what, figure / 1e9, "GB/s",
+               call->gpu.simulated ? "simulated: its time is no speed" : "bytes read and written, 256 MiB arrays");
     return TP_OK;
 }
 
@@ -120,15 +127,16 @@ static void rows_cuda(bench_call *call)
     bench_table *table = &call->table;
     tp_device_info info;
     bool usable = tp_device_describe(TP_DEVICE_CUDA, 0, call->options.plugin, &info) == TP_OK;
-    row_word(table, "backend cuda", usable || info.count > 0 ? "yes" : "no", usable ? info.simulated ? "simulated GPUs" : "own kernels, cuBLASLt, NCCL" : info.reason);
+    row_word(table, "backend cuda", usable || info.count > 0 ? "yes" : "no",
+             usable ? info.simulated ? "simulated GPUs" : "own kernels, cuBLASLt, NCCL" : info.reason);
     int count = info.count;
     for (int index = 0; index < count; index++) {
         char what[64], how[BENCH_CELL_TEXT];
         usable = tp_device_describe(TP_DEVICE_CUDA, index, call->options.plugin, &info) == TP_OK;
         snprintf(what, sizeof what, "GPU %d", index);
         if (usable)
-            snprintf(how, sizeof how, "sm_%d%d, %.1f GiB%s", info.major, info.minor, (double)info.memory_bytes / (1 << 30),
-                     info.simulated ? ", simulated: its time is no speed" : "");
+            snprintf(how, sizeof how, "sm_%d%d, %.1f GiB%s", info.major, info.minor,
+                     (double)info.memory_bytes / (1 << 30), info.simulated ? ", simulated: its time is no speed" : "");
         row_word(table, what, usable ? info.name : "no", usable ? how : info.reason);
     }
 }
@@ -195,6 +203,8 @@ int bench_command_info(bench_call *call)
     rows_peak(call, TP_DTYPE_BF16, clock, seconds);
     rows_memory(call, seconds);
     rows_build(call);
-    bench_note(&call->table, "peaks and bandwidths are medians of short samples; samples in which the thread was switched out are dropped");
+    bench_note(
+        &call->table,
+        "peaks and bandwidths are medians of short samples; samples in which the thread was switched out are dropped");
     return look_at_device(call);
 }

@@ -6,15 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, FORWARD, BACKWARD, TOKENS, RATE, SHARE, BANDWIDTH, COMM, SPEEDUP, SAME, KEPT, TOTAL, OFF, FITS, COLUMNS };
+enum { OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, FORWARD, BACKWARD, TOKENS, RATE, SHARE, BANDWIDTH,
+      COMM, SPEEDUP, SAME, KEPT, TOTAL, OFF, FITS, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
-    {"layer", "", 0, true},         {"shape", "", 0, true},          {"dtype", "", 0, true},          {"isa", "", 0, true},
-    {"ranks", "", 0, false},        {"threads", "each", 0, false},   {"sequence parallel", "", 0, false}, {"on", "", 0, true},
-    {"forward", "us", 4, false},    {"backward", "us", 4, false},    {"tokens/s", "", 4, false},      {"rate", "GFLOP/s", 4, false},
-    {"share", "of peak", -3, false}, {"bandwidth", "GB/s", 4, false}, {"comm", "of time", -3, false}, {"speed-up", "", -2, false},     {"same bits", "", 0, false},
-    {"kept", "samples", 0, false},  {"of", "samples", 0, false},     {"off the CPU", "", 2, false},
-    {"ranks <= cores", "", 0, false},
+    {"layer", "", 0, true},              {"shape", "", 0, true},          {"dtype", "", 0, true},
+    {"isa", "", 0, true},                {"ranks", "", 0, false},         {"threads", "each", 0, false},
+    {"sequence parallel", "", 0, false}, {"on", "", 0, true},             {"forward", "us", 4, false},
+    {"backward", "us", 4, false},        {"tokens/s", "", 4, false},      {"rate", "GFLOP/s", 4, false},
+    {"share", "of peak", -3, false},     {"bandwidth", "GB/s", 4, false}, {"comm", "of time", -3, false},
+    {"speed-up", "", -2, false},         {"same bits", "", 0, false},     {"kept", "samples", 0, false},
+    {"of", "samples", 0, false},         {"off the CPU", "", 2, false},   {"ranks <= cores", "", 0, false},
 };
 
 /* One degree. */
@@ -76,7 +78,8 @@ static tp_status cpu_main(tp_ctx *ctx, void *arg)
     bench_progress("%s: %s on the CPU", run->call->table.command, tp_dtype_name(run->shape.dtype));
     tp_status status = bench_layer_open(&layer, ctx, &run->shape);
     if (status == TP_OK)
-        status = bench_layer_reference_open(&run->cpu, &layer) ? bench_layer_compare(&layer, &run->cpu, &unused) : TP_ERR_MEMORY;
+        status = bench_layer_reference_open(&run->cpu, &layer) ? bench_layer_compare(&layer, &run->cpu, &unused)
+                                                               : TP_ERR_MEMORY;
     run->cpu.ready = status == TP_OK;
     bench_layer_close(&layer);
     return status;
@@ -105,7 +108,8 @@ static tp_status hold_against_cpu(layer_party *party, tp_ctx *ctx, bench_layer *
 static tp_status time_layer(layer_party *party, tp_ctx *ctx, bench_layer *layer)
 {
     const bench_options *options = &party->run->call->options;
-    bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds};
+    bench_team_plan plan = {
+        .warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds};
     tp_status status = bench_team_measure(&party->team, ctx, &plan, bench_layer_forward, layer, &party->forward);
     if (status == TP_OK)
         status = bench_team_measure(&party->team, ctx, &plan, bench_layer_backward, layer, &party->backward);
@@ -146,7 +150,8 @@ static void party_main(void *arg, int index)
 static void add_row(bench_call *call, const layer_run *run, const layer_party *party, bench_peaks *peaks)
 {
     bench_table *table = &call->table;
-    double forward = party->forward.figure.seconds, backward = party->backward.figure.seconds, both = forward + backward;
+    double forward = party->forward.figure.seconds, backward = party->backward.figure.seconds,
+           both = forward + backward;
     int threads = bench_threads_for(call, party->ranks);
     double flops = 3 * bench_layer_flops(&run->shape) / both;
     char shape[BENCH_CELL_TEXT];
@@ -165,7 +170,8 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
     bench_real(table, (double)(run->shape.batch * run->shape.sequence) / both);
     bench_real(table, flops / 1e9);
     bench_real(table, flops / bench_peak_for(call, peaks, run->shape.dtype, party->ranks * threads));
-    double traffic = 5.0 * (double)(run->shape.batch * run->shape.sequence * run->shape.hidden) * (double)tp_dtype_size(run->shape.dtype);
+    double traffic = 5.0 * (double)(run->shape.batch * run->shape.sequence * run->shape.hidden) *
+                     (double)tp_dtype_size(run->shape.dtype);
     bench_real(table, run->shape.command == BENCH_NORM ? traffic / both / 1e9 : NAN);
     bench_real(table, bench_team_comm_share(&party->team));
     const layer_party *first = &run->party[0];
@@ -174,8 +180,8 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
         bench_word(table, "%s", party->index == 0 ? "reference" : "-");
     else {
         char what[160];
-        snprintf(what, sizeof what, "%s %s: %.0f values of %d ranks differ from those of %d", table->command, tp_dtype_name(run->shape.dtype),
-                 party->different, party->ranks, first->ranks);
+        snprintf(what, sizeof what, "%s %s: %.0f values of %d ranks differ from those of %d", table->command,
+                 tp_dtype_name(run->shape.dtype), party->different, party->ranks, first->ranks);
         bench_same_cell(call, party->different == 0, bench_bits_promised(call, first->ranks, party->ranks), what);
     }
     bench_figure fewer = bench_figure_fewer(party->forward.figure, party->backward.figure);
@@ -187,8 +193,9 @@ static void add_row(bench_call *call, const layer_run *run, const layer_party *p
         bench_empty(table);
     bench_truth(table, bench_fits(call, party->ranks, 1));
     if (party->held && !(party->off <= bench_cpu_tolerance(run->shape.dtype, call->options.tf32)))
-        bench_check_failed(call, "%d ranks, %s: a tensor is %.3g of its norm off the CPU's, at most %.3g is right", party->ranks,
-                           tp_dtype_name(run->shape.dtype), party->off, bench_cpu_tolerance(run->shape.dtype, call->options.tf32));
+        bench_check_failed(call, "%d ranks, %s: a tensor is %.3g of its norm off the CPU's, at most %.3g is right",
+                           party->ranks, tp_dtype_name(run->shape.dtype), party->off,
+                           bench_cpu_tolerance(run->shape.dtype, call->options.tf32));
 }
 
 static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype dtype, bench_peaks *peaks)
@@ -210,13 +217,16 @@ static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype 
         party->team.turns = &run->turns;
         party->team.party = i;
     }
-    int status = call->options.check && run_on_cpu(run) != TP_OK ? bench_fail(call, "on the CPU: %.300s", tp_last_message()) : BENCH_OK;
+    int status = call->options.check && run_on_cpu(run) != TP_OK
+                     ? bench_fail(call, "on the CPU: %.300s", tp_last_message())
+                     : BENCH_OK;
     if (status == BENCH_OK && !bench_turns_run(&run->turns, party_main, run))
         status = bench_fail(call, "threads could not be started");
     for (int i = 0; i < run->parties && status == BENCH_OK; i++) {
         layer_party *party = &run->party[i];
         if (party->status != TP_OK)
-            status = bench_fail(call, "%d ranks: %s: %.300s", party->ranks, tp_status_name(party->status), party->message);
+            status =
+                bench_fail(call, "%d ranks: %s: %.300s", party->ranks, tp_status_name(party->status), party->message);
         else
             add_row(call, run, party, peaks);
     }
@@ -227,19 +237,23 @@ static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype 
     return status;
 }
 
-/* ---- options --------------------------------------------------------------------------------------------------------- */
+/* ---- options ----------------------------------------------------------------------------------------------------- */
 
 static int take_preset(bench_call *call, bench_layer_shape *shape)
 {
     bench_options *options = &call->options;
-    tp_model_desc desc = {.family = (tp_model_family)(options->family > 0 ? options->family - 1 : TP_MODEL_GPT2), .hidden = 512, .heads = 8};
+    tp_model_desc desc = {.family = (tp_model_family)(options->family > 0 ? options->family - 1 : TP_MODEL_GPT2),
+                          .hidden = 512,
+                          .heads = 8};
     if (options->model != NULL && tp_model_preset(options->model, &desc) != TP_OK)
         return bench_refuse(call, "--model: %s", tp_last_message());
     bool llama = desc.family == TP_MODEL_LLAMA;
     shape->family = desc.family;
     shape->hidden = options->hidden > 0 ? options->hidden : desc.hidden;
     shape->heads = options->heads > 0 ? options->heads : desc.heads;
-    shape->kv_heads = options->kv_heads > 0 ? options->kv_heads : desc.kv_heads > 0 && options->heads == 0 ? desc.kv_heads : shape->heads;
+    shape->kv_heads = options->kv_heads > 0                      ? options->kv_heads
+                      : desc.kv_heads > 0 && options->heads == 0 ? desc.kv_heads
+                                                                 : shape->heads;
     bool own_width = desc.head_dim > 0 && options->hidden == 0 && options->heads == 0;
     shape->head_dim = own_width ? desc.head_dim : shape->hidden / shape->heads;
     shape->ffn = options->ffn > 0 ? options->ffn : desc.ffn > 0 ? desc.ffn : 4 * shape->hidden;
@@ -292,18 +306,27 @@ static int check_shape(bench_call *call, const bench_layer_shape *s)
         bool cut = s->command != BENCH_LINEAR || s->kind != TP_LINEAR_REPLICATED;
         if ((s->command == BENCH_LINEAR || s->command == BENCH_MLP) && cut && s->ffn < degree)
             return bench_refuse(call, "--ffn %lld is less than %d ranks", (long long)s->ffn, degree);
-        tp_model_desc desc = {.family = s->family, .layers = 1, .hidden = s->hidden, .heads = s->heads, .kv_heads = s->kv_heads,
-                              .head_dim = s->head_dim * s->heads == s->hidden ? 0 : s->head_dim, .ffn = s->ffn,
-                              .vocabulary = 65536, .positions = s->sequence, .dtype = TP_DTYPE_F32};
-        if ((s->command == BENCH_ATTENTION || s->command == BENCH_BLOCK) && s->head_dim * s->heads != s->hidden && call->options.model == NULL)
-            return bench_refuse(call, "--hidden %lld is no multiple of --heads %lld", (long long)s->hidden, (long long)s->heads);
+        tp_model_desc desc = {.family = s->family,
+                              .layers = 1,
+                              .hidden = s->hidden,
+                              .heads = s->heads,
+                              .kv_heads = s->kv_heads,
+                              .head_dim = s->head_dim * s->heads == s->hidden ? 0 : s->head_dim,
+                              .ffn = s->ffn,
+                              .vocabulary = 65536,
+                              .positions = s->sequence,
+                              .dtype = TP_DTYPE_F32};
+        if ((s->command == BENCH_ATTENTION || s->command == BENCH_BLOCK) && s->head_dim * s->heads != s->hidden &&
+            call->options.model == NULL)
+            return bench_refuse(call, "--hidden %lld is no multiple of --heads %lld", (long long)s->hidden,
+                                (long long)s->heads);
         if ((s->command == BENCH_ATTENTION || s->command == BENCH_BLOCK) && tp_model_check(&desc, degree) != TP_OK)
             return bench_refuse(call, "%s", tp_last_message());
     }
     double need = memory_needed(s, ranks);
     if (need > (double)call->machine.available)
-        return bench_refuse(call, "%lld tokens of this shape need about %.0f bytes, %zu are free", (long long)(s->batch * s->sequence), need,
-                            call->machine.available);
+        return bench_refuse(call, "%lld tokens of this shape need about %.0f bytes, %zu are free",
+                            (long long)(s->batch * s->sequence), need, call->machine.available);
     return BENCH_OK;
 }
 
@@ -345,16 +368,21 @@ int bench_command_layer(bench_call *call)
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(FORWARD, SPEEDUP));
     call->table.plot = (bench_plot){.x = RANKS, .y = TOKENS, .only = FITS, .groups = 1, .group = {DTYPE}};
-    snprintf(call->table.title, sizeof call->table.title, "%s layer, forward and backward (input and weight gradients)", call->table.command);
+    snprintf(call->table.title, sizeof call->table.title, "%s layer, forward and backward (input and weight gradients)",
+             call->table.command);
     bench_peaks peaks = {{0}};
     for (int i = 0; i < options->dtypes.count && status == BENCH_OK; i++)
         status = run_dtype(call, &shape, (tp_dtype)options->dtypes.value[i], &peaks);
-    bench_note(&call->table, "degrees took turns, sample by sample; speed-up is against %lld ranks", (long long)options->ranks.value[0]);
+    bench_note(&call->table, "degrees took turns, sample by sample; speed-up is against %lld ranks",
+               (long long)options->ranks.value[0]);
     if (!options->no_check)
-        bench_note(&call->table, "same bits: output, input gradient and all weight gradients, gathered, against %lld ranks",
+        bench_note(&call->table,
+                   "same bits: output, input gradient and all weight gradients, gathered, against %lld ranks",
                    (long long)options->ranks.value[0]);
     if (options->check)
-        bench_note(&call->table, "off the CPU: the worst tensor's distance from what one rank on the CPU makes, as a part of its norm");
+        bench_note(
+            &call->table,
+            "off the CPU: the worst tensor's distance from what one rank on the CPU makes, as a part of its norm");
     bench_note_kept(call, KEPT, TOTAL);
     return status;
 }

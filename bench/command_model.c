@@ -16,13 +16,15 @@ enum {
 };
 
 static const bench_column columns[COLUMNS] = {
-    {"dtype", "", 0, true},       {"ranks", "", 0, false},      {"threads", "each", 0, false},     {"batch", "sequences", 0, false},
-    {"isa", "", 0, true},         {"on", "", 0, true},          {"step", "ms", 4, false},          {"forward", "ms", 4, false},
-    {"backward", "ms", 4, false}, {"finish", "ms", 4, false},   {"optimizer", "ms", 4, false},     {"tokens/s", "", 4, false},
-    {"rate", "GFLOP/s", 4, false}, {"share", "of peak", -3, false}, {"comm", "of time", -3, false}, {"param", "MB", 4, false},
-    {"optimizer state", "MB", 4, false}, {"saved", "MB", 4, false}, {"scratch", "MB", 4, false},   {"comm buffers", "MB", 4, false},
-    {"other", "MB", 4, false},    {"all", "MB", 5, false},      {"used", "MB", 5, false},          {"kept", "steps", 0, false},
-    {"of", "steps", 0, false},    {"threads <= cores", "", 0, false}, {"torch / step", "x", 3, false},
+    {"dtype", "", 0, true},           {"ranks", "", 0, false},             {"threads", "each", 0, false},
+    {"batch", "sequences", 0, false}, {"isa", "", 0, true},                {"on", "", 0, true},
+    {"step", "ms", 4, false},         {"forward", "ms", 4, false},         {"backward", "ms", 4, false},
+    {"finish", "ms", 4, false},       {"optimizer", "ms", 4, false},       {"tokens/s", "", 4, false},
+    {"rate", "GFLOP/s", 4, false},    {"share", "of peak", -3, false},     {"comm", "of time", -3, false},
+    {"param", "MB", 4, false},        {"optimizer state", "MB", 4, false}, {"saved", "MB", 4, false},
+    {"scratch", "MB", 4, false},      {"comm buffers", "MB", 4, false},    {"other", "MB", 4, false},
+    {"all", "MB", 5, false},          {"used", "MB", 5, false},            {"kept", "steps", 0, false},
+    {"of", "steps", 0, false},        {"threads <= cores", "", 0, false},  {"torch / step", "x", 3, false},
 };
 
 static const char *const kind_names[TP_MEMORY_KINDS] = {"param", "optimizer", "saved", "scratch", "comm", "other"};
@@ -74,7 +76,8 @@ static tp_status walk(void *arg)
     if (status == TP_OK && root && w->steps >= party->run->call->options.warmup) {
         for (int phase = 0; phase < BENCH_PHASES; phase++)
             bench_sample_add(&party->phase[phase], w->stepper.phase[phase], clean);
-        bench_progress("model: %s, %d ranks, step %lld", tp_dtype_name(party->run->dtype), party->ranks, (long long)w->steps + 1);
+        bench_progress("model: %s, %d ranks, step %lld", tp_dtype_name(party->run->dtype), party->ranks,
+                       (long long)w->steps + 1);
     }
     w->steps++;
     return status;
@@ -84,7 +87,8 @@ static tp_status measure(model_party *party, walker *w, tp_ctx *ctx)
 {
     const bench_options *options = &party->run->call->options;
     int timed = (int)(options->steps - options->warmup);
-    bench_team_plan plan = {.warmup = (int)options->warmup, .least = timed, .most = timed, .repeats = 1, .taken = &party->step};
+    bench_team_plan plan = {
+        .warmup = (int)options->warmup, .least = timed, .most = timed, .repeats = 1, .taken = &party->step};
     tp_status status = bench_team_measure(&party->team, ctx, &plan, walk, w, &party->figure);
     for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
         party->used[tp_ctx_rank(ctx)][kind] = (double)tp_ctx_memory(ctx, (tp_memory_kind)kind).peak;
@@ -122,7 +126,7 @@ static void party_main(void *arg, int index)
         snprintf(party->message, sizeof party->message, "%s", tp_last_message());
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 static void begin_row(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads)
 {
@@ -157,15 +161,18 @@ static void check_memory_used(bench_call *call, const model_party *party, const 
     if (fabs(off) <= 0.05)
         return;
     for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
-        bench_note(&call->table, "%d ranks, %s: %.0f bytes predicted, %.0f used", party->ranks, kind_names[kind], predicted->bytes[kind], used[kind]);
+        bench_note(&call->table, "%d ranks, %s: %.0f bytes predicted, %.0f used", party->ranks, kind_names[kind],
+                   predicted->bytes[kind], used[kind]);
     if (bench_on_gpu(call)) /* kernels' workspaces are not issued in a dry run */
         bench_note(&call->table, "%d ranks: memory used is %+.1f %% off the prediction", party->ranks, 100 * off);
     else
-        bench_check_failed(call, "%d ranks: memory used is %+.1f %% off the prediction, more than 5 %%", party->ranks, 100 * off);
+        bench_check_failed(call, "%d ranks: memory used is %+.1f %% off the prediction, more than 5 %%", party->ranks,
+                           100 * off);
 }
 
 /* What a step took, from "step" to "share of peak"; `threads` in all. */
-static void add_speed(bench_call *call, const model_run *run, double seconds, const bench_samples phase[BENCH_PHASES], int threads, bench_peaks *peaks)
+static void add_speed(bench_call *call, const model_run *run, double seconds, const bench_samples phase[BENCH_PHASES],
+                      int threads, bench_peaks *peaks)
 {
     bench_table *table = &call->table;
     const bench_training *training = run->training;
@@ -190,13 +197,14 @@ static double ratio_to_peer(bench_call *call, const model_run *run, const model_
     *theirs = run->peer->step;
     int clean = bench_sample_pair(ours, theirs);
     double ratio = clean > 0 ? bench_sample_figure(theirs).seconds / bench_sample_figure(ours).seconds : NAN;
-    bench_note(&call->table, "%s, %d ranks: torch / step is of the %d of %d steps that were clean on both sides", tp_dtype_name(run->dtype), party->ranks, clean,
-               ours->count);
+    bench_note(&call->table, "%s, %d ranks: torch / step is of the %d of %d steps that were clean on both sides",
+               tp_dtype_name(run->dtype), party->ranks, clean, ours->count);
     free(ours);
     return ratio;
 }
 
-static void add_row(bench_call *call, const model_run *run, const model_party *party, const bench_prediction *predicted, bench_peaks *peaks)
+static void add_row(bench_call *call, const model_run *run, const model_party *party, const bench_prediction *predicted,
+                    bench_peaks *peaks)
 {
     bench_table *table = &call->table;
     const bench_figure *figure = &party->figure.figure;
@@ -236,14 +244,17 @@ static void add_peer_row(bench_call *call, const model_run *run, bench_peaks *pe
     bench_truth(table, bench_fits(call, 1, peer->threads));
 }
 
-static int predict(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads, bench_prediction *out)
+static int predict(bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads,
+                   bench_prediction *out)
 {
     tp_status status = bench_predict(call, training, dtype, ranks, threads, out);
     if (status != TP_OK)
         return bench_fail(call, "dry run of %d ranks: %s: %.300s", ranks, tp_status_name(status), tp_last_message());
     double need = bench_prediction_total(out);
     if (!call->options.dry_run && need > 0.9 * (double)call->machine.available)
-        return bench_refuse(call, "%d ranks need %.4g GB, %.4g are free (--layers cuts the depth, --batch the activations; --dry-run only predicts)",
+        return bench_refuse(call,
+                            "%d ranks need %.4g GB, %.4g are free (--layers cuts the depth, --batch the activations; "
+                            "--dry-run only predicts)",
                             ranks, need / 1e9, (double)call->machine.available / 1e9);
     return BENCH_OK;
 }
@@ -258,20 +269,23 @@ static int dry_row(bench_call *call, const bench_training *training, tp_dtype dt
     for (int column = STEP; column < PREDICTED; column++)
         bench_empty(&call->table);
     add_memory(call, &predicted);
-    bench_note(&call->table, "%s, %d ranks: one step issues %.6g GFLOP in all ops; the model's own count is %.6g", tp_dtype_name(dtype), ranks,
-               predicted.flops / 1e9,
-               tp_model_flops(&training->model, training->trainer.batch * training->trainer.sequence, training->trainer.sequence) / 1e9);
+    bench_note(&call->table, "%s, %d ranks: one step issues %.6g GFLOP in all ops; the model's own count is %.6g",
+               tp_dtype_name(dtype), ranks, predicted.flops / 1e9,
+               tp_model_flops(&training->model, training->trainer.batch * training->trainer.sequence,
+                              training->trainer.sequence) /
+                   1e9);
     return BENCH_OK;
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static int add_rows(bench_call *call, model_run *run, const bench_prediction *predicted, bench_peaks *peaks)
 {
     for (int i = 0; i < run->parties; i++) {
         const model_party *party = &run->party[i];
         if (party->status != TP_OK)
-            return bench_fail(call, "%d ranks: %s: %.300s", party->ranks, tp_status_name(party->status), party->message);
+            return bench_fail(call, "%d ranks: %s: %.300s", party->ranks, tp_status_name(party->status),
+                              party->message);
         add_row(call, run, party, &predicted[i], peaks);
     }
     if (run->peer != NULL)
@@ -288,8 +302,10 @@ static int run_parties(bench_call *call, model_run *run, const bench_prediction 
     all += run->peer != NULL ? 2 * bench_prediction_total(&predicted[0]) : 0;
     bool together = all < 0.8 * (double)call->machine.available;
     if (!together && run->peer != NULL)
-        return bench_refuse(call, "--peer torch: both sides together need about %.4g GB, %.4g are free (fewer --ranks, --layers or --batch)", all / 1e9,
-                            (double)call->machine.available / 1e9);
+        return bench_refuse(
+            call,
+            "--peer torch: both sides together need about %.4g GB, %.4g are free (fewer --ranks, --layers or --batch)",
+            all / 1e9, (double)call->machine.available / 1e9);
     bench_turns_init(&run->turns, run->parties + (run->peer != NULL));
     for (int i = 0; i < run->parties && together; i++)
         run->party[i].team.turns = &run->turns;
@@ -309,7 +325,7 @@ static int run_parties(bench_call *call, model_run *run, const bench_prediction 
     return add_rows(call, run, predicted, peaks);
 }
 
-/* ---- against the CPU ------------------------------------------------------------------------------------------------- */
+/* ---- against the CPU --------------------------------------------------------------------------------------------- */
 
 /* As many steps as the parties took, on one rank. */
 typedef struct cpu_run {
@@ -344,11 +360,11 @@ static int check_losses(bench_call *call, const model_run *run, int64_t steps)
     for (int i = 0; i < run->parties; i++) {
         const model_party *party = &run->party[i];
         double loss = party->results.loss[steps - 1], off = fabs(loss - cpu.loss) / fabs(cpu.loss);
-        bench_note(&call->table, "%s, %d ranks: loss %.6f after %lld steps, on the CPU %.6f", tp_dtype_name(run->dtype), party->ranks, loss,
-                   (long long)steps, cpu.loss);
+        bench_note(&call->table, "%s, %d ranks: loss %.6f after %lld steps, on the CPU %.6f", tp_dtype_name(run->dtype),
+                   party->ranks, loss, (long long)steps, cpu.loss);
         if (!(off <= most))
-            bench_check_failed(call, "%s, %d ranks: the loss is %.3g of it off the CPU's, at most %.3g is right", tp_dtype_name(run->dtype), party->ranks,
-                               off, most);
+            bench_check_failed(call, "%s, %d ranks: the loss is %.3g of it off the CPU's, at most %.3g is right",
+                               tp_dtype_name(run->dtype), party->ranks, off, most);
     }
     return BENCH_OK;
 }
@@ -358,7 +374,8 @@ static int run_beside(bench_call *call, model_run *run, const bench_prediction *
 {
     int threads = 1;
     for (int i = 0; i < run->parties; i++)
-        threads = run->party[i].ranks * run->party[i].threads > threads ? run->party[i].ranks * run->party[i].threads : threads;
+        threads = run->party[i].ranks * run->party[i].threads > threads ? run->party[i].ranks * run->party[i].threads
+                                                                        : threads;
     threads = threads < call->machine.cores ? threads : call->machine.cores;
     run->peer = malloc(sizeof *run->peer);
     if (run->peer == NULL)
@@ -400,7 +417,8 @@ static int run_dtype(bench_call *call, const bench_training *training, tp_dtype 
         bench_team_begin(call, &party->team, party->ranks);
         party->team.party = i;
     }
-    status = call->options.peer > 0 ? run_beside(call, &run, predicted, peaks) : run_parties(call, &run, predicted, peaks);
+    status =
+        call->options.peer > 0 ? run_beside(call, &run, predicted, peaks) : run_parties(call, &run, predicted, peaks);
     if (status == BENCH_OK && call->options.check)
         status = check_losses(call, &run, call->options.steps);
     free(run.party);
@@ -412,7 +430,10 @@ static int check_peer(bench_call *call, const bench_training *training)
     const bench_options *options = &call->options;
     if (options->peer > 0)
         return bench_model_peer_check(call, training);
-    const char *given = options->python != NULL ? "python" : options->peer_settings != NULL ? "peer-settings" : options->patience > 0 ? "patience" : NULL;
+    const char *given = options->python != NULL          ? "python"
+                        : options->peer_settings != NULL ? "peer-settings"
+                        : options->patience > 0          ? "patience"
+                                                         : NULL;
     return given == NULL ? BENCH_OK : bench_refuse(call, "--%s: of what? --peer torch says it", given);
 }
 
@@ -431,7 +452,10 @@ int bench_command_model(bench_call *call)
         return status;
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(STEP, COMM));
-    call->table.plot = (bench_plot){.x = RANKS, .y = options->dry_run ? TOTAL : TOKENS, .only = options->dry_run ? -1 : FITS, .groups = 1,
+    call->table.plot = (bench_plot){.x = RANKS,
+                                    .y = options->dry_run ? TOTAL : TOKENS,
+                                    .only = options->dry_run ? -1 : FITS,
+                                    .groups = 1,
                                     .group = {DTYPE}};
     bench_training_describe(&training, call->table.title, sizeof call->table.title);
     bench_peaks peaks = {{0}};
@@ -442,7 +466,8 @@ int bench_command_model(bench_call *call)
     if (!options->dry_run)
         bench_note_kept(call, KEPT, OF);
     if (options->peer > 0 && status == BENCH_OK)
-        bench_note(&call->table, "torch / step: medians, PyTorch's by ours, of steps that were clean on both sides; its process slept while ours ran, and ours while it did");
+        bench_note(&call->table, "torch / step: medians, PyTorch's by ours, of steps that were clean on both sides; "
+                                 "its process slept while ours ran, and ours while it did");
     bench_training_close(&training);
     return status;
 }

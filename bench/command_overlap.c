@@ -1,4 +1,5 @@
-/* tp_bench linear, mlp, attention --overlap: rows for forward, backward and both, an algorithm and a number of chunks each. */
+/* tp_bench linear, mlp, attention --overlap: rows for forward, backward and both, an algorithm and a number of chunks
+ * each. */
 #include "calibration.h"
 #include "overlap.h"
 
@@ -8,17 +9,21 @@
 #include <string.h>
 
 enum {
-    OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, PASS, OVERLAP, CHUNKS, LINK, COMPUTE, COMM, PLAIN, FUSED, HIDDEN, BOUND, SHARE, SPEEDUP, SIMULATED, RATIO, SAME,
+    OPERATION, SHAPE, DTYPE, ISA, RANKS, THREADS, PARALLEL, ON, PASS, OVERLAP, CHUNKS, LINK, COMPUTE, COMM, PLAIN,
+    FUSED, HIDDEN, BOUND, SHARE, SPEEDUP, SIMULATED, RATIO, SAME,
     KEPT, TOTAL, FITS, COLUMNS
 };
 
 static const bench_column columns[COLUMNS] = {
-    {"layer", "", 0, true},       {"shape", "", 0, true},      {"dtype", "", 0, true},     {"isa", "", 0, true},         {"ranks", "", 0, false},
-    {"threads", "each", 0, false}, {"sequence parallel", "", 0, false}, {"on", "", 0, true}, {"pass", "", 0, true},       {"overlap", "", 0, true},
-    {"chunks", "", 0, false},     {"link", "GB/s", 4, false},  {"t_gemm", "us", 5, false}, {"t_comm", "us", 5, false},   {"t_none", "us", 5, false},
-    {"t_fused", "us", 5, false},  {"hidden", "", -3, false},   {"bound", "", -3, false},   {"share", "", -3, false},     {"speed-up", "over none", -3, false},
-    {"simulated", "us", 5, false}, {"fused / simulated", "", -3, false},
-    {"same bits", "", 0, true},   {"kept", "samples", 0, false}, {"of", "samples", 0, false}, {"ranks <= cores", "", 0, false},
+    {"layer", "", 0, true},               {"shape", "", 0, true},               {"dtype", "", 0, true},
+    {"isa", "", 0, true},                 {"ranks", "", 0, false},              {"threads", "each", 0, false},
+    {"sequence parallel", "", 0, false},  {"on", "", 0, true},                  {"pass", "", 0, true},
+    {"overlap", "", 0, true},             {"chunks", "", 0, false},             {"link", "GB/s", 4, false},
+    {"t_gemm", "us", 5, false},           {"t_comm", "us", 5, false},           {"t_none", "us", 5, false},
+    {"t_fused", "us", 5, false},          {"hidden", "", -3, false},            {"bound", "", -3, false},
+    {"share", "", -3, false},             {"speed-up", "over none", -3, false}, {"simulated", "us", 5, false},
+    {"fused / simulated", "", -3, false}, {"same bits", "", 0, true},           {"kept", "samples", 0, false},
+    {"of", "samples", 0, false},          {"ranks <= cores", "", 0, false},
 };
 
 static const char *const pass_names[] = {"forward", "backward", "both"};
@@ -50,12 +55,14 @@ static void add_same(overlap_case *c, const bench_overlap_figures *figures, int 
         from_first += figures[i].from_first;
     }
     char what[200];
-    snprintf(what, sizeof what, "%s %s %s: %.0f values differ from none's, none's %.0f from one rank's", c->call->table.command,
-             tp_dtype_name(c->shape.dtype), bench_overlap_names[c->shape.overlap], from_none, from_first);
+    snprintf(what, sizeof what, "%s %s %s: %.0f values differ from none's, none's %.0f from one rank's",
+             c->call->table.command, tp_dtype_name(c->shape.dtype), bench_overlap_names[c->shape.overlap], from_none,
+             from_first);
     if (c->call->options.no_check)
         bench_word(&c->call->table, "-");
     else
-        bench_same_cell(c->call, from_none == 0 && from_first == 0, from_none > 0 || bench_bits_promised(c->call, 1, c->ranks), what);
+        bench_same_cell(c->call, from_none == 0 && from_first == 0,
+                        from_none > 0 || bench_bits_promised(c->call, 1, c->ranks), what);
 }
 
 /* What the layer's plan combines; GEMM: nothing of which a bound is known. */
@@ -154,8 +161,8 @@ static int run_algorithm(overlap_case *c)
     bench_call *call = c->call;
     bench_overlap_figures figures[2] = {{.simulated = NAN}, {.simulated = NAN}};
     for (int pass = 0; pass < 2; pass++) {
-        bench_progress("%s: %s, %d ranks, %s, %d chunks, %s", call->table.command, tp_dtype_name(c->shape.dtype), c->ranks,
-                       bench_overlap_names[c->shape.overlap], c->shape.chunks, pass_names[pass]);
+        bench_progress("%s: %s, %d ranks, %s, %d chunks, %s", call->table.command, tp_dtype_name(c->shape.dtype),
+                       c->ranks, bench_overlap_names[c->shape.overlap], c->shape.chunks, pass_names[pass]);
         bench_overlap_job *job = calloc(1, sizeof *job);
         if (job == NULL)
             return bench_fail(call, "out of memory");
@@ -258,7 +265,8 @@ static int write_trace(bench_call *call, const bench_trace *trace)
         return bench_fail(call, "--trace %s: %s", call->options.trace, strerror(errno));
     bench_trace_write(trace, file);
     bool good = fflush(file) == 0 && !ferror(file);
-    return fclose(file) == 0 && good ? BENCH_OK : bench_fail(call, "--trace %s: could not be written", call->options.trace);
+    return fclose(file) == 0 && good ? BENCH_OK
+                                     : bench_fail(call, "--trace %s: could not be written", call->options.trace);
 }
 
 /* Costs for the simulator: those of --machine, or measured now. */
@@ -271,26 +279,40 @@ static int calibrate(bench_call *call)
     if (!bench_link_modelled(call) || call->options.machine_file != NULL || most < 2)
         return BENCH_OK;
     bench_figure samples;
-    return bench_calibrate(call, most < call->machine.cores ? (int)most : call->machine.cores > 1 ? call->machine.cores : 2, &call->costs, &samples);
+    int cores = call->machine.cores > 1 ? call->machine.cores : 2;
+    return bench_calibrate(call, most < cores ? (int)most : cores, &call->costs, &samples);
 }
 
 static void add_notes(bench_call *call)
 {
     bench_table *table = &call->table;
-    bench_note(table, "t_gemm: the pass's GEMMs with their fused epilogues%s, unchunked, without communication; t_comm: its transfers without adds; t_none: the "
-                      "pass with overlap none; all four took turns, sample by sample",
+    bench_note(table,
+               "t_gemm: the pass's GEMMs with their fused epilogues%s, unchunked, without communication; t_comm: its "
+               "transfers without adds; t_none: the "
+               "pass with overlap none; all four took turns, sample by sample",
                strcmp(table->command, "attention") == 0 ? " and the attention core" : "");
-    bench_note(table, "hidden = (t_gemm + t_comm - t_fused) / min(t_gemm, t_comm); share = t_gemm / t_fused; bound: the most that two ranks can hide "
-                      "where t_comm = t_gemm: 1 - 1/(2 chunks), row backward 1 - 3/(4 chunks), all where other GEMMs are under the first and last chunk; "
+    bench_note(table, "hidden = (t_gemm + t_comm - t_fused) / min(t_gemm, t_comm); share = t_gemm / t_fused; bound: "
+                      "the most that two ranks can hide "
+                      "where t_comm = t_gemm: 1 - 1/(2 chunks), row backward 1 - 3/(4 chunks), all where other GEMMs "
+                      "are under the first and last chunk; "
                       "pipeline 1 - 1/chunks");
     if (bench_link_modelled(call))
-        bench_note(table, "modelled link%s: latency %.3g us; t_comm holds sleeps' overruns, which can lift hidden above its bound",
-                   call->options.link_gemm ? ", as fast as makes its transfers as long as t_gemm" : "", call->options.link_latency * 1e6);
+        bench_note(
+            table,
+            "modelled link%s: latency %.3g us; t_comm holds sleeps' overruns, which can lift hidden above its bound",
+            call->options.link_gemm ? ", as fast as makes its transfers as long as t_gemm" : "",
+            call->options.link_latency * 1e6);
     if (bench_link_modelled(call))
-        bench_note(table, "simulated: the plans of the pass, their GEMMs together as long as t_gemm, other costs of machine '%s'", call->costs.name);
-    bench_note(table, "samples of t_fused are all kept: its own lanes take cores from the compute thread; of the others the clean ones");
+        bench_note(
+            table,
+            "simulated: the plans of the pass, their GEMMs together as long as t_gemm, other costs of machine '%s'",
+            call->costs.name);
+    bench_note(table, "samples of t_fused are all kept: its own lanes take cores from the compute thread; of the "
+                      "others the clean ones");
     if (!call->options.no_check)
-        bench_note(table, "same bits: output, input gradient and all weight gradients, gathered, against none and against one rank");
+        bench_note(
+            table,
+            "same bits: output, input gradient and all weight gradients, gathered, against none and against one rank");
 }
 
 int bench_command_overlap(bench_call *call, const bench_layer_shape *shape)
@@ -305,14 +327,16 @@ int bench_command_overlap(bench_call *call, const bench_layer_shape *shape)
     if (options->trace != NULL && trace == NULL)
         return bench_fail(call, "out of memory");
     bench_list_default(&options->chunk_counts, 1, (const int64_t[]){0});
-    int status = bench_link_modelled(call) ? calibrate(call) : bench_check_machine(call); /* with a link the simulated column goes by the file too */
+    /* with a link the simulated column goes by the file too */
+    int status = bench_link_modelled(call) ? calibrate(call) : bench_check_machine(call);
     if (status != BENCH_OK) {
         free(trace);
         return status;
     }
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(COMPUTE, RATIO));
-    call->table.plot = (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = FITS, .groups = 4, .group = {DTYPE, RANKS, PASS, OVERLAP}};
+    call->table.plot =
+        (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = FITS, .groups = 4, .group = {DTYPE, RANKS, PASS, OVERLAP}};
     snprintf(call->table.title, sizeof call->table.title, "%s layer, overlap of communication%s", call->table.command,
              bench_link_modelled(call) ? " on a modelled link" : "");
     for (int i = 0; i < options->dtypes.count && status == BENCH_OK; i++)

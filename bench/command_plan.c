@@ -9,15 +9,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, GEMMS, COMM, EXPOSED, HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
+enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, GEMMS, COMM, EXPOSED,
+      HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
-    {"algorithm", "", 0, true},     {"pattern", "", 0, true},      {"ranks", "", 0, false},       {"chunks", "", 0, false},
-    {"ops", "a rank", 0, false},    {"sent", "bytes", 0, false},   {"workspace", "bytes", 0, false}, {"largest", "bytes", 0, false},
-    {"proven", "", 0, false},       {"time", "ms", 5, false},      {"compute", "ms", 5, false},   {"gemm", "ms", 5, false},
-    {"comm", "ms", 5, false},
-    {"exposed", "ms", 4, false},    {"hidden", "", -3, false},     {"critical", "ops", 0, false}, {"measured", "ms", 5, false},
-    {"hidden there", "", -3, false}, {"measured / time", "", -3, false},
+    {"algorithm", "", 0, true},         {"pattern", "", 0, true},       {"ranks", "", 0, false},
+    {"chunks", "", 0, false},           {"ops", "a rank", 0, false},    {"sent", "bytes", 0, false},
+    {"workspace", "bytes", 0, false},   {"largest", "bytes", 0, false}, {"proven", "", 0, false},
+    {"time", "ms", 5, false},           {"compute", "ms", 5, false},    {"gemm", "ms", 5, false},
+    {"comm", "ms", 5, false},           {"exposed", "ms", 4, false},    {"hidden", "", -3, false},
+    {"critical", "ops", 0, false},      {"measured", "ms", 5, false},   {"hidden there", "", -3, false},
+    {"measured / time", "", -3, false},
 };
 
 /* Runs of one plan, whose median counts. */
@@ -45,7 +47,8 @@ static bool wants(const bench_list *list, int64_t value)
 static void fixed_costs(const bench_options *options, const tp_link *link, tp_plan_costs *costs)
 {
     double gemm = (options->gemm_ms > 0 ? options->gemm_ms : 10) / 1e3;
-    *costs = (tp_plan_costs){.gemm_seconds = {gemm, gemm, gemm, gemm}, .compute_seconds = (options->compute_ms > 0 ? options->compute_ms : 1) / 1e3};
+    *costs = (tp_plan_costs){.gemm_seconds = {gemm, gemm, gemm, gemm},
+                             .compute_seconds = (options->compute_ms > 0 ? options->compute_ms : 1) / 1e3};
     costs->link = link != NULL ? *link : (tp_link){DEFAULT_LATENCY, DEFAULT_BANDWIDTH};
     for (int i = 0; i < TP_BUFFERS; i++)
         costs->bytes[i] = options->plan_bytes > 0 ? (double)options->plan_bytes : DEFAULT_BYTES;
@@ -55,7 +58,8 @@ static int read_machine(bench_call *call, const tp_link *link, pricing *prices)
 {
     const bench_options *options = &call->options;
     if (options->rows == 0 || options->cols == 0 || options->inner == 0)
-        return bench_refuse(call, "costs of a machine (--machine, --algorithm auto) and runs (--run) need --rows, --cols and --inner");
+        return bench_refuse(
+            call, "costs of a machine (--machine, --algorithm auto) and runs (--run) need --rows, --cols and --inner");
     tp_machine_default(&call->costs);
     int status = bench_load_costs(call);
     if (status != BENCH_OK)
@@ -68,7 +72,8 @@ static int read_machine(bench_call *call, const tp_link *link, pricing *prices)
                                        .rows = options->rows,
                                        .cols = {options->cols},
                                        .inner = {options->inner},
-                                       .compute_bytes = 2.0 * (double)options->rows * (double)options->cols * (double)tp_dtype_size(dtype)};
+                                       .compute_bytes = 2.0 * (double)options->rows * (double)options->cols *
+                                                        (double)tp_dtype_size(dtype)};
     return BENCH_OK;
 }
 
@@ -77,11 +82,13 @@ static int choose_prices(bench_call *call, pricing *prices)
     const bench_options *options = &call->options;
     tp_link link;
     if (options->link != NULL && !bench_parse_link(options->link, &link))
-        return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9", options->link);
+        return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9",
+                            options->link);
     const tp_link *given = options->link != NULL ? &link : NULL;
     prices->shaped = options->machine_file != NULL || options->run || wants(&options->overlaps, TP_OVERLAP_AUTO);
     if (prices->shaped && (options->gemm_ms > 0 || options->plan_bytes > 0))
-        return bench_refuse(call, "--gemm-ms and --bytes don't go with costs of a machine (--machine, --algorithm auto)");
+        return bench_refuse(call,
+                            "--gemm-ms and --bytes don't go with costs of a machine (--machine, --algorithm auto)");
     fixed_costs(options, given, &prices->fixed);
     return prices->shaped ? read_machine(call, given, prices) : BENCH_OK;
 }
@@ -89,7 +96,8 @@ static int choose_prices(bench_call *call, pricing *prices)
 /* Nothing but JSON or CSV may go to standard output when it was asked for. */
 static bool may_print(const bench_options *options)
 {
-    return (options->json == NULL || strcmp(options->json, "-") != 0) && (options->csv == NULL || strcmp(options->csv, "-") != 0);
+    return (options->json == NULL || strcmp(options->json, "-") != 0) &&
+           (options->csv == NULL || strcmp(options->csv, "-") != 0);
 }
 
 /* The shape as this pattern has it. A chain goes back; the two GEMMs of a backward have the same weight. */
@@ -101,7 +109,8 @@ static tp_overlap_shape shape_for(const pricing *prices, const tp_plan_desc *des
     if (desc->pattern >= TP_PATTERN_CHAIN) {
         shape.cols[1] = shape.inner[0];
         shape.inner[1] = shape.cols[0];
-    } else if (desc->pattern == TP_PATTERN_BACKWARD || desc->pattern == TP_PATTERN_BACKWARD_REDUCE || desc->pattern == TP_PATTERN_ROW_BACKWARD) {
+    } else if (desc->pattern == TP_PATTERN_BACKWARD || desc->pattern == TP_PATTERN_BACKWARD_REDUCE ||
+               desc->pattern == TP_PATTERN_ROW_BACKWARD) {
         shape.cols[1] = shape.cols[0];
         shape.inner[1] = shape.inner[0];
     }
@@ -281,7 +290,8 @@ static int measure_alone(bench_call *call, bench_plan_case one, tp_plan_costs *c
     return status;
 }
 
-static int run_for_real(bench_call *call, const pricing *prices, const tp_plan *plan, tp_plan_costs *costs, finding *found)
+static int run_for_real(bench_call *call, const pricing *prices, const tp_plan *plan, tp_plan_costs *costs,
+                        finding *found)
 {
     const tp_overlap_shape *shape = &prices->shape;
     bench_plan_case one = {.desc = {.algorithm = (tp_overlap)plan->algorithm,
@@ -295,7 +305,8 @@ static int run_for_real(bench_call *call, const pricing *prices, const tp_plan *
                            .link = prices->machine.link,
                            .runs = RUNS};
     if (!bench_plan_has_layer(one.desc.algorithm, one.desc.pattern))
-        return bench_refuse(call, "--run: linear and feed-forward layers run no plan of %s on %s", tp_overlap_name(one.desc.algorithm), tp_pattern_name(one.desc.pattern));
+        return bench_refuse(call, "--run: linear and feed-forward layers run no plan of %s on %s",
+                            tp_overlap_name(one.desc.algorithm), tp_pattern_name(one.desc.pattern));
     int status = measure_alone(call, one, costs);
     if (status == BENCH_OK && !bench_plan_run(&one, plan, &found->measured, call->message))
         status = BENCH_FAILED;
@@ -318,13 +329,14 @@ static int price(bench_call *call, const pricing *prices, const tp_plan_desc *de
         status = bench_fail(call, "%s", tp_last_message());
     if (status == BENCH_OK && call->options.run)
         status = run_for_real(call, prices, plan, &costs, found);
-    if (status == BENCH_OK &&
-        (tp_plan_count_traffic(plan, &costs, &found->traffic) != TP_OK || tp_plan_simulate(plan, &costs, &found->simulated) != TP_OK))
+    if (status == BENCH_OK && (tp_plan_count_traffic(plan, &costs, &found->traffic) != TP_OK ||
+                               tp_plan_simulate(plan, &costs, &found->simulated) != TP_OK))
         status = bench_fail(call, "%s", tp_last_message());
     if (status == BENCH_OK && found->measured != NULL) {
         const tp_timeline *timeline = found->simulated;
         found->measured_hidden = bench_hidden(timeline->gemm_seconds, timeline->comm_seconds, found->measured->seconds);
-        found->measured->hidden = found->measured_hidden; /* for the picture: of its own spans, which hold waits for peers, it would be another */
+        found->measured->hidden = found->measured_hidden; /* for the picture: of its own spans, which hold waits for
+                                                           * peers, it would be another */
     }
     if (status == BENCH_OK) {
         add_row(call, found);
@@ -364,7 +376,8 @@ static int run_chunks(bench_call *call, const pricing *prices, tp_plan_desc desc
 {
     const bench_list *chunks = &call->options.chunk_counts;
     /* Of these there is only one plan, whatever the chunks. */
-    bool once = desc.algorithm == TP_OVERLAP_AUTO || desc.algorithm == TP_OVERLAP_NONE || desc.algorithm == TP_OVERLAP_BULK;
+    bool once =
+        desc.algorithm == TP_OVERLAP_AUTO || desc.algorithm == TP_OVERLAP_NONE || desc.algorithm == TP_OVERLAP_BULK;
     int status = BENCH_OK;
     for (int i = 0; i < (once ? 1 : chunks->count) && status == BENCH_OK; i++) {
         desc.chunks = once ? 1 : (int)chunks->value[i];
@@ -395,7 +408,9 @@ static int check_options(bench_call *call)
     bench_options *options = &call->options;
     if (options->plan_file != NULL) {
         if (options->overlaps.count + options->patterns.count + options->ranks.count + options->chunk_counts.count > 0)
-            return bench_refuse(call, "--plan %s: the plan says what --algorithm, --pattern, --ranks and --chunks would", options->plan_file);
+            return bench_refuse(call,
+                                "--plan %s: the plan says what --algorithm, --pattern, --ranks and --chunks would",
+                                options->plan_file);
         if (options->run)
             return bench_refuse(call, "--plan %s: --run runs layers, which make their own plans", options->plan_file);
         options->verify = true;
@@ -410,7 +425,10 @@ static int check_options(bench_call *call)
         options->overlaps.count--; /* "all" without a shape: auto has nothing to choose by */
     int plans = options->overlaps.count * options->patterns.count * options->ranks.count * options->chunk_counts.count;
     if (plans != 1 && (options->svg != NULL || options->trace != NULL))
-        return bench_refuse(call, "--svg and --trace draw one plan, these are %d: give one algorithm, pattern, rank count and chunk count", plans);
+        return bench_refuse(
+            call,
+            "--svg and --trace draw one plan, these are %d: give one algorithm, pattern, rank count and chunk count",
+            plans);
     return BENCH_OK;
 }
 
@@ -426,24 +444,32 @@ int bench_command_plan(bench_call *call)
         return status;
     }
     bench_begin(call, columns, COLUMNS);
-    call->table.plot = (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = -1, .groups = 3, .group = {ALGORITHM, PATTERN, RANKS}};
-    snprintf(call->table.title, sizeof call->table.title, "%s", options->run ? "plans, simulated and run" : "plans, simulated: nothing was run");
+    call->table.plot =
+        (bench_plot){.x = CHUNKS, .y = HIDDEN, .only = -1, .groups = 3, .group = {ALGORITHM, PATTERN, RANKS}};
+    snprintf(call->table.title, sizeof call->table.title, "%s",
+             options->run ? "plans, simulated and run" : "plans, simulated: nothing was run");
     status = run_all(call, prices);
     const tp_link *link = prices->shaped ? &prices->machine.link : &prices->fixed.link;
     if (link->bytes_per_second > 0)
-        bench_note(&call->table, "modelled link: %g us, %.4g GB/s in each direction of each rank", link->latency_seconds * 1e6,
-                   link->bytes_per_second / 1e9);
+        bench_note(&call->table, "modelled link: %g us, %.4g GB/s in each direction of each rank",
+                   link->latency_seconds * 1e6, link->bytes_per_second / 1e9);
     if (options->run)
-        bench_note(&call->table, "measured: median of %d runs of the layer; the simulation takes GEMMs as they are whole and without a link", RUNS);
+        bench_note(
+            &call->table,
+            "measured: median of %d runs of the layer; the simulation takes GEMMs as they are whole and without a link",
+            RUNS);
     if (prices->shaped)
         bench_note(&call->table, "costs of machine '%s'; adds, copies and fixed costs included", prices->machine.name);
     if (prices->shaped && prices->machine.lanes_share_cores && wants(&options->overlaps, TP_OVERLAP_AUTO))
-        bench_note(&call->table, "auto's predictions above the table hold what lanes without a core of their own take from compute; the table's times don't");
+        bench_note(&call->table, "auto's predictions above the table hold what lanes without a core of their own take "
+                                 "from compute; the table's times don't");
     if (!prices->shaped)
-        bench_note(&call->table, "GEMMs %g ms each, buffers %.0f bytes; adds and fixed costs are taken as 0", prices->fixed.gemm_seconds[0] * 1e3,
-                   prices->fixed.bytes[0]);
-    bench_note(&call->table, "gemm: GEMMs and computes uncut; hidden = (gemm + comm - time) / min(gemm, comm), - where comm is under 1 us or 1 %% of time");
-    bench_note(&call->table, "the best for one collective and its GEMM on two ranks, if they are as long as each other: hidden = 1 - 1/(2 chunks)");
+        bench_note(&call->table, "GEMMs %g ms each, buffers %.0f bytes; adds and fixed costs are taken as 0",
+                   prices->fixed.gemm_seconds[0] * 1e3, prices->fixed.bytes[0]);
+    bench_note(&call->table, "gemm: GEMMs and computes uncut; hidden = (gemm + comm - time) / min(gemm, comm), - where "
+                             "comm is under 1 us or 1 %% of time");
+    bench_note(&call->table, "the best for one collective and its GEMM on two ranks, if they are as long as each "
+                             "other: hidden = 1 - 1/(2 chunks)");
     free(prices);
     return status;
 }

@@ -12,15 +12,17 @@
 #include <string.h>
 
 enum {
-    DTYPE, RANKS, THREADS, PHASE, OP, SHAPE, CALLS, TIME, LIMIT, SHARE, OF_STEP, BOUND, INTENSITY, RATE, BANDWIDTH, IS_OP, KEPT, TOTAL, COLUMNS
+    DTYPE, RANKS, THREADS, PHASE, OP, SHAPE, CALLS, TIME, LIMIT, SHARE, OF_STEP, BOUND, INTENSITY, RATE, BANDWIDTH,
+    IS_OP, KEPT, TOTAL, COLUMNS
 };
 
 static const bench_column columns[COLUMNS] = {
-    {"dtype", "", 0, true},        {"ranks", "", 0, false},       {"threads", "each", 0, false}, {"phase", "", 0, true},
-    {"op", "", 0, true},           {"shape", "a rank", 0, true},  {"calls", "a step", 0, false}, {"time", "ms a step", 4, false},
-    {"limit", "ms a step", 4, false}, {"share", "of limit", -3, false}, {"of", "step", -3, false}, {"bound by", "", 0, true},
-    {"intensity", "FLOP/byte", 3, false}, {"rate", "GFLOP/s", 4, false}, {"bandwidth", "GB/s", 3, false}, {"op?", "", 0, true},
-    {"kept", "samples", 0, false}, {"of", "samples", 0, false},
+    {"dtype", "", 0, true},               {"ranks", "", 0, false},         {"threads", "each", 0, false},
+    {"phase", "", 0, true},               {"op", "", 0, true},             {"shape", "a rank", 0, true},
+    {"calls", "a step", 0, false},        {"time", "ms a step", 4, false}, {"limit", "ms a step", 4, false},
+    {"share", "of limit", -3, false},     {"of", "step", -3, false},       {"bound by", "", 0, true},
+    {"intensity", "FLOP/byte", 3, false}, {"rate", "GFLOP/s", 4, false},   {"bandwidth", "GB/s", 3, false},
+    {"op?", "", 0, true},                 {"kept", "samples", 0, false},   {"of", "samples", 0, false},
 };
 
 static const char *const phase_names[BENCH_PHASES] = {"forward", "backward", "finish", "optimizer"};
@@ -106,7 +108,8 @@ static tp_status measure_steps(roofline_run *run, tp_ctx *ctx, walker *w, const 
     if (run->team.on_gpu) /* its memory is measured before */
         return bench_team_measure(&run->team, ctx, plan, walk, w, &run->figure);
     double missing = bench_streamer_open(&streamer) ? 0 : 1;
-    const bench_team_part parts[] = {{.fn = walk, .arg = w, .figure = &run->figure}, {.fn = stream, .arg = &streamer, .figure = &run->stream}};
+    const bench_team_part parts[] = {{.fn = walk, .arg = w, .figure = &run->figure},
+                                     {.fn = stream, .arg = &streamer, .figure = &run->stream}};
     /* The other threads of ranks that have some would not stream. */
     tp_status status = bench_team_sum(&run->team, ctx, missing, &missing);
     if (status == TP_OK)
@@ -133,7 +136,7 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
     return status;
 }
 
-/* ---- limits ---------------------------------------------------------------------------------------------------------- */
+/* ---- limits ------------------------------------------------------------------------------------------------------ */
 
 /* The arrays of the two streams are half of what the level holds. */
 static size_t stream_bytes(double holds)
@@ -144,7 +147,8 @@ static size_t stream_bytes(double holds)
     return bytes;
 }
 
-/* A GPU's share of one rank: products as fast as its best, and all bytes as fast as it copies. What its cache holds may be faster. */
+/* A GPU's share of one rank: products as fast as its best, and all bytes as fast as it copies. What its cache holds may
+ * be faster. */
 static void measure_gpu_limits(roofline_run *run, bench_peaks *peaks)
 {
     bench_call *call = run->call;
@@ -193,7 +197,8 @@ static double limit_of(const rank_limits *limits, const bench_probed *op, const 
     int level = IN_L2;
     while (level < IN_MEMORY && op->bytes > limits->holds[level])
         level++;
-    double compute = op->flops / (op->matrix ? limits->peak[op->dtype] : limits->plain), bytes = op->bytes / limits->bandwidth[level];
+    double compute = op->flops / (op->matrix ? limits->peak[op->dtype] : limits->plain),
+           bytes = op->bytes / limits->bandwidth[level];
     if (isnan(compute) || isnan(bytes)) { /* not measured */
         *bound = "";
         return NAN;
@@ -202,7 +207,7 @@ static double limit_of(const rank_limits *limits, const bench_probed *op, const 
     return compute > bytes ? compute : bytes;
 }
 
-/* ---- rows ------------------------------------------------------------------------------------------------------------ */
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
 /* One line of the table; NaN: an empty cell. */
 typedef struct table_line {
@@ -254,7 +259,8 @@ static void write_shape(const int64_t size[3], char text[48])
 static table_line line_of(const roofline_run *run, const bench_probed *op)
 {
     bench_figure figure = bench_sample_figure(op->samples);
-    table_line line = {.phase = phase_names[op->phase], .op = op->op, .is_op = true, .kept = figure.kept, .total = figure.total};
+    table_line line = {
+        .phase = phase_names[op->phase], .op = op->op, .is_op = true, .kept = figure.kept, .total = figure.total};
     line.calls = (double)op->samples->calls / (double)run->steps;
     line.seconds = line.calls * figure.seconds;
     line.limit = line.calls * limit_of(&run->limits, op, &line.bound);
@@ -291,8 +297,12 @@ static void add_phase(bench_call *call, const roofline_run *run, int phase, tabl
     add_line(call, run, &ops);
     bench_figure whole = bench_sample_figure(&run->phase[phase]), comm = bench_sample_figure(&run->comm[phase]);
     if (run->ranks > 1 && !run->team.on_gpu) { /* a GPU's collectives wait in its streams: they are part of the phase */
-        const table_line waiting = {.phase = phase_names[phase], .op = "collectives, waiting", .bound = "", .seconds = comm.seconds,
-                                    .kept = comm.kept, .total = comm.total};
+        const table_line waiting = {.phase = phase_names[phase],
+                                    .op = "collectives, waiting",
+                                    .bound = "",
+                                    .seconds = comm.seconds,
+                                    .kept = comm.kept,
+                                    .total = comm.total};
         add_line(call, run, &waiting);
     }
     table_line all = ops;
@@ -304,15 +314,18 @@ static void add_phase(bench_call *call, const roofline_run *run, int phase, tabl
     add_to(step, &ops);
 }
 
-/* Compute of the step's products over peak, and the optimizer's bytes at the bandwidth of memory: what no implementation can beat. */
+/* Compute of the step's products over peak, and the optimizer's bytes at the bandwidth of memory: what no
+ * implementation can beat. */
 static double physical_limit(const roofline_run *run)
 {
     const bench_training *training = run->training;
     double tokens = (double)(training->trainer.batch * training->trainer.sequence);
-    double flops = tp_model_flops(&training->model, (int64_t)tokens, training->trainer.sequence) / run->ranks, bytes = 0;
+    double flops = tp_model_flops(&training->model, (int64_t)tokens, training->trainer.sequence) / run->ranks,
+           bytes = 0;
     for (int i = 0; i < run->probe->count; i++) {
         const bench_probed *op = &run->probe->op[i];
-        double calls = (double)op->samples->calls / (double)run->steps, elements = (double)op->size[0] * (double)op->size[1];
+        double calls = (double)op->samples->calls / (double)run->steps,
+               elements = (double)op->size[0] * (double)op->size[1];
         if (strcmp(op->op, "optimizer") == 0)
             bytes += op->bytes * calls;
         if (strcmp(op->op, BENCH_OPTIMIZER_PACKING) == 0) /* it could do without copies */
@@ -335,17 +348,23 @@ static void add_rows(bench_call *call, const roofline_run *run)
     add_line(call, run, &step);
     const rank_limits *limits = &run->limits;
     if (run->team.on_gpu && !run->team.untimed)
-        bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s (%s), %.4g GB/s (read and written by a copy)", tp_dtype_name(run->dtype),
-                   run->ranks, limits->plain / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype), bench_gpu_peak_text(run->dtype, call->options.tf32),
-                   limits->bandwidth[IN_MEMORY] / 1e9);
+        bench_note(
+            &call->table,
+            "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s (%s), %.4g GB/s (read and written by a copy)",
+            tp_dtype_name(run->dtype), run->ranks, limits->plain / 1e9, limits->peak[run->dtype] / 1e9,
+            tp_dtype_name(run->dtype), bench_gpu_peak_text(run->dtype, call->options.tf32),
+            limits->bandwidth[IN_MEMORY] / 1e9);
     else if (!run->team.on_gpu)
-        bench_note(&call->table, "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s; %.3g GB/s in L2 (to %.3g MB an op), %.3g in L3 (to %.3g MB), %.3g in memory",
-               tp_dtype_name(run->dtype), run->ranks, limits->plain / 1e9, limits->peak[run->dtype] / 1e9, tp_dtype_name(run->dtype),
-               limits->bandwidth[IN_L2] / 1e9, limits->holds[IN_L2] / 1e6, limits->bandwidth[IN_L3] / 1e9, limits->holds[IN_L3] / 1e6,
-               limits->bandwidth[IN_MEMORY] / 1e9);
+        bench_note(&call->table,
+                   "%s, %d ranks: limits of one rank: %.4g GFLOP/s f32, %.4g %s; %.3g GB/s in L2 (to %.3g MB an op), "
+                   "%.3g in L3 (to %.3g MB), %.3g in memory",
+                   tp_dtype_name(run->dtype), run->ranks, limits->plain / 1e9, limits->peak[run->dtype] / 1e9,
+                   tp_dtype_name(run->dtype), limits->bandwidth[IN_L2] / 1e9, limits->holds[IN_L2] / 1e6,
+                   limits->bandwidth[IN_L3] / 1e9, limits->holds[IN_L3] / 1e6, limits->bandwidth[IN_MEMORY] / 1e9);
     if (run->stream.figure.total > 0)
-        bench_note(&call->table, "memory: adding in place on all ranks at once, between the steps: median of %d of %d samples", run->stream.figure.kept,
-                   run->stream.figure.total);
+        bench_note(&call->table,
+                   "memory: adding in place on all ranks at once, between the steps: median of %d of %d samples",
+                   run->stream.figure.kept, run->stream.figure.total);
     if (run->probe->lost > 0)
         bench_note(&call->table, "%d calls of ops had no place in the table", run->probe->lost);
 }
@@ -390,16 +409,19 @@ int bench_command_roofline(bench_call *call)
         return status;
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(TIME, OF_STEP) | BENCH_BITS(RATE, BANDWIDTH));
-    call->table.plot = (bench_plot){.x = INTENSITY, .y = RATE, .only = IS_OP, .log_x = true, .log_y = true, .points = true, .groups = 2, .group = {DTYPE, OP}};
+    call->table.plot = (bench_plot){.x = INTENSITY, .y = RATE, .only = IS_OP, .log_x = true, .log_y = true,
+                                    .points = true, .groups = 2, .group = {DTYPE, OP}};
     bench_training_describe(&training, call->table.title, sizeof call->table.title);
     bench_peaks peaks = {{0}};
     for (int i = 0; i < options->dtypes.count; i++)
         for (int r = 0; r < options->ranks.count && status == BENCH_OK; r++)
             status = run_one(call, &training, (tp_dtype)options->dtypes.value[i], (int)options->ranks.value[r], &peaks);
-    bench_note(&call->table, "of rank 0; an op's limit is its FLOPs at the measured peak or its bytes, each operand once, at the measured bandwidth of the "
+    bench_note(&call->table, "of rank 0; an op's limit is its FLOPs at the measured peak or its bytes, each operand "
+                             "once, at the measured bandwidth of the "
                              "level that they fit in (a GPU: of its memory), whichever takes longer");
     if (bench_on_gpu(call))
-        bench_note(&call->table, "by the GPU's events, around each op and each phase; an op that is shorter than its launch takes as long as that, and one whose operands are "
+        bench_note(&call->table, "by the GPU's events, around each op and each phase; an op that is shorter than its "
+                                 "launch takes as long as that, and one whose operands are "
                                  "in the GPU's cache may be faster than the limit of memory");
     bench_note_kept(call, KEPT, TOTAL);
     bench_training_close(&training);

@@ -23,7 +23,8 @@ bool bench_companion(const char *name, const char *built, char *path, size_t byt
     char *slash = strrchr(self, '/');
     if (slash != NULL) {
         *slash = '\0';
-        if (readable(path, snprintf(path, bytes, "%s/%s", self, name), bytes) || readable(path, snprintf(path, bytes, "%s/" BENCH_INSTALLED "/%s", self, name), bytes))
+        if (readable(path, snprintf(path, bytes, "%s/%s", self, name), bytes) ||
+            readable(path, snprintf(path, bytes, "%s/" BENCH_INSTALLED "/%s", self, name), bytes))
             return true;
     }
     return built != NULL && readable(path, snprintf(path, bytes, "%s", built), bytes);

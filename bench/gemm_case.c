@@ -31,7 +31,8 @@ static const layer_shape wide_layers[] = {
 
 static bench_product product_of(const layer_shape *layer, int64_t tokens, bench_variant variant)
 {
-    bench_product product = {.tokens = tokens, .out = layer->out, .in = layer->in, .variant = variant, .parts = layer->parts};
+    bench_product product = {
+        .tokens = tokens, .out = layer->out, .in = layer->in, .variant = variant, .parts = layer->parts};
     snprintf(product.layer, sizeof product.layer, "%s", layer->name);
     product.tree = layer->row ? variant == BENCH_NT : variant == BENCH_NN;
     for (int i = 0; i < layer->parts; i++)
@@ -53,17 +54,20 @@ int bench_products_preset(bench_product out[BENCH_PRODUCTS])
     return count;
 }
 
-int bench_products_parse(const char *text, unsigned variants, bench_product out[BENCH_PRODUCTS], char message[BENCH_MESSAGE])
+int bench_products_parse(const char *text, unsigned variants, bench_product out[BENCH_PRODUCTS],
+                         char message[BENCH_MESSAGE])
 {
     int count = 0;
     for (;;) {
         long long tokens, width, depth;
         int length = 0;
-        if (sscanf(text, "%lldx%lldx%lld%n", &tokens, &width, &depth, &length) != 3 || (text[length] != ',' && text[length] != '\0'))
+        if (sscanf(text, "%lldx%lldx%lld%n", &tokens, &width, &depth, &length) != 3 ||
+            (text[length] != ',' && text[length] != '\0'))
             return bench_say(message, "--shapes: '%s' is not MxNxK,...", text);
         const long long most = 1 << 20;
         if (tokens < 1 || width < 1 || depth < 1 || tokens > most || width > most || depth > most)
-            return bench_say(message, "--shapes: %lldx%lldx%lld: every size must be in [1, %lld]", tokens, width, depth, most);
+            return bench_say(message, "--shapes: %lldx%lldx%lld: every size must be in [1, %lld]", tokens, width, depth,
+                             most);
         layer_shape layer = {"given", width, depth, false, 1, {width, 1, 0}};
         for (int variant = 0; variant < BENCH_VARIANTS; variant++) {
             if ((variants & 1u << variant) == 0)
@@ -122,7 +126,10 @@ static void set_operands(bench_gemm *gemm)
 {
     const bench_product *p = &gemm->product;
     tpi_gemm_args *args = &gemm->args;
-    args->a = (tpi_operand){.data = gemm->a, .dtype = gemm->dtype, .outer_stride = p->variant == BENCH_NT ? p->in : p->out, .inner_stride = 1};
+    args->a = (tpi_operand){.data = gemm->a,
+                            .dtype = gemm->dtype,
+                            .outer_stride = p->variant == BENCH_NT ? p->in : p->out,
+                            .inner_stride = 1};
     args->b = (tpi_operand){.data = gemm->b, .dtype = gemm->dtype, .outer_stride = p->in, .inner_stride = 1};
     if (p->variant == BENCH_TN) {
         args->a.outer_stride = 1;
@@ -144,7 +151,8 @@ static tp_status pack_weight(bench_gemm *gemm)
     return ctx->backend->gemm_pack(ctx->compute, &args->b, args->cols, args->inner, args->order, &gemm->packed);
 }
 
-tp_status bench_gemm_open(bench_gemm *gemm, tp_ctx *ctx, const bench_product *product, tp_dtype dtype, bool pack_in_call)
+tp_status bench_gemm_open(bench_gemm *gemm, tp_ctx *ctx, const bench_product *product, tp_dtype dtype,
+                          bool pack_in_call)
 {
     *gemm = (bench_gemm){.ctx = ctx, .product = *product, .dtype = dtype};
     tpi_gemm_args *args = &gemm->args;
@@ -217,7 +225,8 @@ int64_t bench_gemm_wrong(bench_gemm *gemm, int64_t elements)
     elements = elements < all ? elements : all;
     for (int64_t i = 0; i < elements && gemm->status == TP_OK; i++) {
         int64_t at = i + 1 == elements ? all - 1 : (int64_t)((double)all / (double)elements * (double)i);
-        wrong += bench_load(c.host, args->c_dtype, at) != bench_rounded(args->c_dtype, exact_sum(args, at / args->cols, at % args->cols));
+        wrong += bench_load(c.host, args->c_dtype, at) !=
+                 bench_rounded(args->c_dtype, exact_sum(args, at / args->cols, at % args->cols));
     }
     bench_mirror_close(&c);
     return gemm->status == TP_OK ? wrong : all;

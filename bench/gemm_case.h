@@ -23,7 +23,8 @@ typedef struct bench_product {
 int bench_products_preset(bench_product out[BENCH_PRODUCTS]);
 
 /* "MxNxK,..." as products of column layers in the given variants (bits). 0 with a message if the text is wrong. */
-int bench_products_parse(const char *text, unsigned variants, bench_product out[BENCH_PRODUCTS], char message[BENCH_MESSAGE]);
+int bench_products_parse(const char *text, unsigned variants, bench_product out[BENCH_PRODUCTS],
+                         char message[BENCH_MESSAGE]);
 
 double bench_product_flops(const bench_product *product);
 
@@ -43,7 +44,8 @@ typedef struct bench_gemm {
     tp_status status; /* of the last run */
 } bench_gemm;
 
-tp_status bench_gemm_open(bench_gemm *gemm, tp_ctx *ctx, const bench_product *product, tp_dtype dtype, bool pack_in_call);
+tp_status bench_gemm_open(bench_gemm *gemm, tp_ctx *ctx, const bench_product *product, tp_dtype dtype,
+                          bool pack_in_call);
 void bench_gemm_close(bench_gemm *gemm);
 
 /* For bench_part. */

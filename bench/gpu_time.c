@@ -12,7 +12,8 @@
 #define COPY_SECONDS 0.2
 
 /* Seconds of one call, of `repeats` together. */
-static tp_status take_sample(tp_ctx *ctx, tpi_timer *timer, int repeats, tp_status (*fn)(void *arg), void *arg, double *seconds)
+static tp_status take_sample(tp_ctx *ctx, tpi_timer *timer, int repeats, tp_status (*fn)(void *arg), void *arg,
+                             double *seconds)
 {
     const tpi_backend *backend = ctx->backend;
     TPI_TRY(backend->timer_mark(timer, ctx->compute, 0));
@@ -25,7 +26,8 @@ static tp_status take_sample(tp_ctx *ctx, tpi_timer *timer, int repeats, tp_stat
     return TP_OK;
 }
 
-static tp_status take_samples(tp_ctx *ctx, tpi_timer *timer, const bench_plan *plan, tp_status (*fn)(void *arg), void *arg, bench_samples *samples)
+static tp_status take_samples(tp_ctx *ctx, tpi_timer *timer, const bench_plan *plan, tp_status (*fn)(void *arg),
+                              void *arg, bench_samples *samples)
 {
     double seconds, passed = 0;
     int repeats = 1;
@@ -43,7 +45,8 @@ static tp_status take_samples(tp_ctx *ctx, tpi_timer *timer, const bench_plan *p
     return TP_OK;
 }
 
-tp_status bench_gpu_measure(tp_ctx *ctx, const bench_plan *plan, tp_status (*fn)(void *arg), void *arg, bench_samples *samples)
+tp_status bench_gpu_measure(tp_ctx *ctx, const bench_plan *plan, tp_status (*fn)(void *arg), void *arg,
+                            bench_samples *samples)
 {
     tpi_timer *timer;
     TPI_TRY(ctx->backend->timer_create(ctx, &timer));
@@ -52,7 +55,7 @@ tp_status bench_gpu_measure(tp_ctx *ctx, const bench_plan *plan, tp_status (*fn)
     return status;
 }
 
-/* ---- limits ---------------------------------------------------------------------------------------------------------- */
+/* ---- limits ------------------------------------------------------------------------------------------------------ */
 
 /* One call of something on up to three buffers. */
 typedef struct probe {
@@ -87,7 +90,8 @@ static tp_status run_probe(const bench_call *call, probe *p, double seconds, tp_
         status = tp_ctx_allocate(p->ctx, TP_MEMORY_OTHER, p->bytes, &p->buffer[i]);
         /* Bits of zeros cost less power than random ones, and a clock that power limits shows it. */
         int64_t count = (int64_t)(p->bytes / tp_dtype_size(TP_DTYPE_BF16));
-        tpi_random_fill_args fill = {.rows = 1, .cols = count, .out = p->buffer[i], .dtype = TP_DTYPE_BF16, .stride = count, .std = 0.1f, .total_cols = count};
+        tpi_random_fill_args fill = {.rows = 1, .cols = count, .out = p->buffer[i], .dtype = TP_DTYPE_BF16,
+                                     .stride = count, .std = 0.1f, .total_cols = count};
         if (status == TP_OK)
             status = tpi_random_fill(p->ctx->compute, &fill);
     }
@@ -95,7 +99,8 @@ static tp_status run_probe(const bench_call *call, probe *p, double seconds, tp_
     p->gemm.b.data = p->buffer[1];
     p->gemm.c = p->buffer[2];
     if (status == TP_OK)
-        status = bench_gpu_measure(p->ctx, &(bench_plan){.warmup = 3, .least = 5, .most = BENCH_SAMPLES, .seconds = seconds}, fn, p, samples);
+        status = bench_gpu_measure(
+            p->ctx, &(bench_plan){.warmup = 3, .least = 5, .most = BENCH_SAMPLES, .seconds = seconds}, fn, p, samples);
     if (status == TP_OK)
         *figure = bench_sample_figure(samples).seconds;
     for (int i = 0; i < 3 && p->ctx != NULL; i++)
@@ -129,7 +134,8 @@ tp_status bench_gpu_peak(const bench_call *call, tp_dtype dtype, bool tf32, doub
     for (int i = 0; i < 3; i++) {
         int64_t side = shape[i][0], inner = shape[i][1];
         probe p = {.bytes = (size_t)(n * n) * tp_dtype_size(dtype), .tf32 = tf32};
-        p.gemm = (tpi_gemm_args){.rows = side, .cols = side, .inner = inner, .a = {NULL, dtype, inner, 1}, .b = {NULL, dtype, inner, 1}, .c_dtype = dtype,
+        p.gemm = (tpi_gemm_args){.rows = side, .cols = side, .inner = inner, .a = {NULL, dtype, inner, 1},
+                                 .b = {NULL, dtype, inner, 1}, .c_dtype = dtype,
                                  .c_stride = side};
         double seconds;
         TPI_TRY(run_probe(call, &p, PEAK_SECONDS, probe_gemm, &seconds));

@@ -183,7 +183,7 @@ tp_status bench_layer_backward(void *arg)
     return layer->table->backward(layer);
 }
 
-/* ---- comparison ------------------------------------------------------------------------------------------------------ */
+/* ---- comparison -------------------------------------------------------------------------------------------------- */
 
 /* One comparison under way: what was different in all, and this tensor's squares. */
 typedef struct bench_meeting {
@@ -242,7 +242,8 @@ static tp_status meet_global(tp_ctx *ctx, const bench_part_of *part, float *glob
     int64_t at = 0;
     for (int64_t row = part->rows.begin; row < part->rows.end && status == TP_OK; row++)
         for (int64_t col = part->cols.begin; col < part->cols.end; col++, at++)
-            meet_value(meeting, &global[row * part->all_cols + col], (float)bench_load(mirror.host, part->tensor.dtype, at));
+            meet_value(meeting, &global[row * part->all_cols + col],
+                       (float)bench_load(mirror.host, part->tensor.dtype, at));
     bench_mirror_close(&mirror);
     return status;
 }
@@ -343,8 +344,9 @@ void bench_layer_shape_text(const bench_layer_shape *s, char text[BENCH_CELL_TEX
     else if (s->command == BENCH_NORM)
         snprintf(rest, left, "%lld, %s", (long long)s->hidden, s->family == TP_MODEL_LLAMA ? "RMSNorm" : "LayerNorm");
     else if (s->command == BENCH_ATTENTION)
-        snprintf(rest, left, "%lld, heads %lld/%lld", (long long)s->hidden, (long long)s->heads, (long long)s->kv_heads);
+        snprintf(rest, left, "%lld, heads %lld/%lld", (long long)s->hidden, (long long)s->heads,
+                 (long long)s->kv_heads);
     else
-        snprintf(rest, left, "%lld, heads %lld/%lld, ffn %lld %s", (long long)s->hidden, (long long)s->heads, (long long)s->kv_heads,
-                 (long long)s->ffn, activation);
+        snprintf(rest, left, "%lld, heads %lld/%lld, ffn %lld %s", (long long)s->hidden, (long long)s->heads,
+                 (long long)s->kv_heads, (long long)s->ffn, activation);
 }

@@ -1,4 +1,5 @@
-/* A layer on one rank with its buffers: forward, backward, and comparison of everything it makes with what another degree made. */
+/* A layer on one rank with its buffers: forward, backward, and comparison of everything it makes with what another
+ * degree made. */
 #ifndef BENCH_LAYER_CASE_H
 #define BENCH_LAYER_CASE_H
 
@@ -18,7 +19,8 @@ typedef struct bench_layer_shape {
     float dropout;
     tp_dtype dtype;
     int64_t batch, sequence;
-    bool any_values; /* for timing only: weights and inputs are a short pattern, not random numbers, which take longer to make */
+    bool any_values; /* for timing only: weights and inputs are a short pattern, not random numbers, which take longer
+                      * to make */
 } bench_layer_shape;
 
 struct bench_layer;
@@ -84,8 +86,8 @@ tp_status bench_layer_reshape(bench_layer *layer, int64_t batch, int64_t sequenc
 tp_status bench_layer_forward(void *layer);
 tp_status bench_layer_backward(void *layer);
 
-/* Collective. One clean forward and backward; becomes the reference (allocated by bench_layer_reference_open), or is compared with it: how many values
- * of this rank differ. */
+/* Collective. One clean forward and backward; becomes the reference (allocated by bench_layer_reference_open), or is
+ * compared with it: how many values of this rank differ. */
 bool bench_layer_reference_open(bench_layer_reference *reference, const bench_layer *layer);
 void bench_layer_reference_close(bench_layer_reference *reference);
 tp_status bench_layer_compare(bench_layer *layer, bench_layer_reference *reference, int64_t *different);
@@ -95,7 +97,8 @@ tp_status bench_layer_hold(bench_layer *layer, bench_layer_reference *reference,
 /* "4x128 tokens, column 512x2048", at most BENCH_CELL_TEXT bytes. */
 void bench_layer_shape_text(const bench_layer_shape *shape, char text[BENCH_CELL_TEXT]);
 
-/* Operations of matrix products and attention (halved where causal), of the whole layer: forward; backward is twice that. */
+/* Operations of matrix products and attention (halved where causal), of the whole layer: forward; backward is twice
+ * that. */
 double bench_layer_flops(const bench_layer_shape *shape);
 
 #endif

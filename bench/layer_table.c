@@ -18,7 +18,7 @@ static tp_io backward_io(const bench_layer *layer)
     return (tp_io){.in = layer->dy.tensor, .out = layer->dx.tensor};
 }
 
-/* ---- linear ---------------------------------------------------------------------------------------------------------- */
+/* ---- linear ------------------------------------------------------------------------------------------------------ */
 
 static tp_status linear_create(tp_ctx *ctx, const bench_layer_shape *shape, void **out)
 {
@@ -67,7 +67,7 @@ static tp_status linear_backward(bench_layer *layer)
     return tp_linear_backward(layer->ctx, layer->object, pass_of(layer), &io, &layer->saved.linear);
 }
 
-/* ---- mlp ------------------------------------------------------------------------------------------------------------- */
+/* ---- mlp --------------------------------------------------------------------------------------------------------- */
 
 static tp_mlp_desc mlp_desc(const bench_layer_shape *shape)
 {
@@ -120,7 +120,7 @@ static tp_status mlp_backward(bench_layer *layer)
     return tp_mlp_backward(layer->ctx, layer->object, pass_of(layer), &io, &layer->saved.mlp);
 }
 
-/* ---- attention ------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 static tp_attention_desc attention_desc(const bench_layer_shape *shape)
 {
@@ -177,7 +177,7 @@ static tp_status attention_backward(bench_layer *layer)
     return tp_attention_backward(layer->ctx, layer->object, pass_of(layer), &io, &layer->saved.attention);
 }
 
-/* ---- norm ------------------------------------------------------------------------------------------------------------ */
+/* ---- norm -------------------------------------------------------------------------------------------------------- */
 
 static tp_status norm_create(tp_ctx *ctx, const bench_layer_shape *shape, void **out)
 {
@@ -220,7 +220,7 @@ static tp_status norm_backward(bench_layer *layer)
     return tp_norm_backward(layer->ctx, layer->object, pass_of(layer), &io, &layer->saved.norm);
 }
 
-/* ---- block ----------------------------------------------------------------------------------------------------------- */
+/* ---- block ------------------------------------------------------------------------------------------------------- */
 
 static tp_status block_create(tp_ctx *ctx, const bench_layer_shape *shape, void **out)
 {
@@ -272,7 +272,8 @@ static tp_status block_backward(bench_layer *layer)
 const bench_layer_table bench_layer_tables[] = {
     {BENCH_LINEAR, linear_create, linear_destroy, linear_params, linear_saved_bytes, linear_forward, linear_backward},
     {BENCH_MLP, mlp_create, mlp_destroy, mlp_params, mlp_saved_bytes, mlp_forward, mlp_backward},
-    {BENCH_ATTENTION, attention_create, attention_destroy, attention_params, attention_saved_bytes, attention_forward, attention_backward},
+    {BENCH_ATTENTION, attention_create, attention_destroy, attention_params, attention_saved_bytes, attention_forward,
+     attention_backward},
     {BENCH_NORM, norm_create, norm_destroy, norm_params, norm_saved_bytes, norm_forward, norm_backward},
     {BENCH_BLOCK, block_create, block_destroy, block_params, block_saved_bytes, block_forward, block_backward},
     {0, NULL, NULL, NULL, NULL, NULL, NULL},

@@ -81,8 +81,9 @@ bench_machine bench_machine_look(void)
 
 void bench_machine_line(const bench_machine *machine, tp_isa isa, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "%s, %d core%s, %s, tp %d.%d.%d", machine->processor, machine->cores, machine->cores == 1 ? "" : "s",
-             tp_isa_name(isa == TP_ISA_AUTO ? machine->isa : isa), tp_version() / 10000, tp_version() / 100 % 100, tp_version() % 100);
+    snprintf(text, bytes, "%s, %d core%s, %s, tp %d.%d.%d", machine->processor, machine->cores,
+             machine->cores == 1 ? "" : "s", tp_isa_name(isa == TP_ISA_AUTO ? machine->isa : isa), tp_version() / 10000,
+             tp_version() / 100 % 100, tp_version() % 100);
 }
 
 void bench_machine_name(const bench_machine *machine, char *text, size_t bytes)
@@ -90,7 +91,7 @@ void bench_machine_name(const bench_machine *machine, char *text, size_t bytes)
     snprintf(text, bytes, "%.70s, %d cores", machine->processor, machine->cores);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 #define SAMPLE_FLOATS ((size_t)1 << 20) /* 4 MiB a sample: short chunks */
 

@@ -1,4 +1,5 @@
-/* The machine: what it is, and what its cores and memory can do at most. Shares of peak everywhere are shares of these measured figures. */
+/* The machine: what it is, and what its cores and memory can do at most. Shares of peak everywhere are shares of these
+ * measured figures. */
 #ifndef BENCH_MACHINE_H
 #define BENCH_MACHINE_H
 
@@ -23,7 +24,8 @@ void bench_machine_line(const bench_machine *machine, tp_isa isa, char *text, si
 /* By which a file of calibrate knows its machine. */
 void bench_machine_name(const bench_machine *machine, char *text, size_t bytes);
 
-/* A loop of independent multiply-adds that can't run faster: f32 FMA, or bf16 dot products where the machine has them. */
+/* A loop of independent multiply-adds that can't run faster: f32 FMA, or bf16 dot products where the machine has
+ * them. */
 typedef struct bench_peak {
     const char *what;  /* "AVX-512 FMA", ... */
     double (*run)(long rounds); /* returns floating-point operations done */
@@ -44,14 +46,16 @@ double bench_peak_together(const bench_peak *peak, int threads, double seconds);
 /* Clock in cycles a second, by a chain of additions that take one cycle each; 0 where that isn't known (not x86-64). */
 double bench_clock_measure(double seconds);
 
-/* Bytes a second with `threads` threads at once, each over two arrays of so many bytes (a power of two, at least 4 KiB); BENCH_STREAM_MEMORY is larger
- * than a core's share of any cache. 0 if memory runs out. */
+/* Bytes a second with `threads` threads at once, each over two arrays of so many bytes (a power of two, at least 4
+ * KiB); BENCH_STREAM_MEMORY is larger than a core's share of any cache. 0 if memory runs out. */
 #define BENCH_STREAM_MEMORY ((size_t)64 << 20)
-typedef enum bench_stream { BENCH_STREAM_READ = 0, BENCH_STREAM_COPY, BENCH_STREAM_ADD, BENCH_STREAM_COUNT } bench_stream;
+typedef enum bench_stream { BENCH_STREAM_READ = 0, BENCH_STREAM_COPY, BENCH_STREAM_ADD,
+                           BENCH_STREAM_COUNT } bench_stream;
 const char *bench_stream_name(bench_stream stream);
 double bench_stream_measure(bench_stream stream, int threads, size_t bytes, double seconds);
 
-/* Adding in place in memory, a sample at a time between other work: one thread's two arrays of BENCH_STREAM_MEMORY. False if memory runs out. */
+/* Adding in place in memory, a sample at a time between other work: one thread's two arrays of BENCH_STREAM_MEMORY.
+ * False if memory runs out. */
 typedef struct bench_streamer {
     float *in, *out;
     size_t at; /* floats */

@@ -22,14 +22,16 @@ static void print_usage(FILE *file)
 
 static void print_help(const bench_command *command)
 {
-    printf("usage: tp_bench %s [--option value]...\n\n%s: %s.\n\n%s\noptions:\n", command->name, command->name, command->summary, command->text);
+    printf("usage: tp_bench %s [--option value]...\n\n%s: %s.\n\n%s\noptions:\n", command->name, command->name,
+           command->summary, command->text);
     for (const bench_option *option = bench_option_table; option->name != NULL; option++) {
         if ((option->commands & command->bit) == 0)
             continue;
         char left[64], letter[8] = "    ";
         if (option->letter != 0)
             snprintf(letter, sizeof letter, "-%c, ", option->letter);
-        snprintf(left, sizeof left, "%s--%s %s", letter, option->name, option->argument != NULL ? option->argument : "");
+        snprintf(left, sizeof left, "%s--%s %s", letter, option->name,
+                 option->argument != NULL ? option->argument : "");
         printf("  %-30s %s\n", left, option->help);
     }
     printf("\nexamples:\n%s", command->examples);

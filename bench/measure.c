@@ -50,7 +50,8 @@ bool bench_is_clean(long switches, double seconds, double lost_seconds)
 
 bench_watch bench_watch_start(bool whole_process)
 {
-    bench_watch watch = {.whole_process = whole_process, .switches = whole_process ? bench_process_switches() : bench_thread_switches()};
+    bench_watch watch = {.whole_process = whole_process,
+                         .switches = whole_process ? bench_process_switches() : bench_thread_switches()};
     watch.cpu = bench_thread_seconds();
     watch.start = bench_now();
     return watch;
@@ -157,7 +158,8 @@ static void take_turn(const bench_part *parts, int count, bool whole_process)
     }
     for (int i = 0; i < count; i++) {
         bench_samples *samples = parts[i].samples;
-        if (samples->calls == samples->count) /* else the last one had no place, and what was kept before it stays as it is */
+        if (samples->calls == samples->count) /* else the last one had no place, and what was kept before it stays as it
+                                               * is */
             samples->clean[samples->count - 1] = all_clean;
     }
 }
@@ -227,7 +229,8 @@ bool bench_together(int threads, bool pin, void (*fn)(void *arg, int index), voi
         return false;
     int started = 0;
     for (; started < threads; started++) {
-        all[started] = (together_thread){.shared = &shared, .index = started, .core = pin ? core_for(started, threads) : -1};
+        all[started] =
+            (together_thread){.shared = &shared, .index = started, .core = pin ? core_for(started, threads) : -1};
         if (pthread_create(&all[started].thread, NULL, together_main, &all[started]) != 0)
             break;
     }

@@ -1,5 +1,5 @@
-/* How things are timed. Other work takes the cores: a sample during which its thread was switched out and lost more than BENCH_LOST of its time says
- * nothing, and is dropped; the median of the rest is the figure. */
+/* How things are timed. Other work takes the cores: a sample during which its thread was switched out and lost more
+ * than BENCH_LOST of its time says nothing, and is dropped; the median of the rest is the figure. */
 #ifndef BENCH_MEASURE_H
 #define BENCH_MEASURE_H
 
@@ -32,7 +32,8 @@ double bench_thread_seconds(void);
 long bench_thread_switches(void);
 long bench_process_switches(void);
 
-/* Whether a sample is clean: nobody was switched out, or, while it ran, its thread lost less than BENCH_LOST of the time. A step is too long to be without any switch. */
+/* Whether a sample is clean: nobody was switched out, or, while it ran, its thread lost less than BENCH_LOST of the
+ * time. A step is too long to be without any switch. */
 bool bench_is_clean(long switches, double seconds, double lost_seconds);
 
 /* One sample: started right before it, stopped right after. */
@@ -46,7 +47,8 @@ double bench_watch_stop(const bench_watch *watch, bool *clean); /* its seconds *
 
 void bench_sample_add(bench_samples *samples, double seconds, bool clean);
 int bench_sample_clean(const bench_samples *samples);
-/* Turn by turn: what was not clean on both sides is clean on neither, so that figures of the two are of the same turns. Returns how many turns are. */
+/* Turn by turn: what was not clean on both sides is clean on neither, so that figures of the two are of the same turns.
+ * Returns how many turns are. */
 int bench_sample_pair(bench_samples *a, bench_samples *b);
 bench_figure bench_sample_figure(const bench_samples *samples);
 
@@ -65,9 +67,10 @@ typedef struct bench_part {
     bench_samples *samples;
 } bench_part;
 
-/* Runs the parts in turns, so that a slow moment falls on all of them, until `seconds` are over or each has `most` samples; at least `least`
- * samples, and, within BENCH_PATIENCE times `seconds`, until each part has `least` clean ones. A turn is clean for all parts or for none: figures that are
- * compared are of the same turns. Switches are those of the calling thread, or of the process if fn has threads of its own. */
+/* Runs the parts in turns, so that a slow moment falls on all of them, until `seconds` are over or each has `most`
+ * samples; at least `least` samples, and, within BENCH_PATIENCE times `seconds`, until each part has `least` clean
+ * ones. A turn is clean for all parts or for none: figures that are compared are of the same turns. Switches are those
+ * of the calling thread, or of the process if fn has threads of its own. */
 typedef struct bench_plan {
     int warmup, least, most;
     double seconds;
@@ -75,8 +78,8 @@ typedef struct bench_plan {
 } bench_plan;
 void bench_measure(const bench_part *parts, int count, const bench_plan *plan);
 
-/* Starts `threads` threads and runs fn(arg, index) in all at the same time; pin: each on a core of its own, if there are enough. False if a
- * thread can't be started. */
+/* Starts `threads` threads and runs fn(arg, index) in all at the same time; pin: each on a core of its own, if there
+ * are enough. False if a thread can't be started. */
 bool bench_together(int threads, bool pin, void (*fn)(void *arg, int index), void *arg);
 
 /* Progress on a terminal (standard error), nothing elsewhere. */

@@ -27,7 +27,8 @@ void bench_mirror_close(bench_mirror *mirror)
     mirror->host = NULL;
 }
 
-tp_status bench_fill(tp_ctx *ctx, void *memory, tp_dtype dtype, int64_t count, double (*value)(int64_t i, uint64_t salt), uint64_t salt)
+tp_status bench_fill(tp_ctx *ctx, void *memory, tp_dtype dtype, int64_t count,
+                     double (*value)(int64_t i, uint64_t salt), uint64_t salt)
 {
     bench_mirror mirror;
     tp_status status = bench_mirror_open(&mirror, ctx, memory, (size_t)count * tp_dtype_size(dtype));

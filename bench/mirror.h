@@ -19,7 +19,8 @@ tp_status bench_mirror_get(const bench_mirror *mirror);
 void bench_mirror_close(bench_mirror *mirror);
 
 /* Fills memory: element i becomes value(i, salt), of one that fits the dtype. */
-tp_status bench_fill(tp_ctx *ctx, void *memory, tp_dtype dtype, int64_t count, double (*value)(int64_t i, uint64_t salt), uint64_t salt);
+tp_status bench_fill(tp_ctx *ctx, void *memory, tp_dtype dtype, int64_t count,
+                     double (*value)(int64_t i, uint64_t salt), uint64_t salt);
 /* All bytes 0. */
 tp_status bench_clear(tp_ctx *ctx, void *memory, size_t bytes);
 

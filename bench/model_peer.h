@@ -1,4 +1,5 @@
-/* `model --peer torch`: PyTorch's side of the comparison, one more party that takes turns with ours, step by step: on the same weights and tokens, so with the same losses and gradients. */
+/* `model --peer torch`: PyTorch's side of the comparison, one more party that takes turns with ours, step by step: on
+ * the same weights and tokens, so with the same losses and gradients. */
 #ifndef BENCH_MODEL_PEER_H
 #define BENCH_MODEL_PEER_H
 
@@ -29,10 +30,12 @@ typedef struct bench_model_peer {
 int bench_model_peer_check(bench_call *call, const bench_training *training);
 
 /* Starts it on the weights that ours begin with. */
-int bench_model_peer_open(bench_model_peer *peer, bench_call *call, const bench_training *training, tp_dtype dtype, int threads);
+int bench_model_peer_open(bench_model_peer *peer, bench_call *call, const bench_training *training, tp_dtype dtype,
+                          int threads);
 /* All steps, each in a turn of its own; ours fail when it has. */
 void bench_model_peer_run(bench_model_peer *peer, bench_turns *turns, int party);
-/* Holds one of ours against it, step by step: a note, and a failed check where losses or gradients differ by more than rounding. */
+/* Holds one of ours against it, step by step: a note, and a failed check where losses or gradients differ by more than
+ * rounding. */
 void bench_model_peer_compare(bench_model_peer *peer, const bench_model_results *ours, int ranks);
 void bench_model_peer_close(bench_model_peer *peer);
 

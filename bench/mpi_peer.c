@@ -55,7 +55,8 @@ static _Noreturn void become_mpirun(const bench_mpi_peer *peer, const char *help
     }
     const char *run = mpirun[peer->library];
     if (peer->library == BENCH_OPENMPI)
-        execl(run, run, "-n", "2", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "0", helper, file, (char *)NULL);
+        execl(run, run, "-n", "2", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "0", helper,
+              file, (char *)NULL);
     else
         execl(run, run, "-n", "2", helper, file, (char *)NULL);
     _exit(127);
@@ -69,7 +70,8 @@ static bool wait_for(bench_mpi_peer *peer, int rank, unsigned request, double se
     double deadline = bench_now() + seconds;
     for (unsigned seen; (seen = atomic_load(done)) != request;) {
         syscall(SYS_futex, done, FUTEX_WAIT, seen, &while_, NULL, 0);
-        bool gone = atomic_load(&peer->shared->stop) || bench_now() > deadline || (rank == 0 && waitpid(peer->child, NULL, WNOHANG) != 0);
+        bool gone = atomic_load(&peer->shared->stop) || bench_now() > deadline ||
+                    (rank == 0 && waitpid(peer->child, NULL, WNOHANG) != 0);
         if (gone && atomic_load(done) != request) {
             atomic_store(&peer->shared->stop, 1); /* the other rank need not wait either */
             return false;
@@ -95,16 +97,20 @@ static bool share(bench_mpi_peer *peer, int64_t largest, const int core[BENCH_MP
     return true;
 }
 
-bool bench_mpi_start(bench_mpi_peer *peer, bench_mpi_library library, int64_t largest, const int core[BENCH_MPI_RANKS], char message[BENCH_MESSAGE])
+bool bench_mpi_start(bench_mpi_peer *peer, bench_mpi_library library, int64_t largest, const int core[BENCH_MPI_RANKS],
+                     char message[BENCH_MESSAGE])
 {
     *peer = (bench_mpi_peer){.library = library, .keeper = {.pipe = -1}, .child = -1};
     const char *name = bench_mpi_names[library];
     char helper[PATH_MAX], path[64];
     int file = -1;
     if (mpirun[library][0] == '\0')
-        return bench_say(message, "--peer %s: mpicc.%s and mpirun.%s were not there when this was configured (Debian: %s)", name, name, name, package[library]);
+        return bench_say(message,
+                         "--peer %s: mpicc.%s and mpirun.%s were not there when this was configured (Debian: %s)", name,
+                         name, name, package[library]);
     if (!helper_path(library, helper, sizeof helper))
-        return bench_say(message, "--peer %s: tp_peer_%s is neither beside tp_bench nor where it was installed", name, name);
+        return bench_say(message, "--peer %s: tp_peer_%s is neither beside tp_bench nor where it was installed", name,
+                         name);
     bool shared = share(peer, largest, core, &file);
     int unwatched = shared ? bench_keeper_start(&peer->keeper) : 0;
     snprintf(path, sizeof path, "/proc/%ld/fd/%d", (long)getpid(), file);
@@ -116,7 +122,9 @@ bool bench_mpi_start(bench_mpi_peer *peer, bench_mpi_library library, int64_t la
     for (int rank = 0; rank < BENCH_MPI_RANKS && good; rank++)
         good = wait_for(peer, rank, 1, START_SECONDS);
     if (!good)
-        bench_say(message, "--peer %s: %s did not start two processes: %s", name, mpirun[library], shared && peer->child > 0 ? "they ended, or took too long" : strerror(unwatched != 0 ? unwatched : errno));
+        bench_say(message, "--peer %s: %s did not start two processes: %s", name, mpirun[library],
+                  shared && peer->child > 0 ? "they ended, or took too long"
+                                            : strerror(unwatched != 0 ? unwatched : errno));
     if (file >= 0)
         close(file);
     if (!good)

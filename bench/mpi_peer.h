@@ -1,4 +1,5 @@
-/* An MPI library as the other side of a comparison: two processes that do the same collectives, on the same cores, when they are asked for a sample. */
+/* An MPI library as the other side of a comparison: two processes that do the same collectives, on the same cores, when
+ * they are asked for a sample. */
 #ifndef BENCH_MPI_PEER_H
 #define BENCH_MPI_PEER_H
 
@@ -18,10 +19,13 @@ typedef struct bench_mpi_peer {
     pid_t child; /* mpirun */
 } bench_mpi_peer;
 
-/* Starts the processes with buffers of so many bytes, rank r on core[r], and waits until they sleep. False, with a message that says why, if it can't. */
-bool bench_mpi_start(bench_mpi_peer *peer, bench_mpi_library library, int64_t largest, const int core[BENCH_MPI_RANKS], char message[BENCH_MESSAGE]);
+/* Starts the processes with buffers of so many bytes, rank r on core[r], and waits until they sleep. False, with a
+ * message that says why, if it can't. */
+bool bench_mpi_start(bench_mpi_peer *peer, bench_mpi_library library, int64_t largest, const int core[BENCH_MPI_RANKS],
+                     char message[BENCH_MESSAGE]);
 
-/* Called by both ranks, with the same sample: rank 0 asks, and each waits, asleep, for the process of its number. False if the peer is gone. */
+/* Called by both ranks, with the same sample: rank 0 asks, and each waits, asleep, for the process of its number. False
+ * if the peer is gone. */
 typedef struct bench_mpi_sample {
     int operation, kind;
     bool in_place;

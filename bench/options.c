@@ -142,7 +142,8 @@ static bool read_integer(const bench_option *option, const char *text, int64_t *
     if (end == text || *end != '\0')
         return bench_say(message, "--%s: '%s' is not a whole number", option->name, text);
     if (errno == ERANGE || (double)number < option->minimum || (double)number > option->maximum)
-        return bench_say(message, "--%s: %s is outside [%.0f, %.0f]", option->name, text, option->minimum, option->maximum);
+        return bench_say(message, "--%s: %s is outside [%.0f, %.0f]", option->name, text, option->minimum,
+                         option->maximum);
     *value = number;
     return true;
 }
@@ -152,7 +153,8 @@ static bool read_bytes(const bench_option *option, const char *text, int64_t *va
     if (!bench_parse_bytes(text, value))
         return bench_say(message, "--%s: '%s' is not a size (64, 4K, 1M, 2G)", option->name, text);
     if ((double)*value < option->minimum || (double)*value > option->maximum)
-        return bench_say(message, "--%s: %s is outside [%.0f, %.0f]", option->name, text, option->minimum, option->maximum);
+        return bench_say(message, "--%s: %s is outside [%.0f, %.0f]", option->name, text, option->minimum,
+                         option->maximum);
     return true;
 }
 
@@ -183,7 +185,8 @@ static bool read_choice(const bench_option *option, const char *text, int64_t *v
     }
     const char *nearest = bench_nearest(text, option->choices);
     if (nearest != NULL)
-        return bench_say(message, "--%s: unknown '%s'; did you mean '%s'? (known: %s)", option->name, text, nearest, known);
+        return bench_say(message, "--%s: unknown '%s'; did you mean '%s'? (known: %s)", option->name, text, nearest,
+                         known);
     return bench_say(message, "--%s: unknown '%s' (known: %s)", option->name, text, known);
 }
 
@@ -205,7 +208,8 @@ static bool read_list(const bench_option *option, const char *text, bench_list *
         char item[MAX_WORD];
         size_t length = strcspn(text, ",");
         if (length == 0 || length >= sizeof item)
-            return bench_say(message, "--%s: an item of the list is %s", option->name, length == 0 ? "empty" : "too long");
+            return bench_say(message, "--%s: an item of the list is %s", option->name,
+                             length == 0 ? "empty" : "too long");
         if (list->count == BENCH_LIST)
             return bench_say(message, "--%s: more than %d items", option->name, BENCH_LIST);
         memcpy(item, text, length);
@@ -277,22 +281,26 @@ static bool unknown_option(const char *name, unsigned command, const char *comma
             words[count++] = option->name;
     words[count] = NULL;
     if (name[0] != '-')
-        return bench_say(message, "'%s' is no option (options begin with --; try: tp_bench %s --help)", name, command_name);
+        return bench_say(message, "'%s' is no option (options begin with --; try: tp_bench %s --help)", name,
+                         command_name);
     if (bench_option_find(name, BENCH_ALL) != NULL)
-        return bench_say(message, "option %s does not belong to '%s' (try: tp_bench %s --help)", name, command_name, command_name);
+        return bench_say(message, "option %s does not belong to '%s' (try: tp_bench %s --help)", name, command_name,
+                         command_name);
     const char *nearest = bench_nearest(name + 1 + (name[1] == '-'), words);
     if (nearest != NULL)
         return bench_say(message, "unknown option %s; did you mean --%s?", name, nearest);
     return bench_say(message, "unknown option %s (try: tp_bench %s --help)", name, command_name);
 }
 
-/* Of two values one would go unheeded. What `given` points to is the value that came before; flags and repeatable options may come again. */
+/* Of two values one would go unheeded. What `given` points to is the value that came before; flags and repeatable
+ * options may come again. */
 static bool given_once(const bench_option *option, const char **given, const char *value, char *message)
 {
     bool once = *given == NULL || option->kind == BENCH_OPTION_FLAG || option->kind == BENCH_OPTION_TEXTS;
     bool list = option->kind == BENCH_OPTION_INTEGERS || option->kind == BENCH_OPTION_CHOICES;
     if (!once)
-        return bench_say(message, "--%s is given twice, '%.100s' and '%.100s': %s", option->name, *given, value, list ? "it takes one list, with commas" : "it takes one value");
+        return bench_say(message, "--%s is given twice, '%.100s' and '%.100s': %s", option->name, *given, value,
+                         list ? "it takes one list, with commas" : "it takes one value");
     *given = value;
     return true;
 }
@@ -323,7 +331,8 @@ bool bench_options_read(bench_options *options, unsigned command, const char *co
                 return bench_say(message, "--%s needs a value: --%s %s", option->name, option->name, option->argument);
             value = there ? argv[++i] : "-";
         }
-        if (!given_once(option, &given[option - bench_option_table], value, message) || !read_value(option, value, options, message))
+        if (!given_once(option, &given[option - bench_option_table], value, message) ||
+            !read_value(option, value, options, message))
             return false;
     }
     return true;

@@ -1,4 +1,5 @@
-/* The command line of tp_bench: one table of options, read into one plain struct. Nothing here allocates or measures. */
+/* The command line of tp_bench: one table of options, read into one plain struct. Nothing here allocates or
+ * measures. */
 #ifndef BENCH_OPTIONS_H
 #define BENCH_OPTIONS_H
 
@@ -45,7 +46,8 @@ typedef struct bench_texts {
     const char *value[BENCH_FILES];
 } bench_texts;
 
-/* Sums over the inner dimension of `gemm`: as the layer would do it, one chain, or eight virtual ranks and their tree. */
+/* Sums over the inner dimension of `gemm`: as the layer would do it, one chain, or eight virtual ranks and their
+ * tree. */
 typedef enum bench_order { BENCH_ORDER_LAYER = 0, BENCH_ORDER_CHAIN, BENCH_ORDER_TREE } bench_order;
 
 typedef enum bench_scaling { BENCH_STRONG = 1, BENCH_WEAK, BENCH_BOTH } bench_scaling;
@@ -146,7 +148,8 @@ typedef struct bench_option {
 /* All options, up to one without a name. */
 extern const bench_option bench_option_table[];
 
-/* Reads argv[0..count) as options of one command (a BENCH_ bit). On failure message says what is wrong, with both numbers. */
+/* Reads argv[0..count) as options of one command (a BENCH_ bit). On failure message says what is wrong, with both
+ * numbers. */
 bool bench_options_read(bench_options *options, unsigned command, const char *command_name, int count, char **argv,
                         char message[BENCH_MESSAGE]);
 
@@ -162,7 +165,8 @@ bool bench_parse_bytes(const char *text, int64_t *bytes);
 
 /* "LATENCY,BANDWIDTH": seconds and bytes a second, or with units: "5us,2GB/s". False if it isn't that. */
 bool bench_parse_link(const char *text, tp_link *link);
-/* The same, and "gemm" or "LATENCY,gemm": a bandwidth by which transfers take as long as the GEMMs beside them; *gemm says which. */
+/* The same, and "gemm" or "LATENCY,gemm": a bandwidth by which transfers take as long as the GEMMs beside them; *gemm
+ * says which. */
 bool bench_parse_link_or_gemm(const char *text, tp_link *link, bool *gemm);
 
 /* Gives a list a default if it is empty. */

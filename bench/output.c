@@ -45,7 +45,8 @@ bool bench_output_good(const char *option, const char *path, char message[BENCH_
 {
     struct stat file;
     if (stat(path, &file) != 0)
-        return errno == ENOENT ? can_be_made(option, path, message) : bench_say(message, "--%s %s: %s", option, path, strerror(errno));
+        return errno == ENOENT ? can_be_made(option, path, message)
+                               : bench_say(message, "--%s %s: %s", option, path, strerror(errno));
     if (!S_ISREG(file.st_mode) && !S_ISCHR(file.st_mode))
         return bench_say(message, "--%s %s: is %s, not a regular file", option, path, kind_of(file.st_mode));
     if (access(path, W_OK) != 0)
@@ -85,8 +86,8 @@ static bool same_file(const char *a, const char *b)
         return false;
     if (there_a)
         return S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-    return strcmp(last_part(a), last_part(b)) == 0 && look_at_folder(a, &x) && look_at_folder(b, &y) && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
+    return strcmp(last_part(a), last_part(b)) == 0 && look_at_folder(a, &x) && look_at_folder(b, &y) &&
+           x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
 static bool plot_good(const char *path, char *message)
@@ -106,10 +107,12 @@ static bool spares_inputs(const bench_options *options, const output *o, char *m
     const output inputs[] = {{"plan", options->plan_file, true}, {"machine", options->machine_file, false}};
     for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++)
         if (inputs[i].path != NULL && same_file(is_file(&inputs[i]) ? inputs[i].path : "/dev/stdin", o->path))
-            return bench_say(message, "--%s %s would overwrite --%s %s, which is read", o->option, o->path, inputs[i].option, inputs[i].path);
+            return bench_say(message, "--%s %s would overwrite --%s %s, which is read", o->option, o->path,
+                             inputs[i].option, inputs[i].path);
     for (int i = 0; i < options->text.count; i++)
         if (same_file(options->text.value[i], o->path))
-            return bench_say(message, "--%s %s would overwrite --text %s, which is read", o->option, o->path, options->text.value[i]);
+            return bench_say(message, "--%s %s would overwrite --text %s, which is read", o->option, o->path,
+                             options->text.value[i]);
     return true;
 }
 
@@ -136,7 +139,8 @@ bool bench_outputs_good(const bench_options *options, unsigned command, char mes
             return false;
         for (int j = 0; j < i; j++)
             if (is_file(&outputs[j]) && same_file(outputs[j].path, o->path))
-                return bench_say(message, "--%s %s and --%s %s are the same file", outputs[j].option, outputs[j].path, o->option, o->path);
+                return bench_say(message, "--%s %s and --%s %s are the same file", outputs[j].option, outputs[j].path,
+                                 o->option, o->path);
     }
     return true;
 }

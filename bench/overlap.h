@@ -8,11 +8,13 @@
 
 #include "plan/execute_state.h"
 
-/* (compute + comm - fused) / min(compute, comm); NaN where one of them is 0, or communication is under 1 us or 1 % of `fused`. */
+/* (compute + comm - fused) / min(compute, comm); NaN where one of them is 0, or communication is under 1 us or 1 % of
+ * `fused`. */
 double bench_hidden(double compute, double comm, double fused);
 
-/* The most that two ranks can hide with `chunks` chunks of the remote part of a transfer as long as the GEMMs. One collective and its GEMM: half a chunk's transfer
- * has nothing to hide under. Where other GEMMs are there for the first and the last chunk: all. NaN where the algorithm has no chunks, or no form is known. */
+/* The most that two ranks can hide with `chunks` chunks of the remote part of a transfer as long as the GEMMs. One
+ * collective and its GEMM: half a chunk's transfer has nothing to hide under. Where other GEMMs are there for the first
+ * and the last chunk: all. NaN where the algorithm has no chunks, or no form is known. */
 double bench_hidden_bound(tp_overlap overlap, tp_pattern pattern, int chunks);
 
 /* Chunks that a plan gets that is asked for `chunks` (0: the default). */

@@ -33,7 +33,8 @@ static int64_t class_of(const tp_overlap_table *table, int64_t rows)
 tp_status bench_overlap_explain(const bench_overlap_job *job, tp_ctx *ctx)
 {
     const bench_options *options = &job->call->options;
-    bool elsewhere = (options->json != NULL && strcmp(options->json, "-") == 0) || (options->csv != NULL && strcmp(options->csv, "-") == 0);
+    bool elsewhere = (options->json != NULL && strcmp(options->json, "-") == 0) ||
+                     (options->csv != NULL && strcmp(options->csv, "-") == 0);
     tp_machine machine = job->call->costs;
     const struct tpi_executor *executor = ctx->executor;
     if (options->machine_file == NULL) {

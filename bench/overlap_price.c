@@ -1,4 +1,5 @@
-/* What the simulator says of a pass: of every plan that it ran, with the calibrated costs of the machine and GEMMs as fast as they were measured alone. */
+/* What the simulator says of a pass: of every plan that it ran, with the calibrated costs of the machine and GEMMs as
+ * fast as they were measured alone. */
 #include "overlap.h"
 
 #include "core/context.h"
@@ -18,14 +19,16 @@ static bool has_compute(const tp_plan *plan)
     return false;
 }
 
-/* Operations of the attention core on one rank. Its gradient is five products of the same size, of which the forward pass has two. */
+/* Operations of the attention core on one rank. Its gradient is five products of the same size, of which the forward
+ * pass has two. */
 static double core_flops(const bench_overlap_job *job)
 {
     if (job->shape.command != BENCH_ATTENTION)
         return 0;
     bench_layer_shape longest = job->shape;
     longest.window = 1; /* leaves the projections and one key a query */
-    double width = (double)(job->shape.heads * job->shape.head_dim), tokens = (double)(job->shape.batch * job->shape.sequence);
+    double width = (double)(job->shape.heads * job->shape.head_dim),
+           tokens = (double)(job->shape.batch * job->shape.sequence);
     double core = bench_layer_flops(&job->shape) - bench_layer_flops(&longest) + 4 * tokens * width;
     return core * (job->backward ? 2.5 : 1) / job->ranks;
 }
@@ -58,7 +61,8 @@ static tp_overlap_shape shape_of(const bench_overlap_job *job, const tpi_run_not
     }
     if (has_compute(note->plan)) {
         shape.compute_flops = core_flops(job);
-        shape.compute_bytes = (double)note->tokens * (double)(cols[TP_BUFFER_MIDDLE] + cols[TP_BUFFER_CORE]) * (double)tp_dtype_size(note->dtype);
+        shape.compute_bytes = (double)note->tokens * (double)(cols[TP_BUFFER_MIDDLE] + cols[TP_BUFFER_CORE]) *
+                              (double)tp_dtype_size(note->dtype);
     }
     return shape;
 }
@@ -77,7 +81,8 @@ static tp_machine scaled(const tp_machine *machine, double slower)
 }
 
 /* Sums over all runs: predicted seconds, and those of their GEMMs uncut; *core: one of them has the attention core. */
-static tp_status add_up(const bench_overlap_job *job, const tp_machine *machine, double *seconds, double *gemm, bool *core)
+static tp_status add_up(const bench_overlap_job *job, const tp_machine *machine, double *seconds, double *gemm,
+                        bool *core)
 {
     *seconds = *gemm = 0;
     *core = false;

@@ -16,13 +16,15 @@ double bench_hidden(double compute, double comm, double fused)
 
 double bench_hidden_bound(tp_overlap overlap, tp_pattern pattern, int chunks)
 {
-    bool pipeline = overlap == TP_OVERLAP_PIPELINE, chunked = overlap == TP_OVERLAP_RING || overlap == TP_OVERLAP_PULL || pipeline;
+    bool pipeline = overlap == TP_OVERLAP_PIPELINE,
+         chunked = overlap == TP_OVERLAP_RING || overlap == TP_OVERLAP_PULL || pipeline;
     if (!chunked || chunks < 1)
         return NAN;
     switch (pattern) {
     case TP_PATTERN_GATHER_GEMM:
     case TP_PATTERN_GEMM_SCATTER: return pipeline ? 1 - 1.0 / chunks : 1 - 0.5 / chunks;
-    case TP_PATTERN_ROW_BACKWARD: return pipeline ? 0.5 - 0.5 / chunks : 1 - 0.75 / chunks; /* the former: one GEMM of two */
+    case TP_PATTERN_ROW_BACKWARD:
+        return pipeline ? 0.5 - 0.5 / chunks : 1 - 0.75 / chunks; /* the former: one GEMM of two */
     case TP_PATTERN_CHAIN: return pipeline ? 1 - 1.0 / chunks : chunks > 1 ? 1 : 0.5;
     case TP_PATTERN_BACKWARD:
     case TP_PATTERN_CHAIN_BACKWARD: return 1;
@@ -66,8 +68,10 @@ static void close_case(rank_case *c)
     bench_layer_close(&c->plain);
 }
 
-/* Compares a layer's results with a reference, or makes them the reference if there is none yet; different: on all ranks. */
-static tp_status meet_reference(bench_overlap_job *job, tp_ctx *ctx, bench_layer *layer, bench_layer_reference *reference, double *different)
+/* Compares a layer's results with a reference, or makes them the reference if there is none yet; different: on all
+ * ranks. */
+static tp_status meet_reference(bench_overlap_job *job, tp_ctx *ctx, bench_layer *layer,
+                                bench_layer_reference *reference, double *different)
 {
     bool root = tp_ctx_rank(ctx) == 0;
     double missing = 0;
@@ -121,7 +125,8 @@ static tp_status simulate(bench_overlap_job *job, tp_ctx *ctx, tp_status (*pass)
 static tp_status measure(bench_overlap_job *job, tp_ctx *ctx, rank_case *c)
 {
     const bench_options *options = &job->call->options;
-    bench_team_plan plan = {.warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds};
+    bench_team_plan plan = {
+        .warmup = (int)options->warmup, .least = 3, .most = (int)options->samples, .seconds = options->seconds};
     tp_status (*pass)(void *) = job->backward ? bench_layer_backward : bench_layer_forward;
     const bench_team_part parts[] = {{bench_alone_compute, &c->alone, &job->figures->compute, false},
                                      {bench_alone_comm, &c->alone, &job->figures->comm, false},
@@ -147,8 +152,10 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
     tp_status status = open_case(job, ctx, &c);
     if (status == TP_OK)
         status = check(job, ctx, &c);
-    bool explains = job->call->options.explain && job->shape.overlap == TP_OVERLAP_AUTO && !job->backward && !job->compute_only;
-    if (status == TP_OK && explains && tp_ctx_rank(ctx) == 0) /* the layers' choices for both passes are made when they are */
+    bool explains =
+        job->call->options.explain && job->shape.overlap == TP_OVERLAP_AUTO && !job->backward && !job->compute_only;
+    if (status == TP_OK && explains && tp_ctx_rank(ctx) == 0) /* the layers' choices for both passes are made when they
+                                                               * are */
         status = bench_overlap_explain(job, ctx);
     if (status == TP_OK)
         status = measure(job, ctx, &c);

@@ -20,7 +20,8 @@ int bench_threads_for(const bench_call *call, int ranks)
 tp_run_options bench_run_options(const bench_call *call, int ranks, int threads)
 {
     const bench_options *options = &call->options;
-    tp_run_options start = {.ranks = ranks, .ctx = bench_ctx_desc(call, threads), .link = {options->link_latency, options->link_bandwidth}};
+    tp_run_options start = {
+        .ranks = ranks, .ctx = bench_ctx_desc(call, threads), .link = {options->link_latency, options->link_bandwidth}};
     start.devices = (int)options->devices;
     start.bind_cores = true;
     start.transport = (tp_transport)options->transport;
@@ -39,7 +40,8 @@ void bench_team_begin(const bench_call *call, bench_team *team, int ranks)
 
 double bench_cpu_tolerance(tp_dtype dtype, bool tf32)
 {
-    /* A few roundings of the storage type on the way; in f32 of sums of thousands, in another order. TF32 has f16's bits of mantissa. */
+    /* A few roundings of the storage type on the way; in f32 of sums of thousands, in another order. TF32 has f16's
+     * bits of mantissa. */
     return dtype == TP_DTYPE_F32 && !tf32 ? 1e-5 : dtype == TP_DTYPE_BF16 ? 3e-2 : 4e-3;
 }
 
@@ -52,7 +54,8 @@ int bench_take_link(bench_call *call)
     if (!bench_parse_link_or_gemm(options->link, &link, &options->link_gemm))
         return bench_refuse(call, "--link %s: not LATENCY,BANDWIDTH (5us,2GB/s), in [0, 10] seconds", options->link);
     if (options->link_gemm && options->overlaps.count == 0)
-        return bench_refuse(call, "--link %s: only linear, mlp and attention with --overlap measure their GEMMs alone", options->link);
+        return bench_refuse(call, "--link %s: only linear, mlp and attention with --overlap measure their GEMMs alone",
+                            options->link);
     options->link_latency = link.latency_seconds;
     options->link_bandwidth = link.bytes_per_second;
     return BENCH_OK;
@@ -67,8 +70,10 @@ int bench_check_link(bench_call *call, double bytes)
 {
     const bench_options *options = &call->options;
     if (options->link_bandwidth > 0 && bytes / options->link_bandwidth > LONGEST_CROSSING)
-        return bench_refuse(call, "--link %s: the %.0f bytes of one of the passes' tensors take %.3g s to cross it, at most %d s are measured", options->link, bytes,
-                            bytes / options->link_bandwidth, LONGEST_CROSSING);
+        return bench_refuse(call,
+                            "--link %s: the %.0f bytes of one of the passes' tensors take %.3g s to cross it, at most "
+                            "%d s are measured",
+                            options->link, bytes, bytes / options->link_bandwidth, LONGEST_CROSSING);
     return BENCH_OK;
 }
 
@@ -89,9 +94,11 @@ int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks)
     if (options->overlaps.count > 1)
         return bench_refuse(call, "--overlap: %d are given, %s takes 1", options->overlaps.count, call->table.command);
     if (options->chunk_counts.count > 1)
-        return bench_refuse(call, "--chunks: %d are given, %s takes 1", options->chunk_counts.count, call->table.command);
+        return bench_refuse(call, "--chunks: %d are given, %s takes 1", options->chunk_counts.count,
+                            call->table.command);
     if (options->chunk_counts.count > 0 && options->overlaps.count == 0)
-        return bench_refuse(call, "--chunks %lld: chunks of what? --overlap says it", (long long)options->chunk_counts.value[0]);
+        return bench_refuse(call, "--chunks %lld: chunks of what? --overlap says it",
+                            (long long)options->chunk_counts.value[0]);
     if (options->link_gemm)
         return bench_refuse(call, "--link %s: only linear, mlp and attention measure their GEMMs alone", options->link);
     *overlap = options->overlaps.count > 0 ? (tp_overlap)options->overlaps.value[0] : TP_OVERLAP_NONE;
@@ -111,14 +118,15 @@ int bench_check_parallel(bench_call *call)
         return status;
     const bench_options *options = &call->options;
     if (options->machine_file != NULL && call->costs.device != (tp_device)options->device)
-        return bench_refuse(call, "--machine %.200s: has times of %s, --device is %s", options->machine_file, tp_device_name(call->costs.device),
-                            tp_device_name((tp_device)options->device));
+        return bench_refuse(call, "--machine %.200s: has times of %s, --device is %s", options->machine_file,
+                            tp_device_name(call->costs.device), tp_device_name((tp_device)options->device));
     if (options->isa != 0 && !tp_isa_available((tp_isa)options->isa))
-        return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s", tp_isa_name((tp_isa)options->isa),
-                            tp_isa_name(call->machine.isa));
+        return bench_refuse(call, "--isa %s: this machine does not have it; its best is %s",
+                            tp_isa_name((tp_isa)options->isa), tp_isa_name(call->machine.isa));
     for (int i = 0; i < options->dtypes.count; i++)
         if (options->dtypes.value[i] > TP_DTYPE_F16)
-            return bench_refuse(call, "--dtype %s: layers are of f32, bf16 or f16", tp_dtype_name((tp_dtype)options->dtypes.value[i]));
+            return bench_refuse(call, "--dtype %s: layers are of f32, bf16 or f16",
+                                tp_dtype_name((tp_dtype)options->dtypes.value[i]));
     return BENCH_OK;
 }
 
@@ -138,7 +146,8 @@ double bench_peak_for(bench_call *call, bench_peaks *peaks, tp_dtype dtype, int 
 {
     if (bench_on_gpu(call)) {
         if (peaks->core[dtype] == 0 && bench_gpu_peak(call, dtype, call->options.tf32, &peaks->core[dtype]) != TP_OK) {
-            bench_note(&call->table, "the peak of %s could not be measured: %.200s", tp_dtype_name(dtype), tp_last_message());
+            bench_note(&call->table, "the peak of %s could not be measured: %.200s", tp_dtype_name(dtype),
+                       tp_last_message());
             peaks->core[dtype] = NAN;
         }
         return peaks->core[dtype];

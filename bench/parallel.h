@@ -25,15 +25,18 @@ int bench_take_link(bench_call *call);
 /* Whether rows must be labelled. */
 bool bench_link_modelled(const bench_call *call);
 
-/* Refuses a link on which a tensor of so many bytes, the largest of a pass that moves, takes too long. After the link was read. */
+/* Refuses a link on which a tensor of so many bytes, the largest of a pass that moves, takes too long. After the link
+ * was read. */
 int bench_check_link(bench_call *call, double bytes);
 /* Refuses --machine where nothing would go by it. */
 int bench_check_machine(bench_call *call);
 
-/* The one --overlap and --chunks of a command that takes one; none and 0 if they aren't given. After the link was read. */
+/* The one --overlap and --chunks of a command that takes one; none and 0 if they aren't given. After the link was
+ * read. */
 int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks);
 
-/* True where equal bits are promised: sums are those of the tree, and both degrees divide the number of virtual ranks. */
+/* True where equal bits are promised: sums are those of the tree, and both degrees divide the number of virtual
+ * ranks. */
 bool bench_bits_promised(const bench_call *call, int a, int b);
 
 /* "yes", "NO", "differs (not promised)": enters the cell, and a failed check where a promise was broken. */

@@ -10,7 +10,8 @@
 #include <immintrin.h>
 #endif
 
-/* Twelve chains hide the latency of four cycles on two units. Their number and the vector's width are in flops below. */
+/* Twelve chains hide the latency of four cycles on two units. Their number and the vector's width are in flops
+ * below. */
 #define CHAINS 12
 
 /* Keeps a value, and all that led to it, from being optimised away. */
@@ -66,7 +67,8 @@ __attribute__((target("avx2,fma"))) static double fma_avx2(long rounds)
 }
 
 #if TPI_EXACT_FMA
-/* What the portable kernels do in place of a fused operation: blocks of sums as gemm_exact.c has them, with operands in registers. */
+/* What the portable kernels do in place of a fused operation: blocks of sums as gemm_exact.c has them, with operands in
+ * registers. */
 static double exact_f32(long rounds)
 {
     enum { ROWS = 6 };

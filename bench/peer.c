@@ -36,8 +36,10 @@ bool bench_peer_load(bench_peer *peer, char reason[BENCH_MESSAGE])
     if (peer->module == NULL)
         return bench_say(reason, "%s", dlerror());
     tp_peer_name *name;
-    if (!find(peer->module, "tp_peer_name_library", &name) || !find(peer->module, "tp_peer_open_product", &peer->open) ||
-        !find(peer->module, "tp_peer_run_product", &peer->run) || !find(peer->module, "tp_peer_close_product", &peer->close)) {
+    if (!find(peer->module, "tp_peer_name_library", &name) ||
+        !find(peer->module, "tp_peer_open_product", &peer->open) ||
+        !find(peer->module, "tp_peer_run_product", &peer->run) ||
+        !find(peer->module, "tp_peer_close_product", &peer->close)) {
         bench_peer_unload(peer);
         return bench_say(reason, "%s is no peer of this version", path);
     }
@@ -52,7 +54,8 @@ void bench_peer_unload(bench_peer *peer)
     *peer = (bench_peer){0};
 }
 
-bool bench_peer_gemm_open(bench_peer_gemm *self, const bench_peer *peer, const bench_gemm *gemm, bool packed, char message[200])
+bool bench_peer_gemm_open(bench_peer_gemm *self, const bench_peer *peer, const bench_gemm *gemm, bool packed,
+                          char message[200])
 {
     const tpi_gemm_args *args = &gemm->args;
     *self = (bench_peer_gemm){.peer = peer};

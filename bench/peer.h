@@ -24,7 +24,8 @@ typedef struct bench_peer_gemm {
     void *product, *c;
     int status; /* not 0: a run failed */
 } bench_peer_gemm;
-bool bench_peer_gemm_open(bench_peer_gemm *self, const bench_peer *peer, const bench_gemm *gemm, bool packed, char message[200]);
+bool bench_peer_gemm_open(bench_peer_gemm *self, const bench_peer *peer, const bench_gemm *gemm, bool packed,
+                          char message[200]);
 void bench_peer_gemm_close(bench_peer_gemm *self);
 
 /* For bench_part. */

@@ -4,7 +4,8 @@
 
 #include "command.h"
 
-/* The plan in a file, or, where path is "-", on standard input. Returns a BENCH_ status, with a message; *out is the caller's to destroy. */
+/* The plan in a file, or, where path is "-", on standard input. Returns a BENCH_ status, with a message; *out is the
+ * caller's to destroy. */
 int bench_plan_read(bench_call *call, const char *path, tp_plan **out);
 
 #endif

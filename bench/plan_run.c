@@ -33,7 +33,8 @@ typedef struct rank_run {
 /* Of a linear layer. */
 static bool is_backward(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD;
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ||
+           pattern == TP_PATTERN_ROW_BACKWARD;
 }
 
 static bool is_chain_backward(tp_pattern pattern)
@@ -43,8 +44,8 @@ static bool is_chain_backward(tp_pattern pattern)
 
 static bool is_sequence_parallel(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_ROW_BACKWARD ||
-           pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_BACKWARD;
+    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_BACKWARD ||
+           pattern == TP_PATTERN_ROW_BACKWARD || pattern == TP_PATTERN_CHAIN || pattern == TP_PATTERN_CHAIN_BACKWARD;
 }
 
 static bool is_feed_forward(tp_pattern pattern)
@@ -63,17 +64,20 @@ bool bench_plan_has_layer(tp_overlap algorithm, tp_pattern pattern)
     if (pattern == TP_PATTERN_ROW_BACKWARD && algorithm == TP_OVERLAP_PIPELINE)
         return false; /* the layer has its rows cut then, one gradient after the other */
     return several ? algorithm != TP_OVERLAP_NONE
-                   : pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_GEMM_REDUCE;
+                   : pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_GEMM_SCATTER ||
+                         pattern == TP_PATTERN_GEMM_REDUCE;
 }
 
-/* A backward GEMM of rows x cols x inner is that of a layer with cols features in and inner out, of which each rank has all or its share. */
+/* A backward GEMM of rows x cols x inner is that of a layer with cols features in and inner out, of which each rank has
+ * all or its share. */
 static tp_status make_layer(rank_run *r)
 {
     const bench_plan_case *c = r->c;
     tp_pattern pattern = c->desc.pattern;
     int64_t ranks = c->desc.ranks;
     if (is_feed_forward(pattern)) {
-        tp_mlp_desc mlp = {.name = "run", .hidden = c->inner, .ffn = c->cols * ranks, .activation = TP_ACTIVATION_RELU, .dtype = c->dtype};
+        tp_mlp_desc mlp = {.name = "run", .hidden = c->inner, .ffn = c->cols * ranks, .activation = TP_ACTIVATION_RELU,
+                           .dtype = c->dtype};
         mlp.sequence_parallel = is_sequence_parallel(pattern);
         mlp.overlap = c->desc.algorithm;
         mlp.chunks = c->desc.chunks;
@@ -110,7 +114,8 @@ static size_t place_tensors(rank_run *r)
     const bench_plan_case *c = r->c;
     tp_pattern pattern = c->desc.pattern;
     tp_range mine = tp_pass_rows(r->ctx, &r->pass, is_sequence_parallel(pattern));
-    int64_t own = mine.end - mine.begin, all = c->rows, before = is_column(pattern) ? own : all, after = is_column(pattern) ? all : own;
+    int64_t own = mine.end - mine.begin, all = c->rows, before = is_column(pattern) ? own : all,
+            after = is_column(pattern) ? all : own;
     size_t used = 0;
     if (is_feed_forward(pattern)) {
         r->io = (tp_io){.in = take(r, &used, own, c->inner), .out = take(r, &used, own, c->inner)};
@@ -181,7 +186,8 @@ static tp_status pick_median(const shared_run *shared, tp_timeline **out)
     int count = 0;
     tp_status status = TP_OK;
     for (int i = 0; i < shared->c->runs && status == TP_OK; i++) {
-        status = tp_timeline_from_trace(shared->plan, (const tp_trace_span *const *)shared->span, shared->count, WARMUP + i, &timeline[count]);
+        status = tp_timeline_from_trace(shared->plan, (const tp_trace_span *const *)shared->span, shared->count,
+                                        WARMUP + i, &timeline[count]);
         count += status == TP_OK;
     }
     if (count > 1)
@@ -227,7 +233,8 @@ bool bench_plan_run(const bench_plan_case *c, const tp_plan *plan, tp_timeline *
     }
     for (int rank = 0; rank < plan->ranks; rank++)
         shared.span[rank] = spans + shared.capacity * rank;
-    tp_run_options start = {.ranks = plan->ranks, .bind_cores = true, .ctx = {.version = TP_VERSION, .threads = 1}, .link = c->link};
+    tp_run_options start = {
+        .ranks = plan->ranks, .bind_cores = true, .ctx = {.version = TP_VERSION, .threads = 1}, .link = c->link};
     tp_status status = tp_run_ranks(&start, rank_main, &shared);
     free(spans);
     *out = shared.timeline;

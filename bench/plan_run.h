@@ -12,12 +12,12 @@ typedef struct bench_plan_case {
     int runs;
 } bench_plan_case;
 
-/* Whether a layer runs such a plan here: linear and feed-forward layers forward and backward. With `none` a layer runs backward and chains as several
- * plans. */
+/* Whether a layer runs such a plan here: linear and feed-forward layers forward and backward. With `none` a layer runs
+ * backward and chains as several plans. */
 bool bench_plan_has_layer(tp_overlap algorithm, tp_pattern pattern);
 
-/* The run whose time is the median of c->runs, after two more to warm up. `plan` is that of c->desc; the timeline borrows it. On failure false with a
- * message. */
+/* The run whose time is the median of c->runs, after two more to warm up. `plan` is that of c->desc; the timeline
+ * borrows it. On failure false with a message. */
 bool bench_plan_run(const bench_plan_case *c, const tp_plan *plan, tp_timeline **out, char message[BENCH_MESSAGE]);
 
 #endif

@@ -17,7 +17,8 @@ static double cell_number(const bench_cell *cell)
 static bool same_group(const bench_table *table, int a, int b)
 {
     for (int i = 0; i < table->plot.groups; i++) {
-        const bench_cell *x = bench_table_cell(table, a, table->plot.group[i]), *y = bench_table_cell(table, b, table->plot.group[i]);
+        const bench_cell *x = bench_table_cell(table, a, table->plot.group[i]),
+                         *y = bench_table_cell(table, b, table->plot.group[i]);
         if (x->kind != y->kind || x->integer != y->integer || strcmp(x->word, y->word) != 0)
             return false;
     }
@@ -29,7 +30,8 @@ static bool drawn(const bench_table *table, int row)
     const bench_plot *plot = &table->plot;
     if (plot->only >= 0 && !bench_table_cell(table, row, plot->only)->truth)
         return false;
-    double x = cell_number(bench_table_cell(table, row, plot->x)), y = cell_number(bench_table_cell(table, row, plot->y));
+    double x = cell_number(bench_table_cell(table, row, plot->x)),
+           y = cell_number(bench_table_cell(table, row, plot->y));
     return isfinite(x) && isfinite(y) && (!plot->log_x || x > 0) && (!plot->log_y || y > 0);
 }
 
@@ -73,7 +75,8 @@ static void group_name(const bench_table *table, int row, char *text, size_t byt
         size_t used = strlen(text);
         const char *comma = used > 0 ? ", " : "";
         if (cell->kind == BENCH_CELL_INTEGER)
-            snprintf(text + used, bytes - used, "%s%s %lld", comma, table->columns[table->plot.group[i]].name, (long long)cell->integer);
+            snprintf(text + used, bytes - used, "%s%s %lld", comma, table->columns[table->plot.group[i]].name,
+                     (long long)cell->integer);
         else
             snprintf(text + used, bytes - used, "%s%s", comma, cell->word);
     }
@@ -135,7 +138,8 @@ void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
             continue;
         char name[256];
         group_name(table, row, name, sizeof name);
-        fprintf(file, "%s'-' using 1:2 with %s pointtype 7 title ", separator, plot->points ? "points" : "linespoints linewidth 2");
+        fprintf(file, "%s'-' using 1:2 with %s pointtype 7 title ", separator,
+                plot->points ? "points" : "linespoints linewidth 2");
         write_quoted(name, file);
         separator = ", ";
     }
@@ -174,8 +178,8 @@ static bool copy_into(FILE *from, const char *path)
     return fclose(to) == 0 && good;
 }
 
-/* Draws into a file of its own first, so that a failure leaves no half picture; its bytes then go into the wanted one, which
-   stays what it is, a link too. */
+/* Draws into a file of its own first, so that a failure leaves no half picture; its bytes then go into the wanted one,
+   which stays what it is, a link too. */
 static bool draw(const bench_table *table, const char *path, const char *temporary, char message[512])
 {
     FILE *pipe = popen("gnuplot", "w");

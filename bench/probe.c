@@ -32,7 +32,8 @@ static bench_probed *place_of(bench_probe *probe, const op_kind *kind)
     if (samples == NULL)
         return NULL;
     bench_probed *op = &probe->op[probe->count++];
-    *op = (bench_probed){.phase = probe->phase, .op = kind->op, .dtype = kind->dtype, .matrix = kind->matrix, .samples = samples};
+    *op = (bench_probed){.phase = probe->phase, .op = kind->op, .dtype = kind->dtype, .matrix = kind->matrix,
+                         .samples = samples};
     memcpy(op->size, kind->size, sizeof op->size);
     return op;
 }
@@ -62,7 +63,8 @@ static void enter(bench_probe *probe, const op_kind *kind, double seconds, bool 
     bench_sample_add(op->samples, seconds, clean);
 }
 
-/* The next of the marks, with a timer. They are made before anything is recorded: the first step issues what all issue. */
+/* The next of the marks, with a timer. They are made before anything is recorded: the first step issues what all
+ * issue. */
 static tp_status next_mark(bench_probe *probe, bench_probe_mark **out)
 {
     if (probe->marks == probe->mark_capacity) {
@@ -105,7 +107,8 @@ static tp_status stop(bench_probe *probe, tpi_stream *stream, const begun_op *be
     bool clean;
     double seconds = bench_watch_stop(&begun->watch, &clean);
     double cpu = bench_thread_seconds() - begun->watch.cpu;
-    /* An op waits for nobody but its own workers: where it has none, the thread's own time is as good, also when it was switched out. */
+    /* An op waits for nobody but its own workers: where it has none, the thread's own time is as good, also when it was
+     * switched out. */
     enter(probe, &kind, clean || probe->whole_process ? seconds : cpu, clean);
     return TP_OK;
 }
@@ -122,11 +125,13 @@ tp_status bench_probe_collect(bench_probe *probe)
     return TP_OK;
 }
 
-/* ---- what each op is ------------------------------------------------------------------------------------------------- */
+/* ---- what each op is --------------------------------------------------------------------------------------------- */
 
 static op_kind kind_gemm(const tpi_gemm_args *args)
 {
-    const char *op = args->accumulate || args->a.inner_stride != 1 ? "gemm TN" : args->b.inner_stride == 1 ? "gemm NT" : "gemm NN";
+    const char *op = args->accumulate || args->a.inner_stride != 1 ? "gemm TN"
+                     : args->b.inner_stride == 1                   ? "gemm NT"
+                                                                   : "gemm NN";
     return (op_kind){op, args->a.dtype, {args->rows, args->cols, args->inner}, true, 0, 0};
 }
 
@@ -142,7 +147,8 @@ static op_kind kind_map(const tpi_map_args *args)
 
 static op_kind kind_activation(const tpi_activation_args *args)
 {
-    return (op_kind){args->dy != NULL ? "activation grad" : "activation", args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
+    return (op_kind){
+        args->dy != NULL ? "activation grad" : "activation", args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
 static op_kind kind_rope(const tpi_rope_args *args)
@@ -167,7 +173,8 @@ static op_kind kind_attention(const tpi_attention_args *args)
 
 static op_kind kind_attention_grad(const tpi_attention_grad_args *args)
 {
-    return (op_kind){"attention grad", args->forward.dtype, {args->forward.rows, args->forward.heads, args->forward.head_dim}, true, 0, 0};
+    return (op_kind){"attention grad", args->forward.dtype,
+                     {args->forward.rows, args->forward.heads, args->forward.head_dim}, true, 0, 0};
 }
 
 static op_kind kind_embedding(const tpi_embedding_args *args)
@@ -197,9 +204,11 @@ static op_kind kind_optimizer(const tpi_optimizer_args *args)
     double elements = (double)args->elements, moments = (args->m != NULL ? 8 : 0) + (args->v != NULL ? 8 : 0);
     double weights = args->master != NULL ? 8 + (double)tp_dtype_size(args->value_dtype) : 8;
     if (args->copies == NULL)
-        return (op_kind){"optimizer", args->value_dtype, {args->elements, 0, 0}, false, 15 * elements, elements * (4 + moments + weights)};
+        return (op_kind){"optimizer", args->value_dtype, {args->elements, 0, 0},
+                         false,       15 * elements,     elements * (4 + moments + weights)};
     double copies = BENCH_WEIGHT_COPIES * (double)tp_dtype_size(args->value_dtype);
-    return (op_kind){BENCH_OPTIMIZER_PACKING, args->value_dtype, {args->copies->rows, args->copies->cols, 0}, false, 15 * elements,
+    return (op_kind){BENCH_OPTIMIZER_PACKING, args->value_dtype, {args->copies->rows, args->copies->cols, 0}, false,
+                     15 * elements,
                      elements * (4 + moments + weights + copies)};
 }
 
@@ -208,35 +217,35 @@ static op_kind kind_random_fill(const tpi_random_fill_args *args)
     return (op_kind){"random fill", args->dtype, {args->rows, args->cols, 0}, false, 0, 0};
 }
 
-/* ---- the slots ------------------------------------------------------------------------------------------------------- */
+/* ---- the slots --------------------------------------------------------------------------------------------------- */
 
-#define OPS(OP)                                                                                                                 \
-    OP(gemm, tpi_gemm_args)                                                                                                     \
-    OP(reduce, tpi_reduce_args)                                                                                                 \
-    OP(map, tpi_map_args)                                                                                                       \
-    OP(activation, tpi_activation_args)                                                                                         \
-    OP(rope, tpi_rope_args)                                                                                                     \
-    OP(norm, tpi_norm_args)                                                                                                     \
-    OP(norm_grad, tpi_norm_grad_args)                                                                                           \
-    OP(attention, tpi_attention_args)                                                                                           \
-    OP(attention_grad, tpi_attention_grad_args)                                                                                 \
-    OP(embedding, tpi_embedding_args)                                                                                           \
-    OP(embedding_grad, tpi_embedding_grad_args)                                                                                 \
-    OP(xent, tpi_xent_args)                                                                                                     \
-    OP(square_sum, tpi_square_sum_args)                                                                                         \
-    OP(optimizer, tpi_optimizer_args)                                                                                           \
+#define OPS(OP)                                 \
+    OP(gemm, tpi_gemm_args)                     \
+    OP(reduce, tpi_reduce_args)                 \
+    OP(map, tpi_map_args)                       \
+    OP(activation, tpi_activation_args)         \
+    OP(rope, tpi_rope_args)                     \
+    OP(norm, tpi_norm_args)                     \
+    OP(norm_grad, tpi_norm_grad_args)           \
+    OP(attention, tpi_attention_args)           \
+    OP(attention_grad, tpi_attention_grad_args) \
+    OP(embedding, tpi_embedding_args)           \
+    OP(embedding_grad, tpi_embedding_grad_args) \
+    OP(xent, tpi_xent_args)                     \
+    OP(square_sum, tpi_square_sum_args)         \
+    OP(optimizer, tpi_optimizer_args)           \
     OP(random_fill, tpi_random_fill_args)
 
-#define PROBED(slot, args_type)                                                                                                 \
-    static tp_status probed_##slot(tpi_stream *stream, const args_type *args)                                                   \
-    {                                                                                                                           \
-        bench_probe *probe = probe_of(stream->ctx);                                                                             \
-        const op_kind kind = kind_##slot(args);                                                                                 \
-        begun_op begun;                                                                                                         \
-        TPI_TRY(start(probe, stream, &begun));                                                                                  \
-        tp_status status = probe->real->slot(stream, args);                                                                     \
-        tp_status stopped = stop(probe, stream, &begun, kind);                                                                  \
-        return status != TP_OK ? status : stopped;                                                                              \
+#define PROBED(slot, args_type)                                               \
+    static tp_status probed_##slot(tpi_stream *stream, const args_type *args) \
+    {                                                                         \
+        bench_probe *probe = probe_of(stream->ctx);                           \
+        const op_kind kind = kind_##slot(args);                               \
+        begun_op begun;                                                       \
+        TPI_TRY(start(probe, stream, &begun));                                \
+        tp_status status = probe->real->slot(stream, args);                   \
+        tp_status stopped = stop(probe, stream, &begun, kind);                \
+        return status != TP_OK ? status : stopped;                            \
     }
 OPS(PROBED)
 
@@ -248,8 +257,8 @@ static void add_kind(op_kind *sum, int64_t elements, op_kind one)
 }
 
 /* Not counted by the library: each element is read, and written into a copy as large as the packed one is. */
-static tp_status probed_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order,
-                             const tpi_packed *out)
+static tp_status probed_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner,
+                             const tpi_inner *order, const tpi_packed *out)
 {
     bench_probe *probe = probe_of(stream->ctx);
     const op_kind kind = {"pack", b->dtype, {cols, inner, 0}, false, 0, 0};
@@ -291,7 +300,8 @@ static tp_status probed_optimizer_list(tpi_stream *stream, const tpi_optimizer_a
 
 void bench_probe_begin(bench_probe *probe, tp_ctx *ctx)
 {
-    *probe = (bench_probe){.table = *ctx->backend, .real = ctx->backend, .ctx = ctx, .flops = ctx->issued.flops, .bytes = ctx->issued.bytes};
+    *probe = (bench_probe){.table = *ctx->backend, .real = ctx->backend, .ctx = ctx, .flops = ctx->issued.flops,
+                           .bytes = ctx->issued.bytes};
     probe->whole_process = tp_ctx_threads(ctx) > 1;
 #define PUT(slot, args_type) probe->table.slot = probed_##slot;
     OPS(PUT)

@@ -1,5 +1,5 @@
-/* A backend in front of a context's own: every op that is issued is timed where it runs: on the CPU by the clock, the compute stream being the caller's own thread, on a
- * GPU by two events in the op's stream. */
+/* A backend in front of a context's own: every op that is issued is timed where it runs: on the CPU by the clock, the
+ * compute stream being the caller's own thread, on a GPU by two events in the op's stream. */
 #ifndef BENCH_PROBE_H
 #define BENCH_PROBE_H
 
@@ -33,7 +33,8 @@ typedef struct bench_probe {
     double flops, bytes; /* issued before this op */
     int count, lost; /* ops without a place */
     bool by_events;  /* then: */
-    struct bench_probe_mark *mark; /* ops that are issued and whose times are not read yet, `marks` of them; each keeps its timer */
+    struct bench_probe_mark *mark; /* ops that are issued and whose times are not read yet, `marks` of them; each keeps
+                                    * its timer */
     int marks, mark_capacity;
     bench_probed op[BENCH_PROBED];
 } bench_probe;

@@ -123,10 +123,10 @@ tp_status bench_stepper_step(bench_stepper *s)
     return bench_stepper_end(s);
 }
 
-/* ---- dry runs -------------------------------------------------------------------------------------------------------- */
+/* ---- dry runs ---------------------------------------------------------------------------------------------------- */
 
-tp_status bench_predict_rank(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int rank, int threads,
-                             bench_prediction *out)
+tp_status bench_predict_rank(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks,
+                             int rank, int threads, bench_prediction *out)
 {
     tp_ctx_desc desc = bench_run_options(call, ranks, threads).ctx;
     desc.dry_run = true;
@@ -152,7 +152,8 @@ tp_status bench_predict_rank(const bench_call *call, const bench_training *train
     return status;
 }
 
-tp_status bench_predict(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads, bench_prediction *out)
+tp_status bench_predict(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads,
+                        bench_prediction *out)
 {
     *out = (bench_prediction){0};
     for (int rank = 0; rank < ranks; rank++) {

@@ -1,4 +1,5 @@
-/* One training step of a whole model taken apart: forward, backward, finishing of gradients, optimizer, each timed. The same code sizes a dry run. */
+/* One training step of a whole model taken apart: forward, backward, finishing of gradients, optimizer, each timed. The
+ * same code sizes a dry run. */
 #ifndef BENCH_STEPPER_H
 #define BENCH_STEPPER_H
 
@@ -38,11 +39,12 @@ typedef struct bench_prediction {
     double bytes[TP_MEMORY_KINDS];
     double flops; /* of one step */
 } bench_prediction;
-tp_status bench_predict_rank(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int rank, int threads,
-                             bench_prediction *out);
+tp_status bench_predict_rank(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks,
+                             int rank, int threads, bench_prediction *out);
 
 /* Of all ranks together. */
-tp_status bench_predict(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads, bench_prediction *out);
+tp_status bench_predict(const bench_call *call, const bench_training *training, tp_dtype dtype, int ranks, int threads,
+                        bench_prediction *out);
 double bench_prediction_total(const bench_prediction *prediction);
 
 #endif

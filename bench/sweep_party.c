@@ -38,14 +38,14 @@ static tp_status train_step(void *arg)
     tp_status status = tp_trainer_step(t->ctx, t->trainer, &report);
     if (status == TP_OK && tp_ctx_rank(t->ctx) == 0) {
         t->party->losses[t->step] = report.loss;
-        bench_progress("sweep: %s, %d ranks, step %lld of %lld, loss %.4f", tp_dtype_name(t->party->dtype), t->party->ranks,
-                       (long long)t->step + 1, (long long)t->party->steps, report.loss);
+        bench_progress("sweep: %s, %d ranks, step %lld of %lld, loss %.4f", tp_dtype_name(t->party->dtype),
+                       t->party->ranks, (long long)t->step + 1, (long long)t->party->steps, report.loss);
     }
     t->step++;
     return status;
 }
 
-/* ---- comparison ------------------------------------------------------------------------------------------------------ */
+/* ---- comparison -------------------------------------------------------------------------------------------------- */
 
 static bool reference_open(bench_sweep_reference *reference, tp_param *const *params, int count)
 {
@@ -128,12 +128,13 @@ static tp_status compare_results(trainee *t)
     if (status == TP_OK && tp_ctx_rank(t->ctx) == 0) {
         party->compared = true;
         party->same_weights = same;
-        party->same_losses = memcmp(party->reference->losses, party->losses, (size_t)party->steps * sizeof *party->losses) == 0;
+        party->same_losses =
+            memcmp(party->reference->losses, party->losses, (size_t)party->steps * sizeof *party->losses) == 0;
     }
     return status;
 }
 
-/* ---- the party ------------------------------------------------------------------------------------------------------- */
+/* ---- the party --------------------------------------------------------------------------------------------------- */
 
 static tp_status train(trainee *t)
 {
@@ -145,7 +146,8 @@ static tp_status train(trainee *t)
     tp_status status = bench_team_measure(&party->team, t->ctx, &plan, train_step, t, &party->figure);
     if (status != TP_OK || party->call->options.no_check)
         return status;
-    /* The party that defines the reference comes before those that are compared with it, and all take equally many turns. */
+    /* The party that defines the reference comes before those that are compared with it, and all take equally many
+     * turns. */
     bench_turns_take(party->team.turns, party->index);
     /* A rank may have come through before rank 0 passed the turn: together they see one state of the reference. */
     double unused;
@@ -193,6 +195,7 @@ tp_status bench_sweep_party_bytes(const bench_sweep_party *party, double *bytes)
     /* The comparison gathers one parameter at a time on every rank, and keeps all of one degree. */
     const tp_model_desc *model = &party->training->model;
     double largest = (double)model->vocabulary * (double)model->hidden, kept = (double)tp_model_parameters(model);
-    *bytes = bench_prediction_total(&predicted) + (party->call->options.no_check ? 0 : 4 * (party->ranks * largest + kept));
+    double compared = party->call->options.no_check ? 0 : 4 * (party->ranks * largest + kept);
+    *bytes = bench_prediction_total(&predicted) + compared;
     return TP_OK;
 }

@@ -7,7 +7,8 @@
 
 void bench_table_init(bench_table *table, const char *command, const bench_column *columns, int count)
 {
-    *table = (bench_table){.command = command, .columns = columns, .column_count = count, .plot = {.x = -1, .y = -1, .only = -1}};
+    *table = (bench_table){.command = command, .columns = columns, .column_count = count,
+                           .plot = {.x = -1, .y = -1, .only = -1}};
 }
 
 void bench_table_free(bench_table *table)
@@ -102,7 +103,7 @@ void bench_note(bench_table *table, const char *format, ...)
         memcpy(table->notes[table->note_count++], note, sizeof note);
 }
 
-/* ---- for people ---------------------------------------------------------------------------------------------------------- */
+/* ---- for people -------------------------------------------------------------------------------------------------- */
 
 static void format_cell(const bench_column *column, const bench_cell *cell, char text[BENCH_CELL_TEXT])
 {
@@ -193,7 +194,7 @@ void bench_write_human(const bench_table *table, FILE *file)
         fprintf(file, "# rows are missing: out of memory\n");
 }
 
-/* ---- for programs ---------------------------------------------------------------------------------------------------------- */
+/* ---- for programs ------------------------------------------------------------------------------------------------ */
 
 /* RFC 4180: quoted where it has to be. */
 static void write_csv_text(const char *text, FILE *file)

@@ -11,7 +11,8 @@
 #define BENCH_NOTES 24
 #define BENCH_NOTE 400
 
-typedef enum bench_cell_kind { BENCH_CELL_NONE = 0, BENCH_CELL_WORD, BENCH_CELL_INTEGER, BENCH_CELL_REAL, BENCH_CELL_TRUTH } bench_cell_kind;
+typedef enum bench_cell_kind { BENCH_CELL_NONE = 0, BENCH_CELL_WORD, BENCH_CELL_INTEGER, BENCH_CELL_REAL,
+                              BENCH_CELL_TRUTH } bench_cell_kind;
 
 typedef struct bench_cell {
     bench_cell_kind kind;
@@ -30,7 +31,8 @@ typedef struct bench_column {
 
 #define BENCH_GROUPS 5
 
-/* What --plot draws: y over x, one line for each value of the group columns, of the rows whose `only` column (-1: all rows) is true. */
+/* What --plot draws: y over x, one line for each value of the group columns, of the rows whose `only` column (-1: all
+ * rows) is true. */
 typedef struct bench_plot {
     int x, y, only;
     bool log_x, log_y;

@@ -32,10 +32,12 @@ const char *bench_torch_python(const char *given)
     return given != NULL ? given : variable != NULL && *variable != '\0' ? variable : "python3";
 }
 
-/* Its environment: ours, with what it is fastest with. Memory that was used once stays with it, on huge pages where these are to be asked for, as ours does. */
+/* Its environment: ours, with what it is fastest with. Memory that was used once stays with it, on huge pages where
+ * these are to be asked for, as ours does. */
 static const char **make_environment(const char *threads)
 {
-    const char *const added[] = {threads, "MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000", "MALLOC_TOP_PAD_=268435456", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
+    const char *const added[] = {threads, "MALLOC_MMAP_MAX_=0", "MALLOC_TRIM_THRESHOLD_=100000000000",
+                                 "MALLOC_TOP_PAD_=268435456", "GLIBC_TUNABLES=glibc.malloc.hugetlb=1",
                                  "PYTHONWARNINGS=ignore"};
     size_t extra = sizeof added / sizeof *added, count = 0, used = 0;
     while (environ[count] != NULL)
@@ -73,7 +75,8 @@ static int spawn(bench_torch *self, const char *python, const char *script, int 
     posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP); /* so that what it starts can be ended with it */
     posix_spawnattr_setpgroup(&attributes, self->keeper.group);
     const char *arguments[] = {python, script, NULL};
-    int error = posix_spawnp(&self->child, python, &actions, &attributes, (char *const *)arguments, (char *const *)environment);
+    int error =
+        posix_spawnp(&self->child, python, &actions, &attributes, (char *const *)arguments, (char *const *)environment);
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&actions);
     free(environment);
@@ -92,7 +95,8 @@ static void rest(double seconds)
 static bool ended(const bench_torch *self, siginfo_t *how)
 {
     *how = (siginfo_t){0};
-    return self->child > 0 && waitid(P_PID, (id_t)self->child, how, WEXITED | WNOHANG | WNOWAIT) == 0 && how->si_pid == self->child;
+    return self->child > 0 && waitid(P_PID, (id_t)self->child, how, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           how->si_pid == self->child;
 }
 
 static void fill(bench_torch *self)
@@ -114,7 +118,9 @@ static bool gone(bench_torch *self, char message[BENCH_MESSAGE])
     double deadline = bench_now() + END_SECONDS;
     while (!ended(self, &how) && bench_now() < deadline)
         rest(0.01);
-    const char *kind = how.si_pid == 0 ? "closed its side" : how.si_code == CLD_EXITED ? "ended with status" : "was ended by signal";
+    const char *kind = how.si_pid == 0             ? "closed its side"
+                       : how.si_code == CLD_EXITED ? "ended with status"
+                                                   : "was ended by signal";
     char number[16] = "";
     if (how.si_pid != 0)
         snprintf(number, sizeof number, " %d", how.si_status);
@@ -131,7 +137,8 @@ static bool wait_for(bench_torch *self, short events, double deadline, char mess
         struct pollfd poller = {self->socket, events, 0};
         double left = deadline - bench_now();
         if (left <= 0)
-            return bench_say(message, "--peer torch: no answer for %g s after %lld steps (--patience)", self->patience, (long long)self->steps);
+            return bench_say(message, "--peer torch: no answer for %g s after %lld steps (--patience)", self->patience,
+                             (long long)self->steps);
         bool over = ended(self, &how); /* asked for before: what it said until then is in the socket */
         if (poll(&poller, 1, over ? 0 : left < 0.1 ? (int)(left * 1e3) + 1 : 100) > 0)
             return true;
@@ -176,7 +183,8 @@ static bool answer(bench_torch *self, const char *word, char text[BENCH_TORCH_LI
         size_t before = self->filled;
         fill(self);
         if (self->filled == before)
-            return before == sizeof self->received ? bench_say(message, "--peer torch: a line without an end") : gone(self, message);
+            return before == sizeof self->received ? bench_say(message, "--peer torch: a line without an end")
+                                                   : gone(self, message);
     }
     size_t length = (size_t)(end - self->received), skip = strlen(word) + 1;
     memcpy(text, self->received, length);
@@ -208,7 +216,8 @@ bool bench_torch_start(bench_torch *self, const char *python, int threads, doubl
     if (unwatched != 0)
         bench_say(message, "--peer torch: /bin/sh, which watches over it, can't be run: %s", strerror(unwatched));
     else if (!good)
-        bench_say(message, "--peer torch: '%.200s' can't be run: %s (--python names an interpreter that has PyTorch)", python, strerror(error));
+        bench_say(message, "--peer torch: '%.200s' can't be run: %s (--python names an interpreter that has PyTorch)",
+                  python, strerror(error));
     good = good && answer(self, "hello", text, message);
     if (good)
         snprintf(self->name, sizeof self->name, "%.190s", text);
@@ -231,7 +240,8 @@ static bool read_sample(const char *text, double longest, bench_torch_sample *ou
 {
     long switched;
     int length = 0;
-    if (sscanf(text, "%lf %lf %lf %lf %ld %lf %lf%n", &out->seconds, &out->forward, &out->backward, &out->optimizer, &switched, &out->loss, &out->norm, &length) != 7 ||
+    if (sscanf(text, "%lf %lf %lf %lf %ld %lf %lf%n", &out->seconds, &out->forward, &out->backward, &out->optimizer,
+               &switched, &out->loss, &out->norm, &length) != 7 ||
         text[length] != '\0')
         return false;
     const double times[] = {out->seconds, out->forward, out->backward, out->optimizer};
@@ -242,16 +252,19 @@ static bool read_sample(const char *text, double longest, bench_torch_sample *ou
     return good;
 }
 
-bool bench_torch_step(bench_torch *self, const int32_t *ids, const int32_t *targets, int64_t tokens, bench_torch_sample *out, char message[BENCH_MESSAGE])
+bool bench_torch_step(bench_torch *self, const int32_t *ids, const int32_t *targets, int64_t tokens,
+                      bench_torch_sample *out, char message[BENCH_MESSAGE])
 {
     char text[BENCH_TORCH_LINE];
     size_t bytes = (size_t)tokens * sizeof *ids;
-    if (!bench_torch_line(self, message, "step\n") || !bench_torch_send(self, ids, bytes, message) || !bench_torch_send(self, targets, bytes, message) ||
-        !answer(self, "step", text, message))
+    if (!bench_torch_line(self, message, "step\n") || !bench_torch_send(self, ids, bytes, message) ||
+        !bench_torch_send(self, targets, bytes, message) || !answer(self, "step", text, message))
         return false;
     if (!read_sample(text, self->patience, out))
-        return bench_say(message, "--peer torch: of a step it said '%.160s', must be four times above 0 and at most %g s (--patience), a count, loss and norm", text,
-                         self->patience);
+        return bench_say(message,
+                         "--peer torch: of a step it said '%.160s', must be four times above 0 and at most %g s "
+                         "(--patience), a count, loss and norm",
+                         text, self->patience);
     self->steps++;
     return true;
 }

@@ -61,8 +61,11 @@ static void write_event(const bench_trace_event *event, int rank, double zero, F
     fprintf(file, ",\n{\"name\": \"%s", tp_op_name(event->kind));
     if (event->kind == TP_OP_GEMM || event->kind == TP_OP_COMPUTE)
         fprintf(file, " %d", event->part);
-    fprintf(file, "\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"piece\": %d, \"pieces\": %d", rank,
-            (int)event->lane, (event->begin - zero) * 1e6, (event->end - event->begin) * 1e6, event->piece, event->pieces);
+    fprintf(file,
+            "\", \"ph\": \"X\", \"pid\": %d, \"tid\": %d, \"ts\": %.3f, \"dur\": %.3f, \"args\": {\"piece\": %d, "
+            "\"pieces\": %d",
+            rank, (int)event->lane, (event->begin - zero) * 1e6, (event->end - event->begin) * 1e6, event->piece,
+            event->pieces);
     if (event->peer >= 0)
         fprintf(file, ", \"peer\": %d", event->peer);
     fprintf(file, "}}");
@@ -73,10 +76,13 @@ void bench_trace_write(const bench_trace *trace, FILE *file)
     double zero = first_begin(trace);
     fprintf(file, "{\"displayTimeUnit\": \"ms\", \"traceEvents\": [");
     for (int rank = 0; rank < trace->ranks; rank++) {
-        fprintf(file, "%s\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %d\"}}", rank > 0 ? "," : "", rank, rank);
+        fprintf(file, "%s\n{\"name\": \"process_name\", \"ph\": \"M\", \"pid\": %d, \"args\": {\"name\": \"rank %d\"}}",
+                rank > 0 ? "," : "", rank, rank);
         for (int lane = 0; lane < TP_LANES; lane++)
-            fprintf(file, ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}}", rank, lane,
-                    tp_lane_name((tp_lane)lane));
+            fprintf(
+                file,
+                ",\n{\"name\": \"thread_name\", \"ph\": \"M\", \"pid\": %d, \"tid\": %d, \"args\": {\"name\": \"%s\"}}",
+                rank, lane, tp_lane_name((tp_lane)lane));
         for (int64_t i = 0; i < trace->rank[rank].count; i++)
             write_event(&trace->rank[rank].event[i], rank, zero, file);
     }

@@ -62,8 +62,8 @@ static int take_model(bench_call *call, tp_model_desc *desc)
     if (preset && o->family > 0)
         return bench_refuse(call, "--family: --model %s already says which", o->model);
     if (preset && o->layers > desc->layers)
-        return bench_refuse(call, "--layers %lld: --model %s has %lld layers, and --layers only cuts", (long long)o->layers, o->model,
-                            (long long)desc->layers);
+        return bench_refuse(call, "--layers %lld: --model %s has %lld layers, and --layers only cuts",
+                            (long long)o->layers, o->model, (long long)desc->layers);
     desc->layers = o->layers > 0 ? o->layers : desc->layers;
     if (o->hidden > 0 || o->heads > 0)
         desc->head_dim = 0;
@@ -90,9 +90,12 @@ static void take_trainer(const bench_call *call, bench_training *training)
 {
     const bench_options *o = &call->options;
     tp_model_desc *model = &training->model;
-    /* Beside a peer its steps must not make more of rounding than there is: at ten times this GPT-2's loss goes up in its third step. */
+    /* Beside a peer its steps must not make more of rounding than there is: at ten times this GPT-2's loss goes up in
+     * its third step. */
     float rate = o->peer > 0 ? 1e-4f : 1e-3f;
-    int64_t sequence = o->sequence > 0 ? o->sequence : model->positions > 0 && model->positions < 128 ? model->positions : 128;
+    int64_t sequence = o->sequence > 0                                  ? o->sequence
+                       : model->positions > 0 && model->positions < 128 ? model->positions
+                                                                        : 128;
     if (model->positions == 0)
         model->positions = sequence;
     training->trainer = (tp_trainer_desc){.batch = o->batch > 0 ? o->batch : 4,
@@ -107,10 +110,11 @@ static int check_degrees(bench_call *call, const bench_training *training)
     const bench_options *o = &call->options;
     const tp_trainer_desc *trainer = &training->trainer;
     if (trainer->sequence > training->model.positions)
-        return bench_refuse(call, "--sequence %lld is longer than the model's positions %lld", (long long)trainer->sequence,
-                            (long long)training->model.positions);
+        return bench_refuse(call, "--sequence %lld is longer than the model's positions %lld",
+                            (long long)trainer->sequence, (long long)training->model.positions);
     if (trainer->microbatch > 0 && trainer->batch % trainer->microbatch != 0)
-        return bench_refuse(call, "--batch %lld is no multiple of --microbatch %lld", (long long)trainer->batch, (long long)trainer->microbatch);
+        return bench_refuse(call, "--batch %lld is no multiple of --microbatch %lld", (long long)trainer->batch,
+                            (long long)trainer->microbatch);
     for (int i = 0; i < o->ranks.count; i++) {
         tp_model_desc desc = training->model;
         desc.dtype = TP_DTYPE_F32;
@@ -152,7 +156,8 @@ int bench_training_steps(bench_call *call, int64_t steps)
     if (options->warmup == 0)
         options->warmup = options->steps > 2 ? 2 : options->steps - 1;
     if (options->warmup >= options->steps)
-        return bench_refuse(call, "--warmup %lld leaves nothing of --steps %lld to be timed", (long long)options->warmup, (long long)options->steps);
+        return bench_refuse(call, "--warmup %lld leaves nothing of --steps %lld to be timed",
+                            (long long)options->warmup, (long long)options->steps);
     return BENCH_OK;
 }
 
@@ -167,7 +172,8 @@ int bench_training_open(bench_call *call, bench_training *training)
     take_trainer(call, training);
     status = check_degrees(call, training);
     if (status == BENCH_OK)
-        status = bench_check_link(call, (double)training->trainer.batch * (double)training->trainer.sequence * (double)training->model.hidden * 4);
+        status = bench_check_link(call, (double)training->trainer.batch * (double)training->trainer.sequence *
+                                            (double)training->model.hidden * 4);
     if (status == BENCH_OK)
         status = open_text(call, training);
     if (status != BENCH_OK)
@@ -187,7 +193,10 @@ void bench_training_describe(const bench_training *training, char *text, size_t 
     char overlap[48] = "";
     if (m->overlap != TP_OVERLAP_NONE)
         snprintf(overlap, sizeof overlap, "; overlap %s, chunks %d", bench_overlap_names[m->overlap], m->chunks);
-    snprintf(text, bytes, "%s family, %lld layers, hidden %lld, heads %lld, ffn %lld, vocabulary %lld: %.4g M parameters; sequence %lld of %s%s",
-             bench_family_names[m->family], (long long)m->layers, (long long)m->hidden, (long long)m->heads, (long long)m->ffn,
-             (long long)m->vocabulary, (double)tp_model_parameters(m) / 1e6, (long long)training->trainer.sequence, training->text, overlap);
+    snprintf(text, bytes,
+             "%s family, %lld layers, hidden %lld, heads %lld, ffn %lld, vocabulary %lld: %.4g M parameters; sequence "
+             "%lld of %s%s",
+             bench_family_names[m->family], (long long)m->layers, (long long)m->hidden, (long long)m->heads,
+             (long long)m->ffn, (long long)m->vocabulary, (double)tp_model_parameters(m) / 1e6,
+             (long long)training->trainer.sequence, training->text, overlap);
 }

@@ -13,7 +13,8 @@ typedef struct bench_training {
 
 /* Steps and warm-up where options leave them open; something is left to be timed. */
 int bench_training_steps(bench_call *call, int64_t steps);
-/* Reads options into descriptions and checks everything that can be checked beforehand, for all degrees and dtypes; then opens the text. */
+/* Reads options into descriptions and checks everything that can be checked beforehand, for all degrees and dtypes;
+ * then opens the text. */
 int bench_training_open(bench_call *call, bench_training *training);
 void bench_training_close(bench_training *training);
 

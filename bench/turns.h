@@ -1,5 +1,6 @@
-/* Turns: what is to be compared (degrees of a sweep, say) lives at the same time and works one after the other, sample by sample, so that a slow
- * moment of the machine falls on all of it. Each party runs its ranks in a thread of its own; who has no turn sleeps. */
+/* Turns: what is to be compared (degrees of a sweep, say) lives at the same time and works one after the other, sample
+ * by sample, so that a slow moment of the machine falls on all of it. Each party runs its ranks in a thread of its own;
+ * who has no turn sleeps. */
 #ifndef BENCH_TURNS_H
 #define BENCH_TURNS_H
 
@@ -27,7 +28,8 @@ void bench_turns_pass(bench_turns *turns, int party);
 /* The party takes no more turns. */
 void bench_turns_leave(bench_turns *turns, int party);
 
-/* Runs fn(arg, party) for all parties, each in its own thread, and leaves for those that return. False if a thread can't be started. */
+/* Runs fn(arg, party) for all parties, each in its own thread, and leaves for those that return. False if a thread
+ * can't be started. */
 bool bench_turns_run(bench_turns *turns, void (*fn)(void *arg, int party), void *arg);
 
 #endif

@@ -1,5 +1,6 @@
-/* A module of one's own beside ours: an adapter, y = x + up(sin(down(x))), in a model that the trainer trains. It is built from two linear layers, which cut its
- * width over the ranks, and an activation that is the caller's. usage: custom_module FILE */
+/* A module of one's own beside ours: an adapter, y = x + up(sin(down(x))), in a model that the trainer trains. It is
+ * built from two linear layers, which cut its width over the ranks, and an activation that is the caller's. usage:
+ * custom_module FILE */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@ enum { VOCABULARY = 256, HIDDEN = 32, WIDTH = 16, SEQUENCE = 32, STEPS = 25 };
             return result;        \
     } while (0)
 
-/* ---- the module ------------------------------------------------------------------------------------------------------ */
+/* ---- the module -------------------------------------------------------------------------------------------------- */
 
 typedef struct adapter {
     tp_linear *down, *up; /* hidden -> width, cut; width -> hidden, cut the other way */
@@ -58,7 +59,8 @@ static size_t adapter_saved_bytes(const void *self, const tp_pass *pass)
 static size_t adapter_delayed_bytes(const void *self, const tp_pass *pass)
 {
     const adapter *a = self;
-    return head_bytes + matrix_bytes(a, pass) + tp_linear_delayed_bytes(a->up, pass) + tp_linear_delayed_bytes(a->down, pass);
+    return head_bytes + matrix_bytes(a, pass) + tp_linear_delayed_bytes(a->up, pass) +
+           tp_linear_delayed_bytes(a->down, pass);
 }
 
 static tp_status adapter_run(tp_ctx *ctx, adapter *a, const tp_pass *pass, tp_tensor x, tp_tensor y, char *memory)
@@ -88,7 +90,8 @@ static tp_status adapter_forward(tp_ctx *ctx, void *self, const tp_pass *pass, t
     return status;
 }
 
-static tp_status adapter_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved_memory, void *memory)
+static tp_status adapter_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io,
+                                        void *saved_memory, void *memory)
 {
     adapter *a = self;
     const adapter_saved *saved = saved_memory;
@@ -96,7 +99,8 @@ static tp_status adapter_backward_input(tp_ctx *ctx, void *self, const tp_pass *
     char *rest = (char *)memory + head_bytes + matrix_bytes(a, pass);
     delayed->dpre = (float *)((char *)memory + head_bytes);
     delayed->up = (tp_linear_delayed){.memory = rest, .bytes = tp_linear_delayed_bytes(a->up, pass)};
-    delayed->down = (tp_linear_delayed){.memory = rest + delayed->up.bytes, .bytes = tp_linear_delayed_bytes(a->down, pass)};
+    delayed->down =
+        (tp_linear_delayed){.memory = rest + delayed->up.bytes, .bytes = tp_linear_delayed_bytes(a->down, pass)};
     tp_io up = {.in = io->in, .out = narrow(a, pass, delayed->dpre)};
     TRY(tp_linear_backward_input(ctx, a->up, pass, &up, &delayed->up));
     TRY(tp_ctx_synchronize(ctx));
@@ -112,7 +116,8 @@ static tp_status adapter_backward_input(tp_ctx *ctx, void *self, const tp_pass *
     return TP_OK;
 }
 
-static tp_status adapter_backward_weight(tp_ctx *ctx, void *self, const tp_pass *pass, void *saved_memory, void *delayed_memory)
+static tp_status adapter_backward_weight(tp_ctx *ctx, void *self, const tp_pass *pass, void *saved_memory,
+                                         void *delayed_memory)
 {
     adapter *a = self;
     const adapter_saved *saved = saved_memory;
@@ -165,10 +170,20 @@ static const tp_module_table adapter_table = {
 
 static tp_status adapter_create(tp_ctx *ctx, tp_module *out)
 {
-    tp_linear_desc down = {.name = "adapter.down", .kind = TP_LINEAR_COLUMN, .in_features = HIDDEN, .out_features = WIDTH,
-                           .dtype = TP_DTYPE_F32, .bias = true, .init_std = 0.1f};
-    tp_linear_desc up = {.name = "adapter.up", .kind = TP_LINEAR_ROW, .in_features = WIDTH, .out_features = HIDDEN, .dtype = TP_DTYPE_F32,
-                         .bias = true, .init_std = 0.1f};
+    tp_linear_desc down = {.name = "adapter.down",
+                           .kind = TP_LINEAR_COLUMN,
+                           .in_features = HIDDEN,
+                           .out_features = WIDTH,
+                           .dtype = TP_DTYPE_F32,
+                           .bias = true,
+                           .init_std = 0.1f};
+    tp_linear_desc up = {.name = "adapter.up",
+                         .kind = TP_LINEAR_ROW,
+                         .in_features = WIDTH,
+                         .out_features = HIDDEN,
+                         .dtype = TP_DTYPE_F32,
+                         .bias = true,
+                         .init_std = 0.1f};
     adapter *a = calloc(1, sizeof *a);
     if (a == NULL)
         return TP_ERR_MEMORY;
@@ -184,16 +199,20 @@ static tp_status adapter_create(tp_ctx *ctx, tp_module *out)
     return TP_OK;
 }
 
-/* ---- the model ------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static tp_status add_modules(tp_ctx *ctx, tp_module *modules, int *count, float *total)
 {
-    tp_embedding_desc embedding = {.name = "wte", .vocabulary = VOCABULARY, .features = HIDDEN, .positions = SEQUENCE, .dtype = TP_DTYPE_F32};
+    tp_embedding_desc embedding = {
+        .name = "wte", .vocabulary = VOCABULARY, .features = HIDDEN, .positions = SEQUENCE, .dtype = TP_DTYPE_F32};
     TRY(tp_module_embedding(ctx, &embedding, &modules[(*count)]));
     (*count)++;
     TRY(adapter_create(ctx, &modules[*count]));
     (*count)++;
-    tp_block_desc block = {.name = "block", .hidden = HIDDEN, .dtype = TP_DTYPE_F32, .attention = {.heads = 4, .bias = true},
+    tp_block_desc block = {.name = "block",
+                           .hidden = HIDDEN,
+                           .dtype = TP_DTYPE_F32,
+                           .attention = {.heads = 4, .bias = true},
                            .mlp = {.ffn = 4 * HIDDEN, .bias = true}};
     TRY(tp_module_block(ctx, &block, &modules[*count]));
     (*count)++;
@@ -213,7 +232,8 @@ static tp_status build(tp_ctx *ctx, float *total, tp_model **out)
     int count = 0;
     tp_status status = add_modules(ctx, modules, &count, total);
     if (status == TP_OK)
-        return tp_model_compose(ctx, &(tp_compose_desc){.modules = modules, .count = count, .dtype = TP_DTYPE_F32, .total = total}, out);
+        return tp_model_compose(
+            ctx, &(tp_compose_desc){.modules = modules, .count = count, .dtype = TP_DTYPE_F32, .total = total}, out);
     while (count-- > 0)
         modules[count].table->destroy(modules[count].self);
     return status;
@@ -274,7 +294,7 @@ int main(int argc, char **argv)
     int same = 1;
     for (int step = 0; step < STEPS; step++)
         same = same && one.losses[step] == two.losses[step];
-    printf("custom_module: loss %.4f, after %d steps %.4f; two ranks give %s losses\n", one.losses[0], STEPS, one.losses[STEPS - 1],
-           same ? "the same" : "OTHER");
+    printf("custom_module: loss %.4f, after %d steps %.4f; two ranks give %s losses\n", one.losses[0], STEPS,
+           one.losses[STEPS - 1], same ? "the same" : "OTHER");
     return status != TP_OK || !same || !(one.losses[STEPS - 1] < one.losses[0]);
 }

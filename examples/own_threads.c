@@ -1,5 +1,5 @@
-/* Without tp_run_ranks: the caller's own threads, buffers and allocator run a feed-forward layer on two ranks, forward and backward. The result is compared, bit
- * for bit, with that of one rank. */
+/* Without tp_run_ranks: the caller's own threads, buffers and allocator run a feed-forward layer on two ranks, forward
+ * and backward. The result is compared, bit for bit, with that of one rank. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -86,7 +86,8 @@ static void *worker_main(void *arg)
         return NULL;
     }
     tp_mlp *mlp;
-    tp_mlp_desc shape = {.name = "mlp", .hidden = HIDDEN, .ffn = FFN, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_mlp_desc shape = {.name = "mlp", .hidden = HIDDEN, .ffn = FFN, .activation = TP_ACTIVATION_SWIGLU,
+                         .dtype = TP_DTYPE_F32, .bias = true};
     w->status = tp_mlp_create(ctx, &shape, &mlp);
     if (w->status == TP_OK)
         w->status = run_layer(ctx, mlp, w);
@@ -112,8 +113,8 @@ static int report(const worker *w, const char *who)
 {
     if (w->status == TP_OK && atomic_load(&w->memory.blocks) == 0)
         return 0;
-    fprintf(stderr, "own_threads: %s, rank %d: %s %s (%ld blocks not given back)\n", who, w->rank, tp_status_name(w->status), w->message,
-            atomic_load(&w->memory.blocks));
+    fprintf(stderr, "own_threads: %s, rank %d: %s %s (%ld blocks not given back)\n", who, w->rank,
+            tp_status_name(w->status), w->message, atomic_load(&w->memory.blocks));
     return 1;
 }
 
@@ -142,7 +143,7 @@ int main(void)
         failures += memcmp(pair[rank].dx, alone.dx, sizeof alone.dx) != 0;
     }
     tp_world_destroy(world);
-    printf("own_threads: y[0][0] = %.6f, dx[0][0] = %.6f; two ranks %s one\n", (double)alone.y[0][0], (double)alone.dx[0][0],
-           failures == 0 ? "equal" : "DIFFER FROM");
+    printf("own_threads: y[0][0] = %.6f, dx[0][0] = %.6f; two ranks %s one\n", (double)alone.y[0][0],
+           (double)alone.dx[0][0], failures == 0 ? "equal" : "DIFFER FROM");
     return failures != 0;
 }

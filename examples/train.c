@@ -31,7 +31,8 @@ static tp_status train(tp_ctx *ctx, tp_trainer *trainer, job *j)
 static tp_status run(tp_ctx *ctx, void *arg)
 {
     job *j = arg;
-    tp_model_desc shape = {.family = TP_MODEL_GPT2, .layers = 2, .hidden = 64, .heads = 4, .vocabulary = 256, .positions = 64,
+    tp_model_desc shape = {.family = TP_MODEL_GPT2, .layers = 2, .hidden = 64, .heads = 4, .vocabulary = 256,
+                           .positions = 64,
                            .dtype = TP_DTYPE_F32};
     tp_trainer_desc training = {.batch = 4, .sequence = 64, .lr = 3e-3f,
                                 .optimizer = {.kind = TP_OPTIMIZER_ADAMW, .decay = 0.01f, .clip_norm = 1}};
@@ -82,7 +83,8 @@ int main(int argc, char **argv)
     if (status != TP_OK)
         fprintf(stderr, "train: %s\n", tp_last_message());
     else
-        printf("train: loss %s from %.4f to %.4f in %d steps\n", j.last < j.first ? "fell" : "did not fall", j.first, j.last, j.steps);
+        printf("train: loss %s from %.4f to %.4f in %d steps\n", j.last < j.first ? "fell" : "did not fall", j.first,
+               j.last, j.steps);
     tp_data_close(data);
     return status != TP_OK || !(j.last < j.first);
 }

@@ -1,5 +1,5 @@
-/* The MPI side of `tp_bench collective --peer`: the same collectives in two processes on the same cores. Started by tp_bench with mpirun; argument: the file
- * of the memory that both share. */
+/* The MPI side of `tp_bench collective --peer`: the same collectives in two processes on the same cores. Started by
+ * tp_bench with mpirun; argument: the file of the memory that both share. */
 #include "mpi_shared.h"
 
 #include <errno.h>
@@ -50,11 +50,14 @@ static int call(peer *p)
     float *in = p->in, *out = p->out;
     switch (shared->operation) {
     case ALL_REDUCE:
-        return MPI_Allreduce(shared->in_place ? MPI_IN_PLACE : in, shared->in_place ? in : out, count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        return MPI_Allreduce(shared->in_place ? MPI_IN_PLACE : in, shared->in_place ? in : out, count, MPI_FLOAT,
+                             MPI_SUM, MPI_COMM_WORLD);
     case REDUCE_SCATTER:
-        return MPI_Reduce_scatter_block(shared->in_place ? MPI_IN_PLACE : in, shared->in_place ? in : out, part, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        return MPI_Reduce_scatter_block(shared->in_place ? MPI_IN_PLACE : in, shared->in_place ? in : out, part,
+                                        MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
     default:
-        return MPI_Allgather(shared->in_place ? MPI_IN_PLACE : in + p->rank * part, part, MPI_FLOAT, out, part, MPI_FLOAT, MPI_COMM_WORLD);
+        return MPI_Allgather(shared->in_place ? MPI_IN_PLACE : in + p->rank * part, part, MPI_FLOAT, out, part,
+                             MPI_FLOAT, MPI_COMM_WORLD);
     }
 }
 
@@ -88,7 +91,8 @@ static int take_sample(peer *p)
     return error;
 }
 
-/* Sleeps until the word differs from `seen`; not longer than a second at a time, to see whether tp_bench is still there. */
+/* Sleeps until the word differs from `seen`; not longer than a second at a time, to see whether tp_bench is still
+ * there. */
 static int sleep_on(const bench_mpi_shared *shared, atomic_uint *word, unsigned seen)
 {
     const struct timespec second = {1, 0};
@@ -135,7 +139,8 @@ static float *buffer(size_t bytes)
 int main(int argc, char **argv)
 {
     int file = argc == 2 ? open(argv[1], O_RDWR) : -1;
-    void *memory = file >= 0 ? mmap(NULL, sizeof(bench_mpi_shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
+    void *memory =
+        file >= 0 ? mmap(NULL, sizeof(bench_mpi_shared), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0) : MAP_FAILED;
     if (memory == MAP_FAILED) {
         fprintf(stderr, "started by tp_bench only: %s\n", strerror(errno));
         return 2;

@@ -1,4 +1,5 @@
-/* What tp_bench and the two processes of an MPI peer share: one page of memory. tp_bench asks for a sample, and the processes, which sleep until then, take it. */
+/* What tp_bench and the two processes of an MPI peer share: one page of memory. tp_bench asks for a sample, and the
+ * processes, which sleep until then, take it. */
 #ifndef BENCH_MPI_SHARED_H
 #define BENCH_MPI_SHARED_H
 

@@ -50,7 +50,8 @@ void tp_peer_close_product(void *memory)
     free(self);
 }
 
-static dnnl_status_t describe(dnnl_memory_desc_t *out, int64_t rows, int64_t cols, dnnl_data_type_t type, const int64_t strides[2])
+static dnnl_status_t describe(dnnl_memory_desc_t *out, int64_t rows, int64_t cols, dnnl_data_type_t type,
+                              const int64_t strides[2])
 {
     const dnnl_dims_t dims = {rows, cols}, steps = {strides[0], strides[1]};
     return dnnl_memory_desc_init_by_strides(out, 2, dims, type, steps);

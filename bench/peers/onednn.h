@@ -1,5 +1,5 @@
-/* What tp_bench asks of a peer's matrix product. The peer lives in a module of its own, loaded only when it is asked for: its libraries and their
- * threads stay out of every other measurement. */
+/* What tp_bench asks of a peer's matrix product. The peer lives in a module of its own, loaded only when it is asked
+ * for: its libraries and their threads stay out of every other measurement. */
 #ifndef BENCH_PEER_ONEDNN_H
 #define BENCH_PEER_ONEDNN_H
 

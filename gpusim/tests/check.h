@@ -1,5 +1,5 @@
-// A test program: GPUSIM_TEST(name) { CHECK(...); } and this header's main(). Each test runs in a child process, with a time
-// limit; the program's arguments choose tests by name. Independent of any test framework, and of the product.
+// A test program: GPUSIM_TEST(name) { CHECK(...); } and this header's main(). Each test runs in a child process, with a
+// time limit; the program's arguments choose tests by name. Independent of any test framework, and of the product.
 #pragma once
 #include <gpusim/gpusim.h>
 
@@ -47,7 +47,8 @@ inline void verify(bool passed, const char *file, int line, const char *expressi
     if (passed)
         return;
     failures()++;
-    fprintf(stderr, "%s:%d: failed: %s%s%s\n", file, line, expression, context().empty() ? "" : " in ", context().c_str());
+    fprintf(stderr, "%s:%d: failed: %s%s%s\n", file, line, expression, context().empty() ? "" : " in ",
+            context().c_str());
     for (int i = 0; gpusim_report_text(i) && i < 8; i++)
         fprintf(stderr, "    report: %s\n", gpusim_report_text(i));
 }

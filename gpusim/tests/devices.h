@@ -37,7 +37,8 @@ template <class T> T *pinned_array(size_t count)
 
 template <class T> void upload(T *target, const std::vector<T> &values, cudaStream_t stream)
 {
-    CHECK(cudaMemcpyAsync(target, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream) == cudaSuccess);
+    CHECK(cudaMemcpyAsync(target, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice, stream) ==
+          cudaSuccess);
 }
 
 template <class T> std::vector<T> download(const T *source, size_t count, cudaStream_t stream)

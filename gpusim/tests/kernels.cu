@@ -40,7 +40,8 @@ template <int fault> __global__ void tiles(const float *in, float *out, int coun
     __pipeline_commit();
     for (int tile = 0; tile < count; tile++) {
         if (tile + 1 < count)
-            __pipeline_memcpy_async(&buffer[(tile + 1) % 2][4 * thread], in + (tile + 1) * 4 * block_threads + 4 * thread, 16);
+            __pipeline_memcpy_async(&buffer[(tile + 1) % 2][4 * thread],
+                                    in + (tile + 1) * 4 * block_threads + 4 * thread, 16);
         __pipeline_commit();
         if (fault != 1)
             __pipeline_wait_prior(1);
@@ -144,7 +145,8 @@ extern "C" {
 
 cudaError_t launch_fill(float *out, float value, int count, int beyond, cudaStream_t stream)
 {
-    fill<<<(count + beyond + block_threads - 1) / block_threads, block_threads, 0, stream>>>(out, value, count + beyond);
+    fill<<<(count + beyond + block_threads - 1) / block_threads, block_threads, 0, stream>>>(out, value,
+                                                                                             count + beyond);
     return cudaGetLastError();
 }
 
@@ -182,7 +184,8 @@ cudaError_t launch_total(const int *in, int *total, int blocks, int fault, cudaS
     return cudaGetLastError();
 }
 
-cudaError_t launch_last_block(const int *in, int *partial, unsigned *counter, int *total, int blocks, int fault, cudaStream_t stream)
+cudaError_t launch_last_block(const int *in, int *partial, unsigned *counter, int *total, int blocks, int fault,
+                              cudaStream_t stream)
 {
     auto kernel = fault == 1 ? last_block<1> : fault == 2 ? last_block<2> : last_block<0>;
     kernel<<<blocks, block_threads, 0, stream>>>(in, partial, counter, total);
@@ -198,7 +201,8 @@ cudaError_t launch_bytes(const unsigned char *in, unsigned char *out, int count,
 cudaError_t launch_grid(int *values, int blocks, cudaStream_t stream)
 {
     void *arguments[] = {&values};
-    return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(grid_wide), dim3(blocks), dim3(64), arguments, 0, stream);
+    return cudaLaunchCooperativeKernel(reinterpret_cast<const void *>(grid_wide), dim3(blocks), dim3(64), arguments, 0,
+                                       stream);
 }
 
 cudaError_t launch_stray(int *values, cudaStream_t stream)
@@ -210,8 +214,8 @@ cudaError_t launch_stray(int *values, cudaStream_t stream)
 cudaError_t launch_shared_bytes(int *out, int bytes, bool ask, cudaStream_t stream)
 {
     if (ask) {
-        const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void *>(shared_bytes), cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                       bytes);
+        const cudaError_t error = cudaFuncSetAttribute(reinterpret_cast<const void *>(shared_bytes),
+                                                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
         if (error != cudaSuccess)
             return error;
     }
@@ -221,7 +225,8 @@ cudaError_t launch_shared_bytes(int *out, int bytes, bool ask, cudaStream_t stre
 
 cudaError_t set_table(const int *values, cudaStream_t stream)
 {
-    return cudaMemcpyToSymbolAsync(reinterpret_cast<const void *>(table), values, sizeof table, 0, cudaMemcpyHostToDevice, stream);
+    return cudaMemcpyToSymbolAsync(reinterpret_cast<const void *>(table), values, sizeof table, 0,
+                                   cudaMemcpyHostToDevice, stream);
 }
 
 cudaError_t launch_table(int *out, cudaStream_t stream)

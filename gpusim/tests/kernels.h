@@ -6,11 +6,12 @@ extern "C" {
 cudaError_t launch_fill(float *out, float value, int count, int beyond, cudaStream_t stream);
 cudaError_t launch_axpy(float *y, const float *x, float factor, int count, cudaStream_t stream);
 
-// Blocks of 128 threads turn their part of `in` around, through shared memory. fault 1: no barrier. 2: reads one element too far.
+// Blocks of 128 threads turn their part of `in` around, through shared memory. fault 1: no barrier. 2: reads one
+// element too far.
 cudaError_t launch_reverse(const int *in, int *out, int blocks, int fault, cudaStream_t stream);
 
-// Sums tiles that cp.async fetches into two buffers. fault 1: no wait. 2: no barrier after the wait. 3: no barrier before a
-// buffer is filled again.
+// Sums tiles that cp.async fetches into two buffers. fault 1: no wait. 2: no barrier after the wait. 3: no barrier
+// before a buffer is filled again.
 cudaError_t launch_tiles(const float *in, float *out, int tiles, int fault, cudaStream_t stream);
 
 // Each warp passes values between lanes through shared memory. fault 1: no __syncwarp.
@@ -20,7 +21,8 @@ cudaError_t launch_warp_exchange(const int *in, int *out, int warps, int fault, 
 cudaError_t launch_total(const int *in, int *total, int blocks, int fault, cudaStream_t stream);
 
 // The last block adds up all blocks' partial sums. fault 1: no fence. 2: no barrier before the counter.
-cudaError_t launch_last_block(const int *in, int *partial, unsigned *counter, int *total, int blocks, int fault, cudaStream_t stream);
+cudaError_t launch_last_block(const int *in, int *partial, unsigned *counter, int *total, int blocks, int fault,
+                              cudaStream_t stream);
 
 // Copies bytes, one a thread.
 cudaError_t launch_bytes(const unsigned char *in, unsigned char *out, int count, cudaStream_t stream);

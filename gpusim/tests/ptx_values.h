@@ -20,10 +20,13 @@ template <class T> std::vector<T> patterns(size_t count, uint64_t seed)
 {
     static const uint64_t kSpecial[] = {
         0, 1, 2, 3, 31, 32, 33, 63, 64, 0x7F, 0x80, 0xFF, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF,
-        0x3F800000, 0xBF800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x00000001, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x4F000000,
-        0xCF000000, 0x5F000000, 0x3F000000, 0x3FC00000, 0x40200000, 0x3C00, 0x7C00, 0xFC00, 0x7E00, 0x7BFF, 0x0400, 0x03FF, 0x8001,
+        0x3F800000, 0xBF800000, 0x7F800000, 0xFF800000, 0x7FC00000, 0x00000001, 0x807FFFFF, 0x00800000, 0x7F7FFFFF,
+        0x4F000000,
+        0xCF000000, 0x5F000000, 0x3F000000, 0x3FC00000, 0x40200000, 0x3C00, 0x7C00, 0xFC00, 0x7E00, 0x7BFF, 0x0400,
+        0x03FF, 0x8001,
         0x7F80, 0xFF80, 0x7FC0, 0x3F80, 0x3FF0000000000000, 0x7FF0000000000000, 0x7FF8000000000000, 0x0000000000000001,
-        0x8000000000000000, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 0x43E0000000000000, 0xC1E0000000000000, 0x00000000FFFFFFFF};
+        0x8000000000000000, 0x7FFFFFFFFFFFFFFF, 0xFFFFFFFFFFFFFFFF, 0x43E0000000000000, 0xC1E0000000000000,
+        0x00000000FFFFFFFF};
     const size_t specials = sizeof kSpecial / sizeof *kSpecial;
     std::vector<T> values(count);
     uint64_t state = seed;
@@ -91,10 +94,12 @@ template <class Operation> void check(const char *name)
     int wrong = 0;
     for (int i = 0; i < count; i++) {
         Out expected = Operation::host(a[i], b[i], c[i]);
-        bool same = memcmp(&expected, &results[i], sizeof expected) == 0 || (is_nan_of(expected) && is_nan_of(results[i]));
+        bool same =
+            memcmp(&expected, &results[i], sizeof expected) == 0 || (is_nan_of(expected) && is_nan_of(results[i]));
         if (!same && wrong++ < 3) {
-            fprintf(stderr, "%s(%#llx, %#llx, %#llx) is %#llx, not %#llx\n", name, (unsigned long long)bits_of(a[i]), (unsigned long long)bits_of(b[i]),
-                    (unsigned long long)bits_of(c[i]), (unsigned long long)bits_of(results[i]), (unsigned long long)bits_of(expected));
+            fprintf(stderr, "%s(%#llx, %#llx, %#llx) is %#llx, not %#llx\n", name, (unsigned long long)bits_of(a[i]),
+                    (unsigned long long)bits_of(b[i]), (unsigned long long)bits_of(c[i]),
+                    (unsigned long long)bits_of(results[i]), (unsigned long long)bits_of(expected));
         }
     }
     CHECK(wrong == 0);

@@ -69,12 +69,16 @@ template <class In, class Out> struct Matmul {
     {
         CHECK(cublasLtCreate(&handle) == CUBLAS_STATUS_SUCCESS);
         const size_t batches = size_t(batch);
-        fill(a, m * k * batches, 1), fill(b, k * n * batches, 1000), fill(c, m * n * batches, 2000), fill(bias, std::max(m, n), 3000);
+        fill(a, m * k * batches, 1), fill(b, k * n * batches, 1000), fill(c, m * n * batches, 2000),
+            fill(bias, std::max(m, n), 3000);
         fill(aux, size_t(aux_ld) * n, 4000);
-        device_a = device_array<In>(a.size()), device_b = device_array<In>(b.size()), device_c = device_array<Out>(c.size());
-        device_d = device_array<Out>(c.size()), device_bias = device_array<Out>(bias.size()), device_aux = device_array<Out>(aux.size());
+        device_a = device_array<In>(a.size()), device_b = device_array<In>(b.size()),
+        device_c = device_array<Out>(c.size());
+        device_d = device_array<Out>(c.size()), device_bias = device_array<Out>(bias.size()),
+        device_aux = device_array<Out>(aux.size());
         workspace = device_array<char>(1 << 16);
-        upload(device_a, a, stream), upload(device_b, b, stream), upload(device_c, c, stream), upload(device_bias, bias, stream);
+        upload(device_a, a, stream), upload(device_b, b, stream), upload(device_c, c, stream),
+            upload(device_bias, bias, stream);
         upload(device_aux, aux, stream);
         describe();
     }
@@ -88,8 +92,10 @@ template <class In, class Out> struct Matmul {
         if (turn_b)
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSB, &turned, sizeof turned);
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &device_bias, sizeof device_bias);
-        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &device_aux, sizeof device_aux);
+        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &device_bias,
+                                       sizeof device_bias);
+        cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &device_aux,
+                                       sizeof device_aux);
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld);
         make_layout(&layout_a, type_of<In>(), turn_a ? k : m, turn_a ? m : k);
         make_layout(&layout_b, type_of<In>(), turn_b ? n : k, turn_b ? k : n);
@@ -108,9 +114,10 @@ template <class In, class Out> struct Matmul {
     {
         cublasLtMatmulPreference_t preference;
         cublasLtMatmulPreferenceCreate(&preference);
-        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_limit, sizeof workspace_limit);
-        const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, description, layout_a, layout_b, layout_d, layout_d, preference, 1,
-                                                                     result, found);
+        cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_limit,
+                                             sizeof workspace_limit);
+        const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(handle, description, layout_a, layout_b, layout_d,
+                                                                     layout_d, preference, 1, result, found);
         cublasLtMatmulPreferenceDestroy(preference);
         return status;
     }
@@ -123,8 +130,8 @@ template <class In, class Out> struct Matmul {
         if (status != CUBLAS_STATUS_SUCCESS)
             return status;
         CHECK(found == 1 && result.workspaceSize <= workspace_limit);
-        return cublasLtMatmul(handle, description, &alpha, device_a, layout_a, device_b, layout_b, &beta, device_c, layout_d, device_d, layout_d,
-                              &result.algo, workspace, workspace_bytes, stream);
+        return cublasLtMatmul(handle, description, &alpha, device_a, layout_a, device_b, layout_b, &beta, device_c,
+                              layout_d, device_d, layout_d, &result.algo, workspace, workspace_bytes, stream);
     }
 
     double accumulated(size_t row, size_t col, size_t which = 0) const
@@ -132,7 +139,8 @@ template <class In, class Out> struct Matmul {
         double sum = 0;
         const In *left = &a[which * m * k], *right = &b[which * k * n];
         for (size_t i = 0; i < k; i++)
-            sum += double(as_float(turn_a ? left[i + row * k] : left[row + i * m])) * as_float(turn_b ? right[col + i * n] : right[i + col * k]);
+            sum += double(as_float(turn_a ? left[i + row * k] : left[row + i * m])) *
+                   as_float(turn_b ? right[col + i * n] : right[i + col * k]);
         return alpha * sum + beta * double(as_float(c[which * m * n + row + col * m]));
     }
 
@@ -144,7 +152,8 @@ template <class In, class Out> struct Matmul {
         for (size_t which = 0; which < size_t(batch); which++)
             for (size_t col = 0; col < n; col++)
                 for (size_t row = 0; row < m; row++) {
-                    const double difference = as_float(d[which * m * n + row + col * m]) - value(row, col, accumulated(row, col, which));
+                    const double difference =
+                        as_float(d[which * m * n + row + col * m]) - value(row, col, accumulated(row, col, which));
                     worst = std::fabs(difference) <= worst ? worst : std::fabs(difference);
                 }
         return worst;
@@ -191,8 +200,13 @@ GPUSIM_TEST(tf32_rounds_operands)
 {
     const struct {
         float value, rounded;
-    } cases[] = {{1 + 0x1p-10f, 1 + 0x1p-10f}, {1 + 0x1p-11f, 1 + 0x1p-10f}, {-1 - 0x1p-11f, -1 - 0x1p-10f}, {1 + 0x1.FFEp-12f, 1},
-                 {2 - 0x1p-23f, 2}, {0x1.004p10f, 0x1.004p10f}, {0, 0}};
+    } cases[] = {{1 + 0x1p-10f, 1 + 0x1p-10f},
+                 {1 + 0x1p-11f, 1 + 0x1p-10f},
+                 {-1 - 0x1p-11f, -1 - 0x1p-10f},
+                 {1 + 0x1.FFEp-12f, 1},
+                 {2 - 0x1p-23f, 2},
+                 {0x1.004p10f, 0x1.004p10f},
+                 {0, 0}};
     for (const auto &one : cases)
         for (int left = 0; left < 2; left++) {
             Matmul<float, float> it;
@@ -218,7 +232,8 @@ template <class In> static cublasStatus_t status_of(cublasComputeType_t compute)
 
 GPUSIM_TEST(types_of_computation)
 {
-    for (const cublasComputeType_t compute : {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC, CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_16BF}) {
+    for (const cublasComputeType_t compute : {CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC,
+                                              CUBLAS_COMPUTE_32F_FAST_TF32, CUBLAS_COMPUTE_32F_FAST_16BF}) {
         const bool fast = compute == CUBLAS_COMPUTE_32F_FAST_TF32 || compute == CUBLAS_COMPUTE_32F_FAST_16BF;
         const cublasStatus_t of_halves = fast ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
         CHECK(status_of<float>(compute) == CUBLAS_STATUS_SUCCESS);
@@ -252,7 +267,9 @@ GPUSIM_TEST(epilogues)
         it.prepare();
         CHECK(it.run() == CUBLAS_STATUS_SUCCESS);
         auto aux_at = [&](size_t row, size_t col) { return double(it.aux[row + col * size_t(it.aux_ld)]); };
-        CHECK(it.error([&](size_t row, size_t col, double sum) { return one.value(sum, it.bias[row], aux_at(row, col)); }) < 2e-5);
+        CHECK(it.error([&](size_t row, size_t col, double sum) {
+            return one.value(sum, it.bias[row], aux_at(row, col));
+        }) < 2e-5);
         const std::vector<float> aux = download(it.device_aux, it.aux.size(), it.stream);
         if (one.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
             CHECK(std::fabs(aux[3 + 2 * 24] - (it.accumulated(3, 2) + it.bias[3])) < 1e-5);
@@ -324,11 +341,14 @@ GPUSIM_TEST_EVERYWHERE(alignment_beside_d)
     for (int fault = 0; fault < 3; fault++) {
         gpusim_clear_reports();
         Matmul<float, float> it;
-        it.epilogue = fault == 0 ? CUBLASLT_EPILOGUE_BIAS : fault == 1 ? CUBLASLT_EPILOGUE_GELU_AUX : CUBLASLT_EPILOGUE_DGELU;
+        it.epilogue = fault == 0   ? CUBLASLT_EPILOGUE_BIAS
+                      : fault == 1 ? CUBLASLT_EPILOGUE_GELU_AUX
+                                   : CUBLASLT_EPILOGUE_DGELU;
         it.prepare();
         CHECK(it.run() == CUBLAS_STATUS_SUCCESS && gpusim_reports(-1) == 0);
         const float *crooked = (fault == 0 ? it.device_bias : it.device_aux) + 2;
-        const cublasLtMatmulDescAttributes_t which = fault == 0 ? CUBLASLT_MATMUL_DESC_BIAS_POINTER : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
+        const cublasLtMatmulDescAttributes_t which =
+            fault == 0 ? CUBLASLT_MATMUL_DESC_BIAS_POINTER : CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER;
         cublasLtMatmulDescSetAttribute(it.description, which, &crooked, sizeof crooked);
         CHECK(it.run() == CUBLAS_STATUS_INVALID_VALUE && check::only_reports(GPUSIM_BLAS));
     }
@@ -366,8 +386,9 @@ GPUSIM_TEST_EVERYWHERE(algorithms_of_other_problems)
         }
         if (change == 3)
             it.device_b = device_array<float>(size_t(ld) * it.n);
-        const cublasStatus_t status = cublasLtMatmul(it.handle, it.description, &it.alpha, it.device_a, it.layout_a, it.device_b, it.layout_b, &it.beta,
-                                                     it.device_c, it.layout_d, it.device_d, it.layout_d, &result.algo, it.workspace, 1 << 16, it.stream);
+        const cublasStatus_t status = cublasLtMatmul(
+            it.handle, it.description, &it.alpha, it.device_a, it.layout_a, it.device_b, it.layout_b, &it.beta,
+            it.device_c, it.layout_d, it.device_d, it.layout_d, &result.algo, it.workspace, 1 << 16, it.stream);
         CHECK(status == (change == 0 ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED));
         CHECK(change == 0 ? gpusim_reports(-1) == 0 : check::only_reports(GPUSIM_BLAS));
         CHECK(gpusim_count().heuristics == 1 && gpusim_count().library_calls == (change == 0));
@@ -379,7 +400,8 @@ GPUSIM_TEST(planted_failures)
     Matmul<float, float> it;
     it.prepare();
     gpusim_fail_blas(2, GPUSIM_BLAS_MATMUL);
-    CHECK(it.run() == CUBLAS_STATUS_SUCCESS && it.run() == CUBLAS_STATUS_EXECUTION_FAILED && it.run() == CUBLAS_STATUS_SUCCESS);
+    CHECK(it.run() == CUBLAS_STATUS_SUCCESS && it.run() == CUBLAS_STATUS_EXECUTION_FAILED &&
+          it.run() == CUBLAS_STATUS_SUCCESS);
     gpusim_fail_blas(-1, GPUSIM_BLAS_HEURISTIC);
     CHECK(it.run() == CUBLAS_STATUS_NOT_SUPPORTED && it.run() == CUBLAS_STATUS_NOT_SUPPORTED);
     gpusim_fail_blas(0, GPUSIM_BLAS_HEURISTIC);
@@ -411,13 +433,15 @@ GPUSIM_TEST_EVERYWHERE(problems_that_are_refused)
         if (fault == 6) {
             const cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
             cublasLtMatmulDescSetAttribute(it.description, CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue, sizeof epilogue);
-            cublasLtMatmulDescSetAttribute(it.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type, sizeof bias_type);
+            cublasLtMatmulDescSetAttribute(it.description, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, &bias_type,
+                                           sizeof bias_type);
         }
         const bool contradiction = fault == 0 || fault == 3 || fault == 4;
         CHECK(it.run() == (contradiction ? CUBLAS_STATUS_INVALID_VALUE : CUBLAS_STATUS_NOT_SUPPORTED));
         CHECK(gpusim_reports(-1) == 0); // asking is no fault
-        CHECK(cublasLtMatmul(it.handle, it.description, &it.alpha, it.device_a, it.layout_a, it.device_b, it.layout_b, &it.beta, it.device_c,
-                             it.layout_d, it.device_d, it.layout_d, nullptr, nullptr, 0, it.stream) != CUBLAS_STATUS_SUCCESS);
+        CHECK(cublasLtMatmul(it.handle, it.description, &it.alpha, it.device_a, it.layout_a, it.device_b, it.layout_b,
+                             &it.beta, it.device_c, it.layout_d, it.device_d, it.layout_d, nullptr, nullptr, 0,
+                             it.stream) != CUBLAS_STATUS_SUCCESS);
         CHECK(check::only_reports(GPUSIM_BLAS));
     }
 }

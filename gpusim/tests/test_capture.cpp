@@ -47,7 +47,8 @@ GPUSIM_TEST(replay_of_two_streams)
             for (int launch = 0; launch < 3; launch++)
                 CHECK(cudaGraphLaunch(executable, it.main) == cudaSuccess);
             const std::vector<int> result = download(it.second, 64, it.main);
-            CHECK(joined_before_use ? result[63] == 0x05050505 && gpusim_reports(-1) == 0 : check::only_reports(GPUSIM_RACE_STREAM));
+            CHECK(joined_before_use ? result[63] == 0x05050505 && gpusim_reports(-1) == 0
+                                    : check::only_reports(GPUSIM_RACE_STREAM));
             CHECK(cudaGraphExecDestroy(executable) == cudaSuccess);
         });
 }
@@ -63,8 +64,9 @@ GPUSIM_TEST(forbidden_calls_lose_the_capture)
             CHECK(cudaStreamBeginCapture(it.main, cudaStreamCaptureModeThreadLocal) == cudaSuccess);
             const cudaError_t error = fault == 0   ? cudaMalloc(&memory, 16)
                                       : fault == 1 ? cudaStreamSynchronize(it.main)
-                                      : fault == 2 ? cudaDeviceSynchronize()
-                                                   : cudaMemcpyAsync(host, it.first, 4, cudaMemcpyDeviceToHost, it.main);
+                                      : fault == 2
+                                          ? cudaDeviceSynchronize()
+                                          : cudaMemcpyAsync(host, it.first, 4, cudaMemcpyDeviceToHost, it.main);
             CHECK(error == cudaErrorStreamCaptureUnsupported);
             CHECK(check::only_reports(GPUSIM_API));
             CHECK(cudaStreamEndCapture(it.main, &graph) == cudaErrorStreamCaptureInvalidated && graph == nullptr);
@@ -98,7 +100,8 @@ GPUSIM_TEST(relaxed_capture_allows_allocation)
     CHECK(cudaStreamEndCapture(it.main, &graph) == cudaSuccess && gpusim_reports(-1) == 0);
 }
 
-// One graph of two devices' streams, issued by a thread each, whose ends lead to the first; launches in one stream, with later work of both behind it.
+// One graph of two devices' streams, issued by a thread each, whose ends lead to the first; launches in one stream,
+// with later work of both behind it.
 GPUSIM_TEST(streams_of_two_devices_and_threads)
 {
     check::in_every_schedule([] {
@@ -135,7 +138,8 @@ GPUSIM_TEST(streams_of_two_devices_and_threads)
             cudaSetDevice(r);
             cudaStreamWaitEvent(streams[r], done[1 - r], 0);
         };
-        for (const std::function<void(int)> &part : {std::function<void(int)>(fill), std::function<void(int)>(read), std::function<void(int)>(end)})
+        for (const std::function<void(int)> &part :
+             {std::function<void(int)>(fill), std::function<void(int)>(read), std::function<void(int)>(end)})
             for (int r = 0; r < 2; r++)
                 std::thread(part, r).join();
         cudaSetDevice(1);

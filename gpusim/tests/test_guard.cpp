@@ -90,7 +90,8 @@ GPUSIM_TEST(another_thread_touches_device_memory)
     });
 }
 
-// Threads come to the closed page while the machine's lock is held: all but the first, or all if it is opened meanwhile, find it open then.
+// Threads come to the closed page while the machine's lock is held: all but the first, or all if it is opened
+// meanwhile, find it open then.
 static void touch_at_once(volatile char *memory, const std::function<void()> &meanwhile)
 {
     std::atomic<int> come{0};
@@ -183,7 +184,8 @@ static void touch_pinned(bool up, bool waits)
     if (up) {
         CHECK(host[4096 + 4999] == 1); // two reads
         CHECK(gpusim_reports(-1) == 0);
-        cudaMemcpyAsync(device, const_cast<char *>(host + 4096), 5, cudaMemcpyHostToDevice, stream); // closes the pages again
+        // closes the pages again
+        cudaMemcpyAsync(device, const_cast<char *>(host + 4096), 5, cudaMemcpyHostToDevice, stream);
         host[4096 + 10] = 3;
     } else {
         (void)host[4096 + 10];

@@ -55,7 +55,8 @@ GPUSIM_TEST(barrier_in_shared_memory)
             upload(in, counting(512), stream);
             launch_reverse(in, out, 4, fault, stream); // fault 2 is seen at once when work runs at once
             if (fault == 2) {
-                CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress && gpusim_reports(GPUSIM_OUT_OF_BOUNDS) > 0);
+                CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress &&
+                      gpusim_reports(GPUSIM_OUT_OF_BOUNDS) > 0);
                 return;
             }
             const std::vector<int> result = download(out, 512, stream);
@@ -120,7 +121,8 @@ GPUSIM_TEST(last_block_adds_up)
             cudaMemsetAsync(counter, 0, 4, stream);
             CHECK(launch_last_block(in, partial, counter, total, 8, fault, stream) == cudaSuccess);
             cudaStreamSynchronize(stream);
-            CHECK(fault ? gpusim_reports(GPUSIM_RACE_GLOBAL) > 0 : gpusim_reports(-1) == 0 && download(total, 1, stream)[0] == 1024);
+            CHECK(fault ? gpusim_reports(GPUSIM_RACE_GLOBAL) > 0
+                        : gpusim_reports(-1) == 0 && download(total, 1, stream)[0] == 1024);
         });
 }
 
@@ -150,10 +152,12 @@ GPUSIM_TEST(shared_memory_must_be_asked_for)
 {
     cudaStream_t stream = new_stream();
     int *out = device_array<int>(128);
-    CHECK(launch_shared_bytes(out, 64 << 10, false, stream) == cudaErrorInvalidValue && check::only_reports(GPUSIM_API));
+    CHECK(launch_shared_bytes(out, 64 << 10, false, stream) == cudaErrorInvalidValue &&
+          check::only_reports(GPUSIM_API));
     gpusim_clear_reports();
     CHECK(launch_shared_bytes(out, 64 << 10, true, stream) == cudaSuccess);
-    CHECK(launch_shared_bytes(out, 64 << 20, true, stream) == cudaErrorInvalidValue && cudaGetLastError() == cudaErrorInvalidValue);
+    CHECK(launch_shared_bytes(out, 64 << 20, true, stream) == cudaErrorInvalidValue &&
+          cudaGetLastError() == cudaErrorInvalidValue);
     CHECK(download(out, 128, stream)[0] == 127 && gpusim_reports(-1) == 0);
 }
 
@@ -211,7 +215,8 @@ GPUSIM_TEST_EVERYWHERE(stream_of_another_device)
 {
     cudaStream_t stream = new_stream(1);
     float *x = device_array<float>(300, 0);
-    CHECK(launch_fill(x, 1, 300, 0, stream) == cudaErrorInvalidResourceHandle && check::only_reports(GPUSIM_WRONG_DEVICE));
+    CHECK(launch_fill(x, 1, 300, 0, stream) == cudaErrorInvalidResourceHandle &&
+          check::only_reports(GPUSIM_WRONG_DEVICE));
 }
 
 // Each barrier and fence that a kernel executes can be taken out by a run.
@@ -241,8 +246,8 @@ GPUSIM_TEST(barrier_sites_are_mutants)
         executed++;
         CHECK(run(site + 1) > 0);
         if (run(site + 1) == 0)
-            fprintf(stderr, "    site %d: %s of %s at line %d\n", site, gpusim_barrier_site(site).what, gpusim_barrier_site(site).kernel,
-                    gpusim_barrier_site(site).line);
+            fprintf(stderr, "    site %d: %s of %s at line %d\n", site, gpusim_barrier_site(site).what,
+                    gpusim_barrier_site(site).kernel, gpusim_barrier_site(site).line);
     }
     CHECK(executed >= 5);
 }

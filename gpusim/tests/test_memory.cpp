@@ -20,7 +20,8 @@ GPUSIM_TEST(copy_out_of_bounds)
         cudaMemsetAsync(memory, 0, 101, stream);
         CHECK(cudaStreamSynchronize(stream) == cudaErrorIllegalAddress);
         CHECK(check::only_reports(GPUSIM_OUT_OF_BOUNDS));
-        CHECK(cudaGetLastError() == cudaErrorIllegalAddress && cudaGetLastError() == cudaErrorIllegalAddress); // it stays
+        // it stays
+        CHECK(cudaGetLastError() == cudaErrorIllegalAddress && cudaGetLastError() == cudaErrorIllegalAddress);
         void *more;
         CHECK(cudaMalloc(&more, 10) == cudaErrorIllegalAddress);
         CHECK(cudaSetDevice(1) == cudaSuccess && cudaMalloc(&more, 10) == cudaSuccess); // the other device is well
@@ -116,7 +117,8 @@ GPUSIM_TEST(out_of_memory)
     CHECK(cudaMalloc(&first, 700 << 10) == cudaSuccess);
     CHECK(cudaMalloc(&second, 700 << 10) == cudaErrorMemoryAllocation);
     CHECK(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
-    CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && total_bytes == 1 << 20 && free_bytes == 324 << 10);
+    CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && total_bytes == 1 << 20 &&
+          free_bytes == 324 << 10);
     CHECK(cudaFree(first) == cudaSuccess && cudaMalloc(&second, 700 << 10) == cudaSuccess);
     cudaSetDevice(1);
     CHECK(cudaMalloc(&first, 700 << 10) == cudaSuccess); // each device has its own
@@ -210,7 +212,8 @@ GPUSIM_TEST(properties)
     cudaDeviceProp properties;
     CHECK(cudaGetDeviceProperties(&properties, 2) == cudaSuccess && properties.major == 9 && properties.minor == 0);
     CHECK(std::string(properties.name) == "gpusim 2");
-    CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess && value == 227 << 10);
+    CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0) == cudaSuccess &&
+          value == 227 << 10);
     CHECK(std::string(cudaGetErrorName(cudaErrorIllegalAddress)) == "cudaErrorIllegalAddress");
 }
 

@@ -186,7 +186,8 @@ GPUSIM_TEST(each_lane_that_has_read_counts)
     CHECK(kernel.access(kernel.place(block, 4), 0, 16, kWrite));
     kernel.barrier(block);
     CHECK(kernel.access(kernel.place(block, 4), 0, 4, kRead) && kernel.access(kernel.place(block, 3), 0, 4, kRead));
-    CHECK(kernel.access(kernel.place(block, 40), 8, 4, kRead) && kernel.access(kernel.place(block, 40), 8, 4, kRead | kAtomic));
+    CHECK(kernel.access(kernel.place(block, 40), 8, 4, kRead) &&
+          kernel.access(kernel.place(block, 40), 8, 4, kRead | kAtomic));
     CHECK(gpusim_reports(-1) == 0);
     CHECK(kernel.access(kernel.place(block, 4), 0, 4, kWrite) && check::only_reports(GPUSIM_RACE_GLOBAL));
     gpusim_clear_reports();
@@ -230,9 +231,11 @@ GPUSIM_TEST(pending_copies)
     CHECK(monitor_shared_access(shared, kernel.place(block, 0), 0, 16, kWrite | kPending, site)); // refilled too early
     CHECK(check::only_reports(GPUSIM_RACE_SHARED));
     gpusim_clear_reports();
-    CHECK(!monitor_shared_access(shared, kernel.place(block, 0), 250, 16, kRead, site) && check::only_reports(GPUSIM_OUT_OF_BOUNDS));
+    CHECK(!monitor_shared_access(shared, kernel.place(block, 0), 250, 16, kRead, site) &&
+          check::only_reports(GPUSIM_OUT_OF_BOUNDS));
     gpusim_clear_reports();
-    CHECK(monitor_shared_access(shared, kernel.place(block, 0), 64, 4, kRead, site) && check::only_reports(GPUSIM_UNINITIALISED));
+    CHECK(monitor_shared_access(shared, kernel.place(block, 0), 64, 4, kRead, site) &&
+          check::only_reports(GPUSIM_UNINITIALISED));
     shared_shadow_end(shared);
 }
 

@@ -14,7 +14,8 @@ GPUSIM_TEST(all_reduce)
             for (int rank = 0; rank < ranks; rank++)
                 buffers[rank] = world.filled(rank, values_of(rank, count));
             world.each([&](int rank) {
-                return ncclAllReduce(buffers[rank], buffers[rank], count, ncclFloat32, ncclSum, world.comms[rank], world.streams[rank]);
+                return ncclAllReduce(buffers[rank], buffers[rank], count, ncclFloat32, ncclSum, world.comms[rank],
+                                     world.streams[rank]);
             });
             for (int rank = 0; rank < ranks; rank++) {
                 const std::vector<float> result = download(buffers[rank], count, world.streams[rank]);
@@ -35,15 +36,24 @@ GPUSIM_TEST_EVERYWHERE(average_and_scaled_sum)
     for (int rank = 0; rank < 4; rank++) {
         in[rank] = world.filled(rank, values_of(rank, 10));
         out[rank] = device_array<float>(10, rank);
-        CHECK(ncclRedOpCreatePreMulSum(&scaled[rank], &quarter, ncclFloat32, ncclScalarHostImmediate, world.comms[rank]) == ncclSuccess);
+        CHECK(ncclRedOpCreatePreMulSum(&scaled[rank], &quarter, ncclFloat32, ncclScalarHostImmediate,
+                                       world.comms[rank]) == ncclSuccess);
     }
-    world.each([&](int r) { return ncclAllReduce(in[r], out[r], 10, ncclFloat32, ncclAvg, world.comms[r], world.streams[r]); });
+    world.each([&](int r) {
+        return ncclAllReduce(in[r], out[r], 10, ncclFloat32, ncclAvg, world.comms[r], world.streams[r]);
+    });
     CHECK(download(out[3], 10, world.streams[3])[7] == sum_at(4, 7) / 4);
-    world.each([&](int r) { return ncclAllReduce(in[r], out[r], 10, ncclFloat32, scaled[r], world.comms[r], world.streams[r]); });
+    world.each([&](int r) {
+        return ncclAllReduce(in[r], out[r], 10, ncclFloat32, scaled[r], world.comms[r], world.streams[r]);
+    });
     CHECK(download(out[2], 10, world.streams[2])[7] == sum_at(4, 7) / 4);
-    world.each([&](int r) { return ncclAllReduce(in[r], out[r], 10, ncclFloat32, ncclMax, world.comms[r], world.streams[r]); });
+    world.each([&](int r) {
+        return ncclAllReduce(in[r], out[r], 10, ncclFloat32, ncclMax, world.comms[r], world.streams[r]);
+    });
     CHECK(download(out[0], 10, world.streams[0])[7] == 307);
-    world.each([&](int r) { return ncclAllReduce(in[r], out[r], 10, ncclFloat32, ncclMin, world.comms[r], world.streams[r]); });
+    world.each([&](int r) {
+        return ncclAllReduce(in[r], out[r], 10, ncclFloat32, ncclMin, world.comms[r], world.streams[r]);
+    });
     CHECK(download(out[1], 10, world.streams[1])[7] == 7);
     CHECK(gpusim_reports(-1) == 0);
 }
@@ -58,20 +68,30 @@ GPUSIM_TEST(gather_and_scatter)
             small[rank] = world.filled(rank, values_of(rank, count));
             large[rank] = world.filled(rank, values_of(rank, 3 * count));
         }
-        world.each([&](int r) { return ncclReduceScatter(large[r], small[r], count, ncclFloat32, ncclSum, world.comms[r], world.streams[r]); });
+        world.each([&](int r) {
+            return ncclReduceScatter(large[r], small[r], count, ncclFloat32, ncclSum, world.comms[r], world.streams[r]);
+        });
         for (int rank = 0; rank < 3; rank++)
             CHECK(download(small[rank], count, world.streams[rank])[5] == sum_at(3, size_t(rank) * count + 5));
-        world.each([&](int r) { return ncclAllGather(small[r], large[r], count, ncclFloat32, world.comms[r], world.streams[r]); });
+        world.each([&](int r) {
+            return ncclAllGather(small[r], large[r], count, ncclFloat32, world.comms[r], world.streams[r]);
+        });
         for (int rank = 0; rank < 3; rank++)
             CHECK(download(large[rank], 3 * count, world.streams[rank])[2 * count + 4] == sum_at(3, 2 * count + 4));
-        world.each([&](int r) { return ncclBroadcast(small[r], small[r], count, ncclFloat32, 1, world.comms[r], world.streams[r]); });
+        world.each([&](int r) {
+            return ncclBroadcast(small[r], small[r], count, ncclFloat32, 1, world.comms[r], world.streams[r]);
+        });
         CHECK(download(small[2], count, world.streams[2])[4] == sum_at(3, count + 4));
-        world.each([&](int r) { return ncclReduce(small[r], small[r], count, ncclFloat32, ncclSum, 2, world.comms[r], world.streams[r]); });
+        world.each([&](int r) {
+            return ncclReduce(small[r], small[r], count, ncclFloat32, ncclSum, 2, world.comms[r], world.streams[r]);
+        });
         CHECK(download(small[2], count, world.streams[2])[4] == 3 * sum_at(3, count + 4));
         float *received[3];
         for (int rank = 0; rank < 3; rank++)
             received[rank] = device_array<float>(3 * count, rank);
-        world.each([&](int r) { return ncclAlltoAll(large[r], received[r], count, ncclFloat32, world.comms[r], world.streams[r]); });
+        world.each([&](int r) {
+            return ncclAlltoAll(large[r], received[r], count, ncclFloat32, world.comms[r], world.streams[r]);
+        });
         CHECK(download(received[1], 3 * count, world.streams[1])[2 * count + 3] == sum_at(3, count + 3));
         CHECK(gpusim_reports(-1) == 0);
     });
@@ -85,7 +105,9 @@ GPUSIM_TEST(bf16_rounds_at_each_hop)
     uint16_t *buffers[4];
     for (int rank = 0; rank < 4; rank++)
         buffers[rank] = world.filled(rank, std::vector<uint16_t>(40, terms[rank]));
-    world.each([&](int r) { return ncclAllReduce(buffers[r], buffers[r], 40, ncclBfloat16, ncclSum, world.comms[r], world.streams[r]); });
+    world.each([&](int r) {
+        return ncclAllReduce(buffers[r], buffers[r], 40, ncclBfloat16, ncclSum, world.comms[r], world.streams[r]);
+    });
     const std::vector<uint16_t> result = download(buffers[0], 40, world.streams[0]);
     CHECK(result[0] == 0x4380);  // from rank 0 on: 256
     CHECK(result[10] == 0x4382); // from rank 1 on: 3 + 256 = 259, rounded to 260
@@ -149,9 +171,11 @@ GPUSIM_TEST(ranks_that_disagree)
                 if (fault == 4 && odd)
                     return ncclBroadcast(buffers[r], buffers[r], 16, ncclFloat32, 0, world.comms[r], world.streams[r]);
                 if (fault == 3)
-                    return ncclReduce(buffers[r], buffers[r], 16, ncclFloat32, ncclSum, r, world.comms[r], world.streams[r]);
-                return ncclAllReduce(buffers[r], buffers[r], fault == 0 && odd ? 12 : 16, fault == 1 && odd ? ncclInt32 : ncclFloat32,
-                                     fault == 2 && odd ? ncclMax : ncclSum, world.comms[r], world.streams[r]);
+                    return ncclReduce(buffers[r], buffers[r], 16, ncclFloat32, ncclSum, r, world.comms[r],
+                                      world.streams[r]);
+                return ncclAllReduce(buffers[r], buffers[r], fault == 0 && odd ? 12 : 16,
+                                     fault == 1 && odd ? ncclInt32 : ncclFloat32, fault == 2 && odd ? ncclMax : ncclSum,
+                                     world.comms[r], world.streams[r]);
             });
             cudaDeviceSynchronize();
             CHECK(check::only_reports(GPUSIM_NCCL));
@@ -170,7 +194,8 @@ GPUSIM_TEST(calls_in_different_order)
         // Two communicators, one stream a rank, and the ranks' calls crossed: each waits for the other's second.
         for (int r = 0; r < 2; r++)
             for (int i = 0; i < 2; i++)
-                ncclAllReduce(buffers[r], buffers[r], 16, ncclFloat32, ncclSum, i == r ? world.comms[r] : others[r], world.streams[r]);
+                ncclAllReduce(buffers[r], buffers[r], 16, ncclFloat32, ncclSum, i == r ? world.comms[r] : others[r],
+                              world.streams[r]);
         CHECK(cudaStreamSynchronize(world.streams[0]) != cudaSuccess);
         CHECK(check::only_reports(GPUSIM_DEADLOCK));
     });
@@ -190,7 +215,8 @@ GPUSIM_TEST(missing_waits_around_a_collective)
                     order(world.streams[r], communication[r], r);
             }
             world.each([&](int r) {
-                return ncclAllReduce(buffers[r], buffers[r], 64, ncclFloat32, ncclSum, world.comms[r], communication[r]);
+                return ncclAllReduce(buffers[r], buffers[r], 64, ncclFloat32, ncclSum, world.comms[r],
+                                     communication[r]);
             });
             for (int r = 0; r < 2; r++) {
                 if (!(fault == 2 && r == 0))
@@ -210,17 +236,21 @@ GPUSIM_TEST_EVERYWHERE(split)
 {
     World world(4);
     ncclComm_t parts[4];
-    world.each([&](int r) { return ncclCommSplit(world.comms[r], r == 3 ? NCCL_SPLIT_NOCOLOR : r % 2, -r, &parts[r], nullptr); });
+    world.each([&](int r) {
+        return ncclCommSplit(world.comms[r], r == 3 ? NCCL_SPLIT_NOCOLOR : r % 2, -r, &parts[r], nullptr);
+    });
     int count = 0, rank = -1;
     CHECK(parts[3] == nullptr);
-    CHECK(ncclCommCount(parts[0], &count) == ncclSuccess && count == 2 && ncclCommUserRank(parts[0], &rank) == ncclSuccess && rank == 1);
+    CHECK(ncclCommCount(parts[0], &count) == ncclSuccess && count == 2 &&
+          ncclCommUserRank(parts[0], &rank) == ncclSuccess && rank == 1);
     CHECK(ncclCommCount(parts[1], &count) == ncclSuccess && count == 1);
     float *buffers[3];
     for (int r = 0; r < 3; r++)
         buffers[r] = world.filled(r, values_of(r, 4));
     CHECK(ncclGroupStart() == ncclSuccess);
     for (int r : {0, 2})
-        CHECK(ncclAllReduce(buffers[r], buffers[r], 4, ncclFloat32, ncclSum, parts[r], world.streams[r]) == ncclSuccess);
+        CHECK(ncclAllReduce(buffers[r], buffers[r], 4, ncclFloat32, ncclSum, parts[r], world.streams[r]) ==
+              ncclSuccess);
     CHECK(ncclGroupEnd() == ncclSuccess);
     CHECK(download(buffers[2], 4, world.streams[2])[1] == 202);
     CHECK(gpusim_reports(-1) == 0);
@@ -245,7 +275,8 @@ GPUSIM_TEST(abort_ends_the_own_work)
         CHECK(cudaStreamSynchronize(world.streams[0]) == cudaSuccess);
         CHECK(ncclCommAbort(world.comms[1]) == ncclSuccess);
         CHECK(gpusim_reports(-1) == 0);
-        CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, world.comms[0], world.streams[0]) == ncclInvalidArgument);
+        CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, world.comms[0], world.streams[0]) ==
+              ncclInvalidArgument);
         CHECK(check::only_reports(GPUSIM_NCCL));
         gpusim_clear_reports();
         world.size = 0;
@@ -258,7 +289,8 @@ GPUSIM_TEST(planted_failures)
         World world(2);
         float *buffers[2] = {world.filled(0, values_of(0, 4)), world.filled(1, values_of(1, 4))};
         auto sum = [&](int rank) {
-            return ncclAllReduce(buffers[rank], buffers[rank], 4, ncclFloat32, ncclSum, world.comms[rank], world.streams[rank]);
+            return ncclAllReduce(buffers[rank], buffers[rank], 4, ncclFloat32, ncclSum, world.comms[rank],
+                                 world.streams[rank]);
         };
         ncclResult_t state = ncclSuccess;
         gpusim_fail_nccl(1, 2, GPUSIM_NCCL_AT_CALL);
@@ -285,17 +317,21 @@ GPUSIM_TEST_EVERYWHERE(arguments_are_checked)
     World world(2);
     float *buffer = world.filled(0, values_of(0, 4));
     CHECK(ncclBroadcast(buffer, buffer, 4, ncclFloat32, 2, world.comms[0], world.streams[0]) == ncclInvalidArgument);
-    CHECK(ncclAllReduce(buffer, buffer, 4, ncclDataType_t(77), ncclSum, world.comms[0], world.streams[0]) == ncclInvalidArgument);
-    CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclRedOp_t(77), world.comms[0], world.streams[0]) == ncclInvalidArgument);
+    CHECK(ncclAllReduce(buffer, buffer, 4, ncclDataType_t(77), ncclSum, world.comms[0], world.streams[0]) ==
+          ncclInvalidArgument);
+    CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclRedOp_t(77), world.comms[0], world.streams[0]) ==
+          ncclInvalidArgument);
     CHECK(ncclSend(buffer, 4, ncclFloat32, 5, world.comms[0], world.streams[0]) == ncclInvalidArgument);
-    CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, world.comms[0], world.streams[1]) == ncclInvalidArgument);
+    CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, world.comms[0], world.streams[1]) ==
+          ncclInvalidArgument);
     CHECK(ncclGroupEnd() == ncclInvalidUsage);
     CHECK(gpusim_reports(GPUSIM_NCCL) > 0);
     gpusim_clear_reports();
     int version = 0;
     CHECK(ncclGetVersion(&version) == ncclSuccess && version == NCCL_VERSION(2, 30, 7));
     CHECK(std::string(ncclGetErrorString(ncclSuccess)) == "no error");
-    CHECK(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, world.comms[0], world.streams[0]) == ncclSuccess); // nothing at all
+    // nothing at all
+    CHECK(ncclAllReduce(nullptr, nullptr, 0, ncclFloat32, ncclSum, world.comms[0], world.streams[0]) == ncclSuccess);
 }
 
 GPUSIM_TEST(buffer_of_another_device)
@@ -304,7 +340,9 @@ GPUSIM_TEST(buffer_of_another_device)
         World world(2);
         float *buffers[2] = {world.filled(0, values_of(0, 4)), world.filled(0, values_of(0, 4))};
         order(world.streams[0], world.streams[1], 0);
-        world.each([&](int r) { return ncclAllReduce(buffers[r], buffers[r], 4, ncclFloat32, ncclSum, world.comms[r], world.streams[r]); });
+        world.each([&](int r) {
+            return ncclAllReduce(buffers[r], buffers[r], 4, ncclFloat32, ncclSum, world.comms[r], world.streams[r]);
+        });
         cudaDeviceSynchronize();
         CHECK(check::only_reports(GPUSIM_WRONG_DEVICE));
     });

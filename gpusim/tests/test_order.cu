@@ -1,5 +1,5 @@
-// Order that threads make by fences, atomics, releases and acquires, within a block and between blocks: a fault planted in each is found in every
-// schedule, and the correct program is silent.
+// Order that threads make by fences, atomics, releases and acquires, within a block and between blocks: a fault planted
+// in each is found in every schedule, and the correct program is silent.
 #include "devices.h"
 
 namespace {
@@ -90,8 +90,8 @@ __global__ void volatile_reads(int *partial, unsigned *count, int *total)
     *total = sum;
 }
 
-// Lanes of block 0 write, lane 0 raises a flag for block 1. fault 1: no __syncwarp. 2: the consumer's fence stands before its wait. 3: a write after
-// the flag.
+// Lanes of block 0 write, lane 0 raises a flag for block 1. fault 1: no __syncwarp. 2: the consumer's fence stands
+// before its wait. 3: a write after the flag.
 template <int fault> __global__ void flagged(int *data, unsigned *flag, int *out)
 {
     if (blockIdx.x == 0) {
@@ -115,7 +115,8 @@ template <int fault> __global__ void flagged(int *data, unsigned *flag, int *out
     out[threadIdx.x] = data[threadIdx.x];
 }
 
-// Blocks write, meet, and read what their neighbours have written, round by round. With one buffer the next round's write comes too early.
+// Blocks write, meet, and read what their neighbours have written, round by round. With one buffer the next round's
+// write comes too early.
 template <int buffers> __global__ void rounds(int *data, unsigned *count, int *out)
 {
     for (unsigned i = 1; i <= 6; i++) {
@@ -134,7 +135,8 @@ template <int buffers> __global__ void rounds(int *data, unsigned *count, int *o
     }
 }
 
-// Two warps of a block, by a flag of the block's scope in global or in shared memory. fault 1: it isn't released. 2: it isn't acquired.
+// Two warps of a block, by a flag of the block's scope in global or in shared memory. fault 1: it isn't released. 2: it
+// isn't acquired.
 template <int fault, bool shared> __global__ void within_block(int *data, unsigned *flag, int *out)
 {
     __shared__ int own_data;

@@ -1,5 +1,6 @@
-// A whole program: a tensor-parallel MLP on two ranks, y = x + AllReduce(gelu(x W1 + b1) W2), where the all-reduce of one half
-// of the tokens runs beside the GEMMs of the other. It is ordinary CUDA; each planted fault is one line that is missing.
+// A whole program: a tensor-parallel MLP on two ranks, y = x + AllReduce(gelu(x W1 + b1) W2), where the all-reduce of
+// one half of the tokens runs beside the GEMMs of the other. It is ordinary CUDA; each planted fault is one line that
+// is missing.
 #include "devices.h"
 #include "kernels.h"
 
@@ -55,14 +56,16 @@ struct Inputs {
             double a = b1[size_t(j)];
             for (int i = 0; i < hidden; i++)
                 a += double(x[size_t(token * hidden + i)]) * w1[size_t(i * inner + j)];
-            sum += 0.5 * a * (1 + std::tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))) * w2[size_t(j * hidden + column)];
+            sum += 0.5 * a * (1 + std::tanh(0.7978845608028654 * (a + 0.044715 * a * a * a))) *
+                   w2[size_t(j * hidden + column)];
         }
         return sum;
     }
 };
 
 // Row-major C[m, n] = A[m, k] B[k, n]: column-major it is C' = B' A'.
-void gemm(Rank &rank, const float *a, const float *b, float *c, int m, int n, int k, const float *bias, cudaStream_t stream)
+void gemm(Rank &rank, const float *a, const float *b, float *c, int m, int n, int k, const float *bias,
+          cudaStream_t stream)
 {
     cublasLtMatmulDesc_t description;
     cublasLtMatrixLayout_t left, right, result;
@@ -76,13 +79,15 @@ void gemm(Rank &rank, const float *a, const float *b, float *c, int m, int n, in
     cublasLtMatrixLayoutCreate(&right, CUDA_R_32F, uint64_t(k), uint64_t(m), k);
     cublasLtMatrixLayoutCreate(&result, CUDA_R_32F, uint64_t(n), uint64_t(m), n);
     cublasLtMatmulPreferenceCreate(&preference);
-    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes, sizeof workspace_bytes);
+    cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace_bytes,
+                                         sizeof workspace_bytes);
     int found = 0;
     const float one = 1, zero = 0;
-    CHECK(cublasLtMatmulAlgoGetHeuristic(rank.blas, description, left, right, result, result, preference, 1, &chosen, &found) ==
-              CUBLAS_STATUS_SUCCESS && found == 1);
-    CHECK(cublasLtMatmul(rank.blas, description, &one, b, left, a, right, &zero, c, result, c, result, &chosen.algo, rank.workspace,
-                         chosen.workspaceSize, stream) == CUBLAS_STATUS_SUCCESS);
+    CHECK(cublasLtMatmulAlgoGetHeuristic(rank.blas, description, left, right, result, result, preference, 1, &chosen,
+                                         &found) == CUBLAS_STATUS_SUCCESS &&
+          found == 1);
+    CHECK(cublasLtMatmul(rank.blas, description, &one, b, left, a, right, &zero, c, result, c, result, &chosen.algo,
+                         rank.workspace, chosen.workspaceSize, stream) == CUBLAS_STATUS_SUCCESS);
     cublasLtMatmulPreferenceDestroy(preference);
     cublasLtMatrixLayoutDestroy(left);
     cublasLtMatrixLayoutDestroy(right);
@@ -116,10 +121,12 @@ void open_rank(Rank &rank, int number, const Inputs &inputs)
     rank.workspace = allocated<char>(workspace_bytes, rank.compute);
     std::vector<float> w1;
     for (int i = 0; i < hidden; i++)
-        w1.insert(w1.end(), &inputs.w1[size_t(i * inner + number * part)], &inputs.w1[size_t(i * inner + number * part)] + part);
+        w1.insert(w1.end(), &inputs.w1[size_t(i * inner + number * part)],
+                  &inputs.w1[size_t(i * inner + number * part)] + part);
     upload(rank.x, inputs.x, rank.compute);
     upload(rank.w1, w1, rank.compute);
-    upload(rank.b1, std::vector<float>(&inputs.b1[size_t(number * part)], &inputs.b1[size_t(number * part)] + part), rank.compute);
+    upload(rank.b1, std::vector<float>(&inputs.b1[size_t(number * part)], &inputs.b1[size_t(number * part)] + part),
+           rank.compute);
     const float *rows = &inputs.w2[size_t(number * part * hidden)];
     upload(rank.w2, std::vector<float>(rows, rows + part * hidden), rank.compute);
 }
@@ -128,8 +135,9 @@ void close_rank(Rank &rank, int number, Fault fault)
 {
     cudaSetDevice(number);
     cudaDeviceSynchronize();
-    for (void *memory : {static_cast<void *>(rank.x), static_cast<void *>(rank.w1), static_cast<void *>(rank.b1), static_cast<void *>(rank.w2),
-                         static_cast<void *>(rank.h), rank.workspace, static_cast<void *>(fault == freed_on_wrong_stream ? nullptr : rank.y)})
+    for (void *memory : {static_cast<void *>(rank.x), static_cast<void *>(rank.w1), static_cast<void *>(rank.b1),
+                         static_cast<void *>(rank.w2), static_cast<void *>(rank.h), rank.workspace,
+                         static_cast<void *>(fault == freed_on_wrong_stream ? nullptr : rank.y)})
         cudaFreeAsync(memory, rank.compute);
     cudaStreamSynchronize(rank.compute);
     ncclCommDestroy(rank.comm);
@@ -240,8 +248,11 @@ GPUSIM_TEST(planted_faults)
     for (int fault = none + 1; fault < faults; fault++)
         check::in_every_schedule([fault] {
             run(Fault(fault));
-            const gpusim_report_kind expected = fault == different_counts ? GPUSIM_NCCL : fault == ungrouped_sends ? GPUSIM_DEADLOCK : GPUSIM_RACE_STREAM;
-            const int found = gpusim_reports(expected) + (fault == freed_on_wrong_stream ? gpusim_reports(GPUSIM_USE_AFTER_FREE) : 0);
+            const gpusim_report_kind expected = fault == different_counts  ? GPUSIM_NCCL
+                                                : fault == ungrouped_sends ? GPUSIM_DEADLOCK
+                                                                           : GPUSIM_RACE_STREAM;
+            const int found =
+                gpusim_reports(expected) + (fault == freed_on_wrong_stream ? gpusim_reports(GPUSIM_USE_AFTER_FREE) : 0);
             CHECK(found > 0);
             if (found == 0)
                 fprintf(stderr, "    fault %d\n", fault);

@@ -44,7 +44,8 @@ __global__ void block_sums(const unsigned *in, unsigned long long *out)
     __shared__ typename Warp::TempStorage warp_storage[4];
     unsigned value = in[threadIdx.x];
     unsigned long long sum = Block(block_storage).Sum(value);
-    unsigned largest = Warp(warp_storage[threadIdx.x / 32]).Reduce(value, [](unsigned a, unsigned b) { return a > b ? a : b; });
+    unsigned largest =
+        Warp(warp_storage[threadIdx.x / 32]).Reduce(value, [](unsigned a, unsigned b) { return a > b ? a : b; });
     if (threadIdx.x == 0) {
         out[4] = sum;
     }
@@ -67,7 +68,8 @@ GPUSIM_TEST(radix_sort)
         upload(keys_in, keys, stream);
         upload(values_in, order, stream);
         with_storage(stream, [&](void *storage, size_t &bytes) {
-            return cub::DeviceRadixSort::SortPairs(storage, bytes, keys_in, keys_out, values_in, values_out, count, 0, 20, stream);
+            return cub::DeviceRadixSort::SortPairs(storage, bytes, keys_in, keys_out, values_in, values_out, count, 0,
+                                                   20, stream);
         });
         std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return keys[a] < keys[b]; });
         CHECK(download(values_out, count, stream) == order);
@@ -80,7 +82,8 @@ GPUSIM_TEST(scan_and_reduce)
     check::in_every_schedule([] {
         cudaStream_t stream = new_stream();
         std::vector<unsigned> keys = random_keys(), sums(count);
-        unsigned *in = device_array<unsigned>(count), *out = device_array<unsigned>(count), *total = device_array<unsigned>(1);
+        unsigned *in = device_array<unsigned>(count), *out = device_array<unsigned>(count),
+                 *total = device_array<unsigned>(1);
         upload(in, keys, stream);
         with_storage(stream, [&](void *storage, size_t &bytes) {
             return cub::DeviceScan::ExclusiveSum(storage, bytes, in, out, count, stream);

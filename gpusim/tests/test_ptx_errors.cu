@@ -11,8 +11,10 @@ namespace {
 __global__ void unknown_opcode(int *out, int really)
 {
     if (really) {
-        asm volatile("{ .reg .b64 a; mov.u64 a, %0; tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
-                     " [a], [a], 128; }" ::"l"(out) : "memory");
+        asm volatile("{ .reg .b64 a; mov.u64 a, %0; "
+                     "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned"
+                     " [a], [a], 128; }" ::"l"(out)
+                     : "memory");
     }
     *out = 5;
 }
@@ -93,8 +95,10 @@ __global__ void waits_crosswise()
 
 __global__ void branches_nowhere(int *out, int index)
 {
-    asm volatile("{ .reg .u32 i; mov.u32 i, %1; places: .branchtargets first, second; brx.idx i, places; first: st.u32 [%0], 1; second: }" ::"l"(out),
-                 "r"(index) : "memory");
+    asm volatile("{ .reg .u32 i; mov.u32 i, %1; places: .branchtargets first, second; brx.idx i, places; first: st.u32 "
+                 "[%0], 1; second: }" ::"l"(out),
+                 "r"(index)
+                 : "memory");
 }
 
 // Forms of opcodes that are known, but not these.
@@ -103,7 +107,9 @@ template <int form> __global__ void unknown_form(int *out)
     __shared__ int to[4];
     const unsigned at = unsigned(__cvta_generic_to_shared(to));
     if (form == 0)
-        asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; cp.async.cg.shared.global [%0], [%1], 16, p; }" ::"r"(at), "l"(out) : "memory");
+        asm volatile("{ .reg .pred p; setp.eq.u32 p, %0, 0; cp.async.cg.shared.global [%0], [%1], 16, p; }" ::"r"(at),
+                     "l"(out)
+                     : "memory");
     else if (form == 1)
         asm volatile("{ .reg .b16 x; mov.b16 x, 0; min.xorsign.abs.f16 x, x, x; }");
     else if (form == 2)
@@ -113,7 +119,10 @@ template <int form> __global__ void unknown_form(int *out)
     else if (form == 4)
         asm volatile("{ .reg .f32 x; mov.f32 x, 0f00000000; redux.sync.min.f32 x, x, 0xFFFFFFFF; }");
     else
-        asm volatile("{ .reg .b32 x; wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {x, x, x, x, x, x, x, x}, [%0]; }" ::"r"(at) : "memory");
+        asm volatile(
+            "{ .reg .b32 x; wmma.load.a.sync.aligned.row.m16n16k16.shared.f16 {x, x, x, x, x, x, x, x}, [%0]; }" ::"r"(
+                at)
+            : "memory");
 }
 
 template <class Kernel> void expect(cudaError_t error, gpusim_report_kind kind, const char *text, Kernel launch)
@@ -141,7 +150,8 @@ GPUSIM_TEST_EVERYWHERE(an_unknown_opcode_is_named)
 
 template <int form> void expect_unknown(const char *text)
 {
-    expect(cudaErrorLaunchFailure, GPUSIM_UNSUPPORTED, text, [](int *memory, cudaStream_t stream) { unknown_form<form><<<1, 32, 0, stream>>>(memory); });
+    expect(cudaErrorLaunchFailure, GPUSIM_UNSUPPORTED, text,
+           [](int *memory, cudaStream_t stream) { unknown_form<form><<<1, 32, 0, stream>>>(memory); });
     CHECK(strstr(gpusim_report_text(0), "unknown_form") != nullptr);
     gpusim_configure(nullptr);
 }
@@ -181,13 +191,14 @@ GPUSIM_TEST_EVERYWHERE(threads_that_wait_for_each_other)
 
 GPUSIM_TEST_EVERYWHERE(indexed_branches_are_checked)
 {
-    expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "brx.idx with index 2 of 2", [](int *memory, cudaStream_t stream) {
-        for (int index : {1, 0}) {
-            branches_nowhere<<<1, 1, 0, stream>>>(memory, index);
-            CHECK(download(memory, 1, stream)[0] == 1 - index && gpusim_reports(-1) == 0);
-        }
-        branches_nowhere<<<1, 1, 0, stream>>>(memory, 2);
-    });
+    expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "brx.idx with index 2 of 2",
+           [](int *memory, cudaStream_t stream) {
+               for (int index : {1, 0}) {
+                   branches_nowhere<<<1, 1, 0, stream>>>(memory, index);
+                   CHECK(download(memory, 1, stream)[0] == 1 - index && gpusim_reports(-1) == 0);
+               }
+               branches_nowhere<<<1, 1, 0, stream>>>(memory, 2);
+           });
 }
 
 GPUSIM_TEST_EVERYWHERE(addresses_are_checked)
@@ -211,7 +222,8 @@ GPUSIM_TEST_EVERYWHERE(accesses_outside_shared_memory_stop)
 
 GPUSIM_TEST_EVERYWHERE(traps_stop)
 {
-    expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "trap", [](int *, cudaStream_t stream) { traps<<<1, 1, 0, stream>>>(); });
+    expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "trap",
+           [](int *, cudaStream_t stream) { traps<<<1, 1, 0, stream>>>(); });
 }
 
 GPUSIM_TEST_EVERYWHERE(assertions_stop)

@@ -1,5 +1,5 @@
-// Kernels that wait for each other's writes while both run: flags with release and acquire between streams and devices, in every schedule; and
-// faults of that kind, each of which is found in every schedule.
+// Kernels that wait for each other's writes while both run: flags with release and acquire between streams and devices,
+// in every schedule; and faults of that kind, each of which is found in every schedule.
 #include "devices.h"
 
 #include <chrono>
@@ -199,7 +199,8 @@ void reach_all(int devices)
     }
 }
 
-// One writes on device 0, the other reads on `device`. Either may be launched first. True: the reader got what was written.
+// One writes on device 0, the other reads on `device`. Either may be launched first. True: the reader got what was
+// written.
 bool pass_on(int device, bool reader_first, Fault fault)
 {
     reach_all(2);
@@ -251,8 +252,8 @@ bool exchange_all(int size, int blocks, Fault fault)
     for (int round = 0; round < rounds; round++) {
         for (int r = 0; r < size; r++) {
             cudaSetDevice(r);
-            exchange<<<blocks, threads, 0, stream[r]>>>(ranks, r, size, 1 + round, in[r] + round * count, out[r] + round * count,
-                                                        fault);
+            exchange<<<blocks, threads, 0, stream[r]>>>(ranks, r, size, 1 + round, in[r] + round * count,
+                                                        out[r] + round * count, fault);
         }
     }
     bool right = true;
@@ -263,8 +264,8 @@ bool exchange_all(int size, int blocks, Fault fault)
         }
     }
     for (int r = 0; r < size; r++) {
-        for (void *memory : {static_cast<void *>(ranks.buffer[r]), static_cast<void *>(ranks.flags[r]), static_cast<void *>(in[r]),
-                             static_cast<void *>(out[r])}) {
+        for (void *memory : {static_cast<void *>(ranks.buffer[r]), static_cast<void *>(ranks.flags[r]),
+                             static_cast<void *>(in[r]), static_cast<void *>(out[r])}) {
             cudaFree(memory);
         }
     }

@@ -1,5 +1,5 @@
-// Floating point of all widths: arithmetic and conversions against the host's, on random bit patterns with NaN, infinities and
-// subnormals.
+// Floating point of all widths: arithmetic and conversions against the host's, on random bit patterns with NaN,
+// infinities and subnormals.
 #include "ptx_values.h"
 
 #include <cfenv>
@@ -32,10 +32,13 @@ PTX_OPERATION(add_f32, float, float, "add.f32 %0, %1, %2;", "f", "f", return a +
 PTX_OPERATION(add_ftz, float, float, "add.ftz.f32 %0, %1, %2;", "f", "f", return flush(flush(a) + flush(b)););
 PTX_OPERATION(add_rz, float, float, "add.rz.f32 %0, %1, %2;", "f", "f", volatile float x = a; volatile float y = b;
               return rounded(FE_TOWARDZERO, [&] { return x + y; }););
-PTX_OPERATION(mul_sat, float, float, "mul.sat.f32 %0, %1, %2;", "f", "f", float p = a * b; return p > 1 ? 1 : p > 0 ? p : 0;);
+PTX_OPERATION(mul_sat, float, float, "mul.sat.f32 %0, %1, %2;", "f", "f", float p = a * b; return p > 1   ? 1
+                                                                                                  : p > 0 ? p
+                                                                                                          : 0;);
 PTX_OPERATION(fma_f32, float, float, "fma.rn.f32 %0, %1, %2, %3;", "f", "f", return std::fma(a, b, c););
-PTX_OPERATION(fma_down, float, float, "fma.rm.f32 %0, %1, %2, %3;", "f", "f", volatile float x = a; volatile float y = b;
-              volatile float z = c; return rounded(FE_DOWNWARD, [&] { return std::fma(x, y, z); }););
+PTX_OPERATION(fma_down, float, float, "fma.rm.f32 %0, %1, %2, %3;", "f", "f", volatile float x = a;
+              volatile float y = b; volatile float z = c;
+              return rounded(FE_DOWNWARD, [&] { return std::fma(x, y, z); }););
 PTX_OPERATION(div_f32, float, float, "div.rn.f32 %0, %1, %2;", "f", "f", return a / b;);
 PTX_OPERATION(sqrt_f32, float, float, "sqrt.rn.f32 %0, %1;", "f", "f", return std::sqrt(a););
 PTX_OPERATION(rcp_f32, float, float, "rcp.rn.f32 %0, %1;", "f", "f", return 1 / a;);
@@ -48,24 +51,29 @@ PTX_OPERATION(max_nan, float, float, "max.NaN.f32 %0, %1, %2;", "f", "f",
 PTX_OPERATION(copysign_f32, float, float, "copysign.f32 %0, %1, %2;", "f", "f", return std::copysign(b, a););
 PTX_OPERATION(fma_f64, double, double, "fma.rn.f64 %0, %1, %2, %3;", "d", "d", return std::fma(a, b, c););
 PTX_OPERATION(div_f64, double, double, "div.rn.f64 %0, %1, %2;", "d", "d", return a / b;);
-PTX_OPERATION(compare_unordered, float, u32, "{ .reg .pred p; setp.ltu.f32 p, %1, %2; selp.u32 %0, 1, 0, p; }", "r", "f", return !(a >= b););
+PTX_OPERATION(compare_unordered, float, u32, "{ .reg .pred p; setp.ltu.f32 p, %1, %2; selp.u32 %0, 1, 0, p; }", "r",
+              "f", return !(a >= b););
 PTX_OPERATION(compare_ordered, float, u32, "{ .reg .pred p; setp.ne.f32 p, %1, %2; selp.u32 %0, 1, 0, p; }", "r", "f",
               return a == a && b == b && a != b;);
-PTX_OPERATION(testp_normal, float, u32, "{ .reg .pred p; testp.normal.f32 p, %1; selp.u32 %0, 1, 0, p; }", "r", "f", return std::isnormal(a););
+PTX_OPERATION(testp_normal, float, u32, "{ .reg .pred p; testp.normal.f32 p, %1; selp.u32 %0, 1, 0, p; }", "r", "f",
+              return std::isnormal(a););
 
 template <class Out> Out clamp(double x, double low, double high, Out nan)
 {
     return x != x ? nan : x <= low ? Out(low) : x >= high ? std::numeric_limits<Out>::max() : Out(x);
 }
 
-PTX_OPERATION(to_s32, float, int32_t, "cvt.rzi.s32.f32 %0, %1;", "r", "f", return clamp<int32_t>(std::trunc(a), -0x1p31, 0x1p31, 0););
+PTX_OPERATION(to_s32, float, int32_t, "cvt.rzi.s32.f32 %0, %1;", "r", "f",
+              return clamp<int32_t>(std::trunc(a), -0x1p31, 0x1p31, 0););
 PTX_OPERATION(to_s32_nearest, float, int32_t, "cvt.rni.s32.f32 %0, %1;", "r", "f",
               return clamp<int32_t>(std::nearbyint(a), -0x1p31, 0x1p31, 0););
 PTX_OPERATION(to_u32, float, u32, "cvt.rmi.u32.f32 %0, %1;", "r", "f", return clamp<u32>(std::floor(a), 0, 0x1p32, 0););
-PTX_OPERATION(to_u64, double, u64, "cvt.rzi.u64.f64 %0, %1;", "l", "d", return clamp<u64>(std::trunc(a), 0, 0x1p64, 1ull << 63););
+PTX_OPERATION(to_u64, double, u64, "cvt.rzi.u64.f64 %0, %1;", "l", "d",
+              return clamp<u64>(std::trunc(a), 0, 0x1p64, 1ull << 63););
 PTX_OPERATION(from_s32, int32_t, float, "cvt.rn.f32.s32 %0, %1;", "f", "r", return float(a););
 PTX_OPERATION(from_u64, u64, double, "cvt.rn.f64.u64 %0, %1;", "d", "l", return double(a););
-PTX_OPERATION(from_u32_up, u32, float, "cvt.rp.f32.u32 %0, %1;", "f", "r", volatile u32 x = a; return rounded(FE_UPWARD, [&] { return float(x); }););
+PTX_OPERATION(from_u32_up, u32, float, "cvt.rp.f32.u32 %0, %1;", "f", "r", volatile u32 x = a;
+              return rounded(FE_UPWARD, [&] { return float(x); }););
 PTX_OPERATION(narrow, double, float, "cvt.rn.f32.f64 %0, %1;", "f", "d", return float(a););
 PTX_OPERATION(round_f32, float, float, "cvt.rni.f32.f32 %0, %1;", "f", "f", return std::nearbyint(a););
 PTX_OPERATION(ceiling, float, float, "cvt.rpi.f32.f32 %0, %1;", "f", "f", return std::ceil(a););
@@ -74,8 +82,9 @@ PTX_OPERATION(saturate_f32, float, float, "cvt.sat.f32.f32 %0, %1;", "f", "f", r
 PTX_OPERATION(sign_extend, u32, s64, "{ .reg .s64 t; cvt.s64.s8 %0, %1; }", "l", "r", return int8_t(a););
 PTX_OPERATION(saturate_s16, int32_t, int32_t, "{ .reg .s16 t; cvt.sat.s16.s32 t, %1; cvt.s32.s16 %0, t; }", "r", "r",
               return a < -32768 ? -32768 : a > 32767 ? 32767 : a;);
-PTX_OPERATION(to_tf32, float, float, "{ .reg .b32 t; cvt.rna.tf32.f32 t, %1; mov.b32 %0, t; }", "f", "f", u32 bits; memcpy(&bits, &a, 4);
-              bits = std::isfinite(a) ? (bits + 0x1000) & 0xFFFFE000u : bits; return from_bits<float>(bits););
+PTX_OPERATION(to_tf32, float, float, "{ .reg .b32 t; cvt.rna.tf32.f32 t, %1; mov.b32 %0, t; }", "f", "f", u32 bits;
+              memcpy(&bits, &a, 4); bits = std::isfinite(a) ? (bits + 0x1000) & 0xFFFFE000u : bits;
+              return from_bits<float>(bits););
 
 // 16-bit results are compared through the host's own conversions (all NaN alike).
 u32 half_bits(float x)
@@ -121,10 +130,14 @@ u32 bfloat_fma(float a, float b, float c)
 }
 
 #define HALF_OPERANDS "{ .reg .b16 x, y, z, t; cvt.u16.u32 x, %1; cvt.u16.u32 y, %2; cvt.u16.u32 z, %3; "
-PTX_OPERATION(to_half, float, u32, "{ .reg .b16 t; cvt.rn.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f", return half_bits(a););
-PTX_OPERATION(to_bfloat, float, u32, "{ .reg .b16 t; cvt.rn.bf16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f", return bfloat_bits(a););
-PTX_OPERATION(to_half_pair, float, u32, "cvt.rn.f16x2.f32 %0, %1, %2;", "r", "f", return half_bits(b) | half_bits(a) << 16;);
-PTX_OPERATION(to_bfloat_pair, float, u32, "cvt.rn.bf16x2.f32 %0, %1, %2;", "r", "f", return bfloat_bits(b) | bfloat_bits(a) << 16;);
+PTX_OPERATION(to_half, float, u32, "{ .reg .b16 t; cvt.rn.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f",
+              return half_bits(a););
+PTX_OPERATION(to_bfloat, float, u32, "{ .reg .b16 t; cvt.rn.bf16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f",
+              return bfloat_bits(a););
+PTX_OPERATION(to_half_pair, float, u32, "cvt.rn.f16x2.f32 %0, %1, %2;", "r", "f",
+              return half_bits(b) | half_bits(a) << 16;);
+PTX_OPERATION(to_bfloat_pair, float, u32, "cvt.rn.bf16x2.f32 %0, %1, %2;", "r", "f",
+              return bfloat_bits(b) | bfloat_bits(a) << 16;);
 PTX_OPERATION(from_half, u32, float, HALF_OPERANDS "cvt.f32.f16 %0, x; }", "f", "r", return half_value(a););
 PTX_OPERATION(half_add, u32, u32, HALF_OPERANDS "add.f16 t, x, y; cvt.u32.u16 %0, t; }", "r", "r",
               return half_bits(half_value(a) + half_value(b)););
@@ -135,22 +148,29 @@ u32 half_below(float x, bool zero)
         return half_bits(x);
     }
     u32 bits = half_bits(x);
-    const bool negative = std::signbit(x), outward = std::isinf(half_value(bits)) || std::fabs(half_value(bits)) > std::fabs(x);
+    const bool negative = std::signbit(x),
+               outward = std::isinf(half_value(bits)) || std::fabs(half_value(bits)) > std::fabs(x);
     if (negative && !zero) {
         return std::fabs(half_value(bits)) < std::fabs(x) ? bits + 1 : bits;
     }
     return outward ? bits - 1 : bits;
 }
-PTX_OPERATION(half_down, float, u32, "{ .reg .b16 t; cvt.rm.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f", return half_below(a, false););
+PTX_OPERATION(half_down, float, u32, "{ .reg .b16 t; cvt.rm.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f",
+              return half_below(a, false););
 PTX_OPERATION(half_up, float, u32, "{ .reg .b16 t; cvt.rp.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f",
               return a != a ? 0x7FFF : half_below(-a, false) ^ 0x8000;);
-PTX_OPERATION(half_zero_pair, float, u32, "cvt.rz.f16x2.f32 %0, %1, %2;", "r", "f", return half_below(b, true) | half_below(a, true) << 16;);
-PTX_OPERATION(half_add_sat, u32, u32, HALF_OPERANDS "add.sat.f16 t, x, y; cvt.u32.u16 %0, t; }", "r", "r", const float sum = half_value(a) + half_value(b);
-              return half_bits(sum > 1 ? 1 : sum > 0 ? sum : 0););
+PTX_OPERATION(half_zero_pair, float, u32, "cvt.rz.f16x2.f32 %0, %1, %2;", "r", "f",
+              return half_below(b, true) | half_below(a, true) << 16;);
+PTX_OPERATION(half_add_sat, u32, u32, HALF_OPERANDS "add.sat.f16 t, x, y; cvt.u32.u16 %0, t; }", "r", "r",
+              const float sum = half_value(a) + half_value(b);
+              return half_bits(sum > 1   ? 1
+                               : sum > 0 ? sum
+                                         : 0););
 PTX_OPERATION(half_fused, u32, u32, HALF_OPERANDS "fma.rn.f16 t, x, y, z; cvt.u32.u16 %0, t; }", "r", "r",
               return half_fma(half_value(a), half_value(b), half_value(c)););
 PTX_OPERATION(half_multiply_pair, u32, u32, "mul.f16x2 %0, %1, %2;", "r", "r",
-              return half_bits(half_value(a) * half_value(b)) | half_bits(half_value(a >> 16) * half_value(b >> 16)) << 16;);
+              return half_bits(half_value(a) * half_value(b)) | half_bits(half_value(a >> 16) * half_value(b >> 16))
+                                                                    << 16;);
 PTX_OPERATION(bfloat_fused_pair, u32, u32, "fma.rn.bf16x2 %0, %1, %2, %3;", "r", "r",
               return bfloat_fma(bfloat_value(a), bfloat_value(b), bfloat_value(c)) |
                      bfloat_fma(bfloat_value(a >> 16), bfloat_value(b >> 16), bfloat_value(c >> 16)) << 16;);

@@ -22,7 +22,10 @@ PTX_OPERATION(mad_hi, u32, u32, "mad.hi.u32 %0, %1, %2, %3;", "r", "r", return u
 PTX_OPERATION(mad_wide, u32, u64, "{ .reg .u64 t; cvt.u64.u32 t, %3; mad.wide.s32 %0, %1, %2, t; }", "l", "r",
               return u64(s64(s32(a)) * s32(b)) + c;);
 PTX_OPERATION(div_u32, u32, u32, "div.u32 %0, %1, %2;", "r", "r", return b ? a / b : ~0u;);
-PTX_OPERATION(rem_s32, u32, u32, "rem.s32 %0, %1, %2;", "r", "r", return b == 0 ? a : b == ~0u ? 0 : u32(s32(a) % s32(b)););
+PTX_OPERATION(rem_s32, u32, u32, "rem.s32 %0, %1, %2;", "r", "r",
+              return b == 0     ? a
+                     : b == ~0u ? 0
+                                : u32(s32(a) % s32(b)););
 PTX_OPERATION(min_s32, u32, u32, "min.s32 %0, %1, %2;", "r", "r", return s32(a) < s32(b) ? a : b;);
 PTX_OPERATION(max_u64, u64, u64, "max.u64 %0, %1, %2;", "l", "l", return a > b ? a : b;);
 PTX_OPERATION(abs_s32, u32, u32, "abs.s32 %0, %1;", "r", "r", return s32(a) < 0 ? 0 - a : a;);
@@ -44,8 +47,10 @@ template <class T, class F> u32 each_half(u32 a, u32 b, F function)
 {
     return u32(uint16_t(function(T(a), T(b)))) | u32(uint16_t(function(T(a >> 16), T(b >> 16)))) << 16;
 }
-PTX_OPERATION(add_pair, u32, u32, "add.u16x2 %0, %1, %2;", "r", "r", return each_half<uint16_t>(a, b, [](int x, int y) { return x + y; }););
-PTX_OPERATION(min_pair, u32, u32, "min.u16x2 %0, %1, %2;", "r", "r", return each_half<uint16_t>(a, b, [](int x, int y) { return std::min(x, y); }););
+PTX_OPERATION(add_pair, u32, u32, "add.u16x2 %0, %1, %2;", "r", "r",
+              return each_half<uint16_t>(a, b, [](int x, int y) { return x + y; }););
+PTX_OPERATION(min_pair, u32, u32, "min.u16x2 %0, %1, %2;", "r", "r",
+              return each_half<uint16_t>(a, b, [](int x, int y) { return std::min(x, y); }););
 PTX_OPERATION(min_signed_pair, u32, u32, "min.s16x2 %0, %1, %2;", "r", "r",
               return each_half<int16_t>(a, b, [](int x, int y) { return std::min(x, y); }););
 PTX_OPERATION(max_signed_pair, u32, u32, "max.s16x2 %0, %1, %2;", "r", "r",
@@ -61,31 +66,41 @@ PTX_OPERATION(carry_mad, u32, u32, "{ .reg .u32 t; mad.lo.cc.u32 t, %1, %2, %3; 
 PTX_OPERATION(shl_b32, u32, u32, "shl.b32 %0, %1, %2;", "r", "r", return b > 31 ? 0 : a << b;);
 PTX_OPERATION(shr_u32, u32, u32, "shr.u32 %0, %1, %2;", "r", "r", return b > 31 ? 0 : a >> b;);
 PTX_OPERATION(shr_s32, u32, u32, "shr.s32 %0, %1, %2;", "r", "r", return u32(s32(a) >> (b > 31 ? 31 : b)););
-PTX_OPERATION(shf_left, u32, u32, "shf.l.wrap.b32 %0, %1, %2, %3;", "r", "r", return u32((u64(b) << 32 | a) << (c & 31) >> 32););
-PTX_OPERATION(shf_right, u32, u32, "shf.r.clamp.b32 %0, %1, %2, %3;", "r", "r", return u32((u64(b) << 32 | a) >> (c > 32 ? 32 : c)););
+PTX_OPERATION(shf_left, u32, u32, "shf.l.wrap.b32 %0, %1, %2, %3;", "r", "r",
+              return u32((u64(b) << 32 | a) << (c & 31) >> 32););
+PTX_OPERATION(shf_right, u32, u32, "shf.r.clamp.b32 %0, %1, %2, %3;", "r", "r",
+              return u32((u64(b) << 32 | a) >> (c > 32 ? 32 : c)););
 PTX_OPERATION(lop3, u32, u32, "lop3.b32 %0, %1, %2, %3, 0x96;", "r", "r", return a ^ b ^ c;);
 PTX_OPERATION(lop3_select, u32, u32, "lop3.b32 %0, %1, %2, %3, 0xCA;", "r", "r", return (a & b) | (~a & c););
 PTX_OPERATION(prmt, u32, u32, "prmt.b32 %0, %1, %2, %3;", "r", "r", u32 d = 0; for (int i = 0; i < 4; i++) {
     u32 s = c >> 4 * i & 15, byte = u32((u64(b) << 32 | a) >> 8 * (s & 7)) & 255;
     d |= (s & 8 ? byte & 128 ? 255 : 0 : byte) << 8 * i;
 } return d;);
-PTX_OPERATION(bfi, u32, u32, "{ .reg .u32 p, l; and.b32 p, %3, 31; shr.u32 l, %3, 8; and.b32 l, l, 31; bfi.b32 %0, %1, %2, p, l; }", "r", "r",
-              u32 p = c & 31; u32 l = c >> 8 & 31; u32 mask = ((1u << l) - 1) << p; return (a << p & mask) | (b & ~mask););
+PTX_OPERATION(bfi, u32, u32,
+              "{ .reg .u32 p, l; and.b32 p, %3, 31; shr.u32 l, %3, 8; and.b32 l, l, 31; bfi.b32 %0, %1, %2, p, l; }",
+              "r", "r", u32 p = c & 31;
+              u32 l = c >> 8 & 31; u32 mask = ((1u << l) - 1) << p; return (a << p & mask) | (b & ~mask););
 PTX_OPERATION(bfe_u32, u32, u32, "bfe.u32 %0, %1, %2, %3;", "r", "r", u32 p = b & 255; u32 l = c & 255;
               return p > 31 ? 0 : a >> p & (l > 31 ? ~0u : (1u << l) - 1););
-PTX_OPERATION(bfe_s32, u32, u32, "bfe.s32 %0, %1, %2, %3;", "r", "r", u32 p = b & 255; u32 l = c & 255; if (l == 0) return 0;
-              u32 top = p + l - 1 < 31 ? p + l - 1 : 31; u32 d = 0;
-              for (u32 i = 0; i < 32; i++) d |= (i < l && p + i < 32 ? a >> (p + i) & 1 : a >> top & 1) << i; return d;);
-PTX_OPERATION(bfind, u32, u32, "bfind.s32 %0, %1;", "r", "r", u32 v = s32(a) < 0 ? ~a : a; return v ? 31 - __builtin_clz(v) : ~0u;);
-PTX_OPERATION(brev, u64, u64, "brev.b64 %0, %1;", "l", "l", u64 d = 0; for (int i = 0; i < 64; i++) d |= (a >> i & 1) << (63 - i); return d;);
+PTX_OPERATION(bfe_s32, u32, u32, "bfe.s32 %0, %1, %2, %3;", "r", "r", u32 p = b & 255; u32 l = c & 255;
+              if (l == 0) return 0; u32 top = p + l - 1 < 31 ? p + l - 1 : 31; u32 d = 0;
+              for (u32 i = 0; i < 32; i++) d |= (i < l && p + i < 32 ? a >> (p + i) & 1 : a >> top & 1) << i;
+              return d;);
+PTX_OPERATION(bfind, u32, u32, "bfind.s32 %0, %1;", "r", "r", u32 v = s32(a) < 0 ? ~a : a;
+              return v ? 31 - __builtin_clz(v) : ~0u;);
+PTX_OPERATION(brev, u64, u64, "brev.b64 %0, %1;", "l", "l", u64 d = 0;
+              for (int i = 0; i < 64; i++) d |= (a >> i & 1) << (63 - i); return d;);
 PTX_OPERATION(clz, u64, u32, "clz.b64 %0, %1;", "r", "l", return a ? __builtin_clzll(a) : 64;);
 PTX_OPERATION(popc, u32, u32, "popc.b32 %0, %1;", "r", "r", return __builtin_popcount(a););
 PTX_OPERATION(set_lt, u32, u32, "set.lt.u32.s32 %0, %1, %2;", "r", "r", return s32(a) < s32(b) ? ~0u : 0;);
 PTX_OPERATION(setp_combined, u32, u32,
-              "{ .reg .pred p, q, r; setp.gt.u32 r, %2, %3; setp.lt.and.s32 p|q, %1, %2, r; selp.u32 %0, 1, 0, p; @q add.u32 %0, %0, 2; }", "r", "r",
-              bool r = b > c; bool p = s32(a) < s32(b); return (p && r ? 1 : 0) + (!p && r ? 2 : 0););
+              "{ .reg .pred p, q, r; setp.gt.u32 r, %2, %3; setp.lt.and.s32 p|q, %1, %2, r; selp.u32 %0, 1, 0, p; @q "
+              "add.u32 %0, %0, 2; }",
+              "r", "r", bool r = b > c;
+              bool p = s32(a) < s32(b); return (p && r ? 1 : 0) + (!p && r ? 2 : 0););
 PTX_OPERATION(select_by_sign, u32, u32, "slct.u32.s32 %0, %1, %2, %3;", "r", "r", return s32(c) >= 0 ? a : b;);
-PTX_OPERATION(pack, u32, u64, "{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b64 %0, {l, h, l, h}; }", "l", "r", return u64(a) << 32 | a;);
+PTX_OPERATION(pack, u32, u64, "{ .reg .b16 l, h; mov.b32 {l, h}, %1; mov.b64 %0, {l, h, l, h}; }", "l", "r",
+              return u64(a) << 32 | a;);
 
 } // namespace
 

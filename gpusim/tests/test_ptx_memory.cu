@@ -1,4 +1,5 @@
-// Memory operations: vectors, sub-word types, atomics of every kind, asynchronous copies, matrices in shared memory and their products.
+// Memory operations: vectors, sub-word types, atomics of every kind, asynchronous copies, matrices in shared memory and
+// their products.
 #include "devices.h"
 
 #include <cmath>
@@ -15,7 +16,8 @@ float value_of(int i)
 
 // ------------------------------------------------------------------ loads and stores
 
-__global__ void move_types(const int8_t *bytes, const uint16_t *shorts, const float4 *quads, int *out, float4 *out_quads)
+__global__ void move_types(const int8_t *bytes, const uint16_t *shorts, const float4 *quads, int *out,
+                           float4 *out_quads)
 {
     int i = threadIdx.x;
     int local[8];
@@ -55,7 +57,8 @@ __global__ void atomics(Sums *sums)
     atomicAdd(&sums->wide, 1ull << 33);
     atomicAdd(&sums->halves, __floats2half2_rn(1, 0.5f));
     // The header's atomicAdd reads the old value plainly before it compares and swaps: a race, strictly.
-    asm volatile("{ .reg .b32 v; mov.b32 v, 0x3F003F80; red.global.add.noftz.bf16x2 [%0], v; }" ::"l"(&sums->bfloats) : "memory");
+    asm volatile("{ .reg .b32 v; mov.b32 v, 0x3F003F80; red.global.add.noftz.bf16x2 [%0], v; }" ::"l"(&sums->bfloats)
+                 : "memory");
     unsigned long long seen = 0, expected;
     do {
         expected = seen;
@@ -120,9 +123,11 @@ __global__ void product_bf16(const __nv_bfloat16 *a, const __nv_bfloat16 *b, flo
     asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                  : "=r"(fragment_b[0]), "=r"(fragment_b[1])
                  : "r"(shared_address(&rows_b[lane & 15][0])));
-    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-                 : "r"(fragment_a[0]), "r"(fragment_a[1]), "r"(fragment_a[2]), "r"(fragment_a[3]), "r"(fragment_b[0]), "r"(fragment_b[1]));
+                 : "r"(fragment_a[0]), "r"(fragment_a[1]), "r"(fragment_a[2]), "r"(fragment_a[3]), "r"(fragment_b[0]),
+                   "r"(fragment_b[1]));
     for (int i = 0; i < 4; i++) {
         d[(lane / 4 + i / 2 * 8) * 8 + lane % 4 * 2 + i % 2] = sum[i];
     }
@@ -148,11 +153,13 @@ __global__ void product_tf32(const float *a, const float *b, float *d)
 {
     int group = threadIdx.x / 4, member = threadIdx.x % 4;
     float sum[4] = {};
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
                  : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
                  : "r"(__float_as_uint(a[group * 8 + member])), "r"(__float_as_uint(a[(group + 8) * 8 + member])),
-                   "r"(__float_as_uint(a[group * 8 + member + 4])), "r"(__float_as_uint(a[(group + 8) * 8 + member + 4])),
-                   "r"(__float_as_uint(b[member * 8 + group])), "r"(__float_as_uint(b[(member + 4) * 8 + group])));
+                   "r"(__float_as_uint(a[group * 8 + member + 4])),
+                   "r"(__float_as_uint(a[(group + 8) * 8 + member + 4])), "r"(__float_as_uint(b[member * 8 + group])),
+                   "r"(__float_as_uint(b[(member + 4) * 8 + group])));
     for (int i = 0; i < 4; i++) {
         d[(group + i / 2 * 8) * 8 + member * 2 + i % 2] = sum[i];
     }

@@ -44,16 +44,20 @@ u32 tf32_even(float x)
     return tf32_of(x, 0xFFF + (bits_of(x) >> 13 & 1));
 }
 
-PTX_OPERATION(half_satfinite, float, u32, "{ .reg .b16 t; cvt.rn.satfinite.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f",
-              return finite(half_of(a), 0x7C00););
+PTX_OPERATION(half_satfinite, float, u32, "{ .reg .b16 t; cvt.rn.satfinite.f16.f32 t, %1; cvt.u32.u16 %0, t; }", "r",
+              "f", return finite(half_of(a), 0x7C00););
 PTX_OPERATION(half_pair_satfinite, float, u32, "cvt.rn.satfinite.f16x2.f32 %0, %1, %2;", "r", "f",
               return finite(half_of(b), 0x7C00) | finite(half_of(a), 0x7C00) << 16;);
 PTX_OPERATION(bfloat_relu, float, u32, "{ .reg .b16 t; cvt.rn.relu.bf16.f32 t, %1; cvt.u32.u16 %0, t; }", "r", "f",
               return a != a ? 0x7FFF : a > 0 ? bfloat_of(a) : 0;);
-PTX_OPERATION(bfloat_pair_rz, float, u32, "cvt.rz.bf16x2.f32 %0, %1, %2;", "r", "f", return toward_zero(b) | toward_zero(a) << 16;);
+PTX_OPERATION(bfloat_pair_rz, float, u32, "cvt.rz.bf16x2.f32 %0, %1, %2;", "r", "f",
+              return toward_zero(b) | toward_zero(a) << 16;);
 PTX_OPERATION(tf32_rn, float, u32, "cvt.rn.tf32.f32 %0, %1;", "r", "f", return tf32_even(a););
 PTX_OPERATION(tf32_rz, float, u32, "cvt.rz.tf32.f32 %0, %1;", "r", "f", return tf32_of(a, 0););
-PTX_OPERATION(tf32_relu, float, u32, "cvt.rn.relu.tf32.f32 %0, %1;", "r", "f", return a != a ? 0x7FFFFFFF : bits_of(a) >> 31 ? 0 : tf32_even(a););
+PTX_OPERATION(tf32_relu, float, u32, "cvt.rn.relu.tf32.f32 %0, %1;", "r", "f",
+              return a != a             ? 0x7FFFFFFF
+                     : bits_of(a) >> 31 ? 0
+                                        : tf32_even(a););
 PTX_OPERATION(tf32_satfinite, float, u32, "cvt.rn.satfinite.tf32.f32 %0, %1;", "r", "f", const u32 bits = tf32_even(a);
               return (bits & 0x7FFFFFFF) == 0x7F800000 ? bits - 0x2000 : bits;);
 PTX_OPERATION(floor_f32, float, float, "cvt.rmi.ftz.f32.f32 %0, %1;", "f", "f",
@@ -118,10 +122,13 @@ PTX_OPERATION(half_minimum_pair, u32, u32, "min.f16x2 %0, %1, %2;", "r", "r",
               return each_half(a, b, [](u32 x, u32 y) { return half_least(x, y, false); }););
 PTX_OPERATION(half_minimum_nan_pair, u32, u32, "min.NaN.f16x2 %0, %1, %2;", "r", "r",
               return each_half(a, b, [](u32 x, u32 y) { return half_least(x, y, true); }););
-PTX_OPERATION(bfloat_maximum_pair, u32, u32, "max.bf16x2 %0, %1, %2;", "r", "r", return each_half(a, b, bfloat_greatest););
+PTX_OPERATION(bfloat_maximum_pair, u32, u32, "max.bf16x2 %0, %1, %2;", "r", "r",
+              return each_half(a, b, bfloat_greatest););
 PTX_OPERATION(half_fma_relu, u32, u32,
-              "{ .reg .b16 x, y, z, t; cvt.u16.u32 x, %1; cvt.u16.u32 y, %2; cvt.u16.u32 z, %3; fma.rn.relu.f16 t, x, y, z; cvt.u32.u16 %0, t; }", "r",
-              "r", const u32 got = half_relu_fma(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF); return got;);
+              "{ .reg .b16 x, y, z, t; cvt.u16.u32 x, %1; cvt.u16.u32 y, %2; cvt.u16.u32 z, %3; fma.rn.relu.f16 t, x, "
+              "y, z; cvt.u32.u16 %0, t; }",
+              "r", "r", const u32 got = half_relu_fma(a & 0xFFFF, b & 0xFFFF, c & 0xFFFF);
+              return got;);
 PTX_OPERATION(half_subtract_pair, u32, u32, "sub.f16x2 %0, %1, %2;", "r", "r",
               return each_half(a, b, [](u32 x, u32 y) { return half_of(half_value(x) - half_value(y)); }););
 PTX_OPERATION(half_add_ftz, u32, u32, "add.ftz.f16x2 %0, %1, %2;", "r", "r", return each_half(a, b, [](u32 x, u32 y) {
@@ -135,8 +142,10 @@ PTX_OPERATION(mad24_signed, u32, u32, "mad24.lo.s32 %0, %1, %2, %3;", "r", "r", 
 PTX_OPERATION(div_s64, u64, u64, "div.s64 %0, %1, %2;", "l", "l",
               return b == 0 ? ~0ull : b == ~0ull ? 0 - a : u64(int64_t(a) / int64_t(b)););
 PTX_OPERATION(rem_u32, u32, u32, "rem.u32 %0, %1, %2;", "r", "r", return b ? a % b : a;);
-PTX_OPERATION(min_f64, double, double, "min.f64 %0, %1, %2;", "d", "d", return a != a ? b : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b;);
-PTX_OPERATION(mul_up, float, float, "mul.rp.f32 %0, %1, %2;", "f", "f", const double exact = double(a) * b; float near = float(exact);
+PTX_OPERATION(min_f64, double, double, "min.f64 %0, %1, %2;", "d", "d",
+              return a != a ? b : b != b ? a : a < b || (a == b && std::signbit(a)) ? a : b;);
+PTX_OPERATION(mul_up, float, float, "mul.rp.f32 %0, %1, %2;", "f", "f", const double exact = double(a) * b;
+              float near = float(exact);
               return exact == exact && double(near) < exact ? std::nextafter(near, INFINITY) : near;);
 
 // Products of bf16 that round to subnormals: a first rounding to f32 would show.
@@ -175,7 +184,8 @@ __global__ void reductions(const int *in, int *out)
     out[128 + lane] = int(__reduce_and_sync(mask, unsigned(value)));
     out[160 + lane] = int(__reduce_or_sync(mask, unsigned(value)));
     out[192 + lane] = int(__reduce_xor_sync(mask, unsigned(value)));
-    out[224 + lane] = __any_sync(mask, value == 5) + 2 * __all_sync(mask, value < 100) + 4 * __uni_sync(mask, value < 0);
+    out[224 + lane] =
+        __any_sync(mask, value == 5) + 2 * __all_sync(mask, value < 100) + 4 * __uni_sync(mask, value < 0);
     out[256 + lane] = int(__match_any_sync(mask, (long long)(value & 1) << 40));
     int all;
     out[288 + lane] = int(__match_all_sync(mask, lane < 20 ? 1 : value, &all)) ^ all;
@@ -186,13 +196,21 @@ template <int kind> __device__ void shuffle(int *out, int lane)
 {
     int value = 100 + lane, got, inside;
     if (kind == 0)
-        asm volatile("{ .reg .pred p; shfl.sync.up.b32 %0|p, %2, 3, 0x1800, -1; selp.s32 %1, 1, 0, p; }" : "=r"(got), "=r"(inside) : "r"(value));
+        asm volatile("{ .reg .pred p; shfl.sync.up.b32 %0|p, %2, 3, 0x1800, -1; selp.s32 %1, 1, 0, p; }"
+                     : "=r"(got), "=r"(inside)
+                     : "r"(value));
     else if (kind == 1)
-        asm volatile("{ .reg .pred p; shfl.sync.down.b32 %0|p, %2, 3, 0x181F, -1; selp.s32 %1, 1, 0, p; }" : "=r"(got), "=r"(inside) : "r"(value));
+        asm volatile("{ .reg .pred p; shfl.sync.down.b32 %0|p, %2, 3, 0x181F, -1; selp.s32 %1, 1, 0, p; }"
+                     : "=r"(got), "=r"(inside)
+                     : "r"(value));
     else if (kind == 2)
-        asm volatile("{ .reg .pred p; shfl.sync.bfly.b32 %0|p, %2, 12, 0x181F, -1; selp.s32 %1, 1, 0, p; }" : "=r"(got), "=r"(inside) : "r"(value));
+        asm volatile("{ .reg .pred p; shfl.sync.bfly.b32 %0|p, %2, 12, 0x181F, -1; selp.s32 %1, 1, 0, p; }"
+                     : "=r"(got), "=r"(inside)
+                     : "r"(value));
     else
-        asm volatile("{ .reg .pred p; shfl.sync.idx.b32 %0|p, %2, 13, 0x181F, -1; selp.s32 %1, 1, 0, p; }" : "=r"(got), "=r"(inside) : "r"(value));
+        asm volatile("{ .reg .pred p; shfl.sync.idx.b32 %0|p, %2, 13, 0x181F, -1; selp.s32 %1, 1, 0, p; }"
+                     : "=r"(got), "=r"(inside)
+                     : "r"(value));
     out[kind * 64 + lane] = got;
     out[kind * 64 + 32 + lane] = inside;
 }
@@ -337,7 +355,8 @@ GPUSIM_TEST(subnormal_products_round_once)
     std::vector<u32> a(count), b(count);
     u64 state = 5;
     for (int i = 0; i < count; i++) { // exponents that add up to about -130
-        const u32 exponent = u32(ptx_values::next(state) % 80) + 20, other = 127 + 127 - 126 - exponent + u32(ptx_values::next(state) % 12) - 10;
+        const u32 exponent = u32(ptx_values::next(state) % 80) + 20,
+                  other = 127 + 127 - 126 - exponent + u32(ptx_values::next(state) % 12) - 10;
         a[i] = exponent << 7 | u32(ptx_values::next(state) & 0x7F) | 0x3F800000;
         b[i] = other << 7 | u32(ptx_values::next(state) & 0x7F) | 0xBF800000;
     }
@@ -395,7 +414,8 @@ GPUSIM_TEST_EVERYWHERE(reductions_of_lanes)
             all = all && in[i] < 100;
             equal |= ((in[i] & 1) == (in[lane] & 1)) << i;
         }
-        CHECK(got[lane] == least && got[32 + lane] == most && unsigned(got[64 + lane]) == low && unsigned(got[96 + lane]) == high);
+        CHECK(got[lane] == least && got[32 + lane] == most && unsigned(got[64 + lane]) == low &&
+              unsigned(got[96 + lane]) == high);
         CHECK(got[128 + lane] == all_bits && got[160 + lane] == any_bits && got[192 + lane] == odd_bits);
         CHECK(got[224 + lane] == any + 2 * all + (lane < 20 ? 0 : 4));
         CHECK(got[256 + lane] == equal);

@@ -1,4 +1,5 @@
-// How threads run: divergence, warp operations under masks, spin locks, barriers, calls; in every order of blocks and warps.
+// How threads run: divergence, warp operations under masks, spin locks, barriers, calls; in every order of blocks and
+// warps.
 #include "devices.h"
 
 #include <cstdint>
@@ -11,7 +12,8 @@ struct Buffers {
     size_t count;
     std::vector<int> values;
 
-    explicit Buffers(size_t n, bool zero = false) : in(device_array<int>(n)), out(device_array<int>(n)), count(n), values(n)
+    explicit Buffers(size_t n, bool zero = false)
+        : in(device_array<int>(n)), out(device_array<int>(n)), count(n), values(n)
     {
         uint32_t state = 9;
         for (int &value : values) {
@@ -95,7 +97,8 @@ __global__ void sub_masks(const int *in, int *out)
     out[threadIdx.x] = v + __shfl_down_sync(0xFFFFFFFFu, v, 3);
 }
 
-// Lanes at one instruction name different masks; masks that overlap wait at once; lanes of one mask wait at different places.
+// Lanes at one instruction name different masks; masks that overlap wait at once; lanes of one mask wait at different
+// places.
 __global__ void overlapping(const int *in, int *out)
 {
     int lane = threadIdx.x;

@@ -165,8 +165,8 @@ GPUSIM_TEST(skipped_wait_is_found)
         }
 }
 
-// The first wait orders the write; the second knows it already, though of another event; the third comes after another write; and nothing was done before
-// the fourth.
+// The first wait orders the write; the second knows it already, though of another event; the third comes after another
+// write; and nothing was done before the fourth.
 GPUSIM_TEST(waits_that_order_nothing_are_known)
 {
     check::in_every_schedule([] {

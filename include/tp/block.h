@@ -13,7 +13,8 @@ typedef enum tp_norm_place {
     TP_NORM_POST     /* h = norm(x + attention(x)); y = norm(h + mlp(h)) */
 } tp_norm_place;
 
-/* hidden, dtype, sequence_parallel, overlap, chunks and layer of the parts come from here; what is set in them must agree or be 0. */
+/* hidden, dtype, sequence_parallel, overlap, chunks and layer of the parts come from here; what is set in them must
+ * agree or be 0. */
 typedef struct tp_block_desc {
     const char *name; /* "<name>.norm1.…", ".attention.…", ".norm2.…", ".mlp.…" */
     int64_t hidden;
@@ -59,12 +60,14 @@ TP_API int tp_block_params(tp_block *layer, tp_param **out, int capacity);
  * Saved       tp_block_saved_bytes. x must stay too. Until the last backward call.
  * Aliasing    none; io->residual is not used.
  * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE; those of collectives. */
-TP_API tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, tp_block_saved *saved);
-TP_API tp_status tp_block_backward_input(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, const tp_block_saved *saved,
-                                         tp_block_delayed *delayed);
-TP_API tp_status tp_block_backward_weight(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_block_saved *saved,
-                                          const tp_block_delayed *delayed);
-TP_API tp_status tp_block_backward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, const tp_block_saved *saved);
+TP_API tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                                  tp_block_saved *saved);
+TP_API tp_status tp_block_backward_input(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                                         const tp_block_saved *saved, tp_block_delayed *delayed);
+TP_API tp_status tp_block_backward_weight(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass,
+                                          const tp_block_saved *saved, const tp_block_delayed *delayed);
+TP_API tp_status tp_block_backward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                                   const tp_block_saved *saved);
 
 TP_API size_t tp_block_saved_bytes(const tp_block *layer, const tp_pass *pass);
 TP_API size_t tp_block_delayed_bytes(const tp_block *layer, const tp_pass *pass);

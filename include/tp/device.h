@@ -19,7 +19,8 @@ typedef struct tp_device_info {
 TP_BEGIN_DECLS
 
 /* Computes: what device `index` of a kind is, or why it can't be used. plugin: as tp_ctx_desc.plugin.
- * Errors: TP_ERR_ARGUMENT; TP_ERR_BACKEND with the reason as message: no plugin, no driver, a driver that is too old, no device, no such index. */
+ * Errors: TP_ERR_ARGUMENT; TP_ERR_BACKEND with the reason as message: no plugin, no driver, a driver that is too old,
+ * no device, no such index. */
 TP_API tp_status tp_device_describe(tp_device device, int index, const char *plugin, tp_device_info *out);
 
 /* "cpu", "cuda". */

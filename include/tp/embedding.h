@@ -26,11 +26,14 @@ TP_API void tp_embedding_destroy(tp_embedding *layer);
 TP_API int tp_embedding_params(tp_embedding *layer, tp_param **out, int capacity);
 
 /* Computes    y[t] = dropout(table[ids[t]] + position_table[positions[t]]).
- * Shapes      y [T, features], this rank's tokens under sequence parallelism. A rank holds tp_shard_range(vocabulary, ranks, rank) rows.
- * Collectives all-reduce, under sequence parallelism reduce-scatter, of f32 rows that are zero on all ranks but the id's.
+ * Shapes      y [T, features], this rank's tokens under sequence parallelism. A rank holds tp_shard_range(vocabulary,
+ *             ranks, rank) rows.
+ * Collectives all-reduce, under sequence parallelism reduce-scatter, of f32 rows that are zero on all ranks but the
+ *             id's.
  * Saved       nothing: pass->ids must stay.
- * Errors      TP_ERR_ARGUMENT: an id outside [0, vocabulary) or a position outside [0, positions), with its place. On the CPU on all ranks, before anything is
- *             changed; on a GPU TP_OK here, and the next synchronisation fails and breaks the context (docs/cuda.md, section 2). */
+ * Errors      TP_ERR_ARGUMENT: an id outside [0, vocabulary) or a position outside [0, positions), with its place. On
+ *             the CPU on all ranks, before anything is changed; on a GPU TP_OK here, and the next synchronisation fails
+ *             and breaks the context (docs/cuda.md, section 2). */
 TP_API tp_status tp_embedding_forward(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor y);
 
 /* Computes    dtable[ids[t]] += dy[t], dposition[...] += dy[t], tokens in order.

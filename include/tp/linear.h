@@ -1,5 +1,5 @@
-/* Linear layers, cut by columns or rows over the tensor-parallel group (Shoeybi et al. 2019, "Megatron-LM"; sequence parallelism: Korthikanti
- * et al. 2022). */
+/* Linear layers, cut by columns or rows over the tensor-parallel group (Shoeybi et al. 2019, "Megatron-LM"; sequence
+ * parallelism: Korthikanti et al. 2022). */
 #ifndef TP_LINEAR_H
 #define TP_LINEAR_H
 
@@ -28,7 +28,8 @@ typedef struct tp_linear_desc {
     uint32_t site;      /* tells this layer's dropout masks from others': layer << 8 | place */
     tp_overlap overlap; /* of its collectives with its GEMMs; the same bits with any */
     int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
-    tp_param *weight;   /* borrowed weight of another layer (tied head), or NULL. It must have the same shape and parts. */
+    tp_param *weight;   /* borrowed weight of another layer (tied head), or NULL. It must have the same shape and
+                         * parts. */
 } tp_linear_desc;
 
 /* Views only: needs no memory. */
@@ -44,7 +45,8 @@ typedef struct tp_linear_delayed {
 
 TP_BEGIN_DECLS
 
-/* Errors: TP_ERR_ARGUMENT (sizes < 1, in or out units < ranks, a borrowed weight of another shape), TP_ERR_DTYPE, TP_ERR_MEMORY. On failure *out is NULL. */
+/* Errors: TP_ERR_ARGUMENT (sizes < 1, in or out units < ranks, a borrowed weight of another shape), TP_ERR_DTYPE,
+ * TP_ERR_MEMORY. On failure *out is NULL. */
 TP_API tp_status tp_linear_create(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear **out);
 TP_API void tp_linear_destroy(tp_linear *layer);
 
@@ -55,28 +57,35 @@ TP_API int tp_linear_params(tp_linear *layer, tp_param **out, int capacity);
 TP_API int64_t tp_linear_local_features(const tp_linear *layer);
 
 /* Computes    y = dropout(x W^T + b) + residual.
- * Shapes      COLUMN: x [T, in], y [T, out_local]. ROW: x [T, in_local], y [T, out]. T = pass->tokens; under sequence parallelism the uncut side
- *             (COLUMN x, ROW y and residual) has this rank's tokens, tp_pass_rows. W [out, in] and b [out], or this rank's shard.
- *             pass NULL: T is the input's rows (not with sequence parallelism or dropout).
- * Collectives COLUMN under sequence parallelism: all-gather of x before the GEMM. ROW: all-reduce, under sequence parallelism reduce-scatter, of
- *             f32 partial sums after it, with bias, dropout and residual applied to the sum.
+ * Shapes      COLUMN: x [T, in], y [T, out_local]. ROW: x [T, in_local], y [T, out]. T = pass->tokens; under sequence
+ *             parallelism the uncut side (COLUMN x, ROW y and residual) has this rank's tokens, tp_pass_rows. W [out,
+ *             in] and b [out], or this rank's shard. pass NULL: T is the input's rows (not with sequence parallelism or
+ *             dropout).
+ * Collectives COLUMN under sequence parallelism: all-gather of x before the GEMM. ROW: all-reduce, under sequence
+ *             parallelism reduce-scatter, of f32 partial sums after it, with bias, dropout and residual applied to the
+ *             sum.
  * Saved       a view of x: no bytes. Until backward_weight.
  * Aliasing    io->out may be io->residual.
  * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything is changed; those of collectives. */
-TP_API tp_status tp_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, tp_linear_saved *saved);
+TP_API tp_status tp_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                                   tp_linear_saved *saved);
 
-/* Computes    dx = dy' W (dy' = dy after dropout); io->in is dy, io->out is dx. delayed may be NULL if backward_weight won't be called.
- * Collectives COLUMN: all-reduce, under sequence parallelism reduce-scatter, of f32 partial sums. ROW under sequence parallelism: all-gather of dy.
+/* Computes    dx = dy' W (dy' = dy after dropout); io->in is dy, io->out is dx. delayed may be NULL if backward_weight
+ *             won't be called.
+ * Collectives COLUMN: all-reduce, under sequence parallelism reduce-scatter, of f32 partial sums. ROW under sequence
+ *             parallelism: all-gather of dy.
  * Delayed     dy' of all tokens, where it is not dy itself: tp_linear_delayed_bytes. */
-TP_API tp_status tp_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, tp_linear_delayed *delayed);
+TP_API tp_status tp_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                                          tp_linear_delayed *delayed);
 
 /* Computes    dW += dy'^T x, db += sum over tokens of dy'.
  * Collectives COLUMN under sequence parallelism: all-gather of x. */
-TP_API tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved,
-                                           const tp_linear_delayed *delayed);
+TP_API tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass,
+                                           const tp_linear_saved *saved, const tp_linear_delayed *delayed);
 
 /* Both. io->out may be none: the input's gradient is not wanted. */
-TP_API tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tp_linear_saved *saved);
+TP_API tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                                    const tp_linear_saved *saved);
 
 TP_API size_t tp_linear_delayed_bytes(const tp_linear *layer, const tp_pass *pass);
 

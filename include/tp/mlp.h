@@ -55,17 +55,20 @@ TP_API void tp_mlp_destroy(tp_mlp *layer);
 TP_API int tp_mlp_params(tp_mlp *layer, tp_param **out, int capacity);
 
 /* Computes    y = dropout(down(act(up(x)))) + residual.
- * Shapes      x, y, residual [T, hidden]; this rank's tokens under sequence parallelism. ffn is dealt out by tp_shard_range.
+ * Shapes      x, y, residual [T, hidden]; this rank's tokens under sequence parallelism. ffn is dealt out by
+ *             tp_shard_range.
  * Collectives those of the two linear layers (tp/linear.h).
  * Saved       pre-activation and activation: tp_mlp_saved_bytes. Until the last backward call.
  * Aliasing    io->out may be io->residual.
  * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE; those of collectives. */
-TP_API tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, tp_mlp_saved *saved);
-TP_API tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved,
-                                       tp_mlp_delayed *delayed);
-TP_API tp_status tp_mlp_backward_weight(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_mlp_saved *saved,
-                                        const tp_mlp_delayed *delayed);
-TP_API tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved);
+TP_API tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                                tp_mlp_saved *saved);
+TP_API tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                                       const tp_mlp_saved *saved, tp_mlp_delayed *delayed);
+TP_API tp_status tp_mlp_backward_weight(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
+                                        const tp_mlp_saved *saved, const tp_mlp_delayed *delayed);
+TP_API tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                                 const tp_mlp_saved *saved);
 
 TP_API size_t tp_mlp_saved_bytes(const tp_mlp *layer, const tp_pass *pass);
 TP_API size_t tp_mlp_delayed_bytes(const tp_mlp *layer, const tp_pass *pass);

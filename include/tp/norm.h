@@ -35,20 +35,23 @@ TP_API tp_status tp_norm_create(tp_ctx *ctx, const tp_norm_desc *desc, tp_norm *
 TP_API void tp_norm_destroy(tp_norm *layer);
 TP_API int tp_norm_params(tp_norm *layer, tp_param **out, int capacity);
 
-/* Computes    y = (x - mean) / sqrt(var + eps) * gain + bias, or y = x / sqrt(mean(x^2) + eps) * gain; statistics in f32, two passes.
+/* Computes    y = (x - mean) / sqrt(var + eps) * gain + bias, or y = x / sqrt(mean(x^2) + eps) * gain; statistics in
+ *             f32, two passes.
  * Shapes      x, y [rows, features]; rows: this rank's tokens (tp_pass_rows). pass NULL: as in tp_linear_forward.
- * Collectives none. The gradients of gain and bias are sums over tokens, which sequence parallelism splits: they are completed by
- *             tp_params_finish.
+ * Collectives none. The gradients of gain and bias are sums over tokens, which sequence parallelism splits: they are
+ *             completed by tp_params_finish.
  * Saved       statistics and a view of x. Until backward_weight.
  * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE. */
-TP_API tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved);
+TP_API tp_status tp_norm_forward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io,
+                                 tp_norm_saved *saved);
 
 /* io->in dy, io->out dx, io->residual: added to dx (the gradient that went around the norm). */
-TP_API tp_status tp_norm_backward_input(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, const tp_norm_saved *saved,
-                                        tp_norm_delayed *delayed);
-TP_API tp_status tp_norm_backward_weight(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_norm_saved *saved,
-                                         const tp_norm_delayed *delayed);
-TP_API tp_status tp_norm_backward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, const tp_norm_saved *saved);
+TP_API tp_status tp_norm_backward_input(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io,
+                                        const tp_norm_saved *saved, tp_norm_delayed *delayed);
+TP_API tp_status tp_norm_backward_weight(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass,
+                                         const tp_norm_saved *saved, const tp_norm_delayed *delayed);
+TP_API tp_status tp_norm_backward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io,
+                                  const tp_norm_saved *saved);
 
 TP_API size_t tp_norm_saved_bytes(const tp_norm *layer, const tp_pass *pass);
 

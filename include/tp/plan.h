@@ -1,6 +1,7 @@
-/* A plan says, for each rank, which ops run on which lane, in which order they are issued, and what each must wait for. Plans are data: a generator
- * (a pure function) makes one, tp_plan_verify proves it, tp_plan_simulate prices it, tp_plan_render_* draw it, and the layers' executor runs it. A plan
- * depends on ranks, chunks and algorithm, never on token counts: pieces become ranges when it runs. */
+/* A plan says, for each rank, which ops run on which lane, in which order they are issued, and what each must wait for.
+ * Plans are data: a generator (a pure function) makes one, tp_plan_verify proves it, tp_plan_simulate prices it,
+ * tp_plan_render_* draw it, and the layers' executor runs it. A plan depends on ranks, chunks and algorithm, never on
+ * token counts: pieces become ranges when it runs. */
 #ifndef TP_PLAN_H
 #define TP_PLAN_H
 
@@ -43,7 +44,8 @@ typedef enum tp_op_kind {
 typedef enum tp_lane { TP_LANE_COMPUTE = 0, TP_LANE_COMM, TP_LANE_COPY, TP_LANES } tp_lane;
 
 /* What a COLLECTIVE does. */
-typedef enum tp_collective { TP_COLLECTIVE_NONE = 0, TP_COLLECTIVE_ALL_GATHER, TP_COLLECTIVE_REDUCE_SCATTER, TP_COLLECTIVE_ALL_REDUCE } tp_collective;
+typedef enum tp_collective { TP_COLLECTIVE_NONE = 0, TP_COLLECTIVE_ALL_GATHER, TP_COLLECTIVE_REDUCE_SCATTER,
+                            TP_COLLECTIVE_ALL_REDUCE } tp_collective;
 
 /* Buffers of a plan. Which exist, and what a piece of them is, the pattern says (tp/overlap.h). */
 #define TP_BUFFER_LIST(X)                                                                           \
@@ -66,8 +68,8 @@ typedef enum tp_buffer {
     TP_BUFFERS
 } tp_buffer;
 
-/* Pieces piece, piece + step, ... (`pieces` of them) of a buffer in rank `rank`'s memory. piece = owner * chunks + chunk: the owner is the rank whose
- * rows they are. */
+/* Pieces piece, piece + step, ... (`pieces` of them) of a buffer in rank `rank`'s memory. piece = owner * chunks +
+ * chunk: the owner is the rank whose rows they are. */
 typedef struct tp_region {
     tp_buffer buffer;
     int rank;
@@ -129,7 +131,8 @@ typedef struct tp_proof {
     int rank, op;       /* where it fails; -1: the plan as a whole */
     char message[192];  /* what fails, "" if proven */
     int ops, waits, edges; /* size of what was proven */
-    int peak_pieces;    /* most pieces of GATHERED, GATHERED_SECOND, PARTIAL and INBOX that can be alive at once on one rank, in any run */
+    int peak_pieces;    /* most pieces of GATHERED, GATHERED_SECOND, PARTIAL and INBOX that can be alive at once on one
+                         * rank, in any run */
 } tp_proof;
 
 TP_BEGIN_DECLS
@@ -141,31 +144,34 @@ TP_API const char *tp_fault_name(tp_fault fault);
 
 TP_API void tp_plan_destroy(tp_plan *plan);
 
-/* Text form: a header line "plan <algorithm> <pattern> ranks N chunks C", then one line a rank, ops separated by "; ". Readable, diffable,
- * and read back by tp_plan_parse to an equal plan:
- *   0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; G0 2 after 1 reads gathered[2] writes output[2]
- * An op is its letter and part, its pieces (4x3: 4 5 6; 4x3/2: 4 6 8), a collective's name, ~peer, @lane unless compute, its waits (op of this rank, or
- * rank.op), and the regions it reads and writes ([rank:]buffer[#slot][pieces]; this rank's memory where no rank is written).
- * Lines end with a newline; a carriage return before it is read too. Writes at most `bytes` with the final 0; returns the length it needs. */
+/* Text form: a header line "plan <algorithm> <pattern> ranks N chunks C", then one line a rank, ops separated by "; ".
+ * Readable, diffable, and read back by tp_plan_parse to an equal plan:
+ *   0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; G0 2 after 1 reads
+ *   gathered[2] writes output[2]
+ * An op is its letter and part, its pieces (4x3: 4 5 6; 4x3/2: 4 6 8), a collective's name, ~peer, @lane unless
+ * compute, its waits (op of this rank, or rank.op), and the regions it reads and writes ([rank:]buffer[#slot][pieces];
+ * this rank's memory where no rank is written). Lines end with a newline; a carriage return before it is read too.
+ * Writes at most `bytes` with the final 0; returns the length it needs. */
 TP_API size_t tp_plan_print(const tp_plan *plan, char *text, size_t bytes);
 
 /* Errors: TP_ERR_FORMAT with line, column and what was expected; TP_ERR_MEMORY. */
 TP_API tp_status tp_plan_parse(const char *text, tp_plan **out);
 
 /* Proves, or names the op and rank that break it, by happens-before over lanes, waits and messages:
- *   no deadlock     every wait points to an op that is there and happens; every SEND meets its RECV; collectives meet in the same order on all ranks; no
- *                   cycle, with rendezvous sends, and with ops on the compute lane blocking what is issued after them;
- *   no race         two accesses to a piece, one of them a write, are ordered; no read before what it reads was written; no buffer is written
- *                   while a peer may still read it;
- *   right result    what each op reads is what the pattern says it must read; every output piece is produced exactly once, or reduced exactly once
- *                   from each rank, in the tree's order.
+ *   no deadlock     every wait points to an op that is there and happens; every SEND meets its RECV; collectives meet
+ *                   in the same order on all ranks; no cycle, with rendezvous sends, and with ops on the compute lane
+ *                   blocking what is issued after them;
+ *   no race         two accesses to a piece, one of them a write, are ordered; no read before what it reads was
+ *                   written; no buffer is written while a peer may still read it;
+ *   right result    what each op reads is what the pattern says it must read; every output piece is produced exactly
+ *                   once, or reduced exactly once from each rank, in the tree's order.
  * The rules that are not plain from the fields' comments:
- *   - messages between two ranks meet in issue order, so each must be ordered after the one before; collectives meet lane by lane, and all ranks begin and
- *     end one together, as SEND and RECV do;
- *   - what an op touches has the pieces it works on (piece i of what it reads becomes piece i of what it writes); only GEMM, PULL and REDUCE read peers'
- *     memory, only PUSH and REDUCE write there, between that rank's ENTER and LEAVE;
- *   - in a pattern whose pieces are slices of columns, OUTPUT is a sum over an owner's slices: an op that begins inside it reads the piece before, too; and a weight
- *     gradient's pieces are the slices of what the op works on;
+ *   - messages between two ranks meet in issue order, so each must be ordered after the one before; collectives meet
+ *     lane by lane, and all ranks begin and end one together, as SEND and RECV do;
+ *   - what an op touches has the pieces it works on (piece i of what it reads becomes piece i of what it writes); only
+ *     GEMM, PULL and REDUCE read peers' memory, only PUSH and REDUCE write there, between that rank's ENTER and LEAVE;
+ *   - in a pattern whose pieces are slices of columns, OUTPUT is a sum over an owner's slices: an op that begins inside
+ *     it reads the piece before, too; and a weight gradient's pieces are the slices of what the op works on;
  *   - what is written to any buffer is what the pattern says that buffer holds, not only OUTPUT and GRADIENT.
  * Returns TP_OK with proof->proven false when the plan is wrong; errors only for bad arguments and memory. */
 TP_API tp_status tp_plan_verify(const tp_plan *plan, tp_proof *proof);

@@ -1,5 +1,5 @@
-/* What the ranks of a communicator show each other while plans run: flags that count executions, and a page of addresses a rank. A transport's half of
- * remote waits; the executor (plan/execute.h) is the other. */
+/* What the ranks of a communicator show each other while plans run: flags that count executions, and a page of
+ * addresses a rank. A transport's half of remote waits; the executor (plan/execute.h) is the other. */
 #ifndef TPI_COMM_BOARD_H
 #define TPI_COMM_BOARD_H
 
@@ -35,11 +35,13 @@ typedef struct tpi_board_table {
     void *(*page)(const tpi_board *board, int rank);
     /* Sets an own flag to `epoch` and wakes those of `peer` that wait for it. */
     void (*raise)(tpi_board *board, int flag, unsigned epoch, int64_t stamp, const int *peer, int peers);
-    /* Returns the stamp of raising in *stamp unless that is NULL. TP_ERR_PEER once the world has failed, TP_ERR_TIMEOUT. */
+    /* Returns the stamp of raising in *stamp unless that is NULL. TP_ERR_PEER once the world has failed,
+     * TP_ERR_TIMEOUT. */
     tp_status (*wait)(tpi_board *board, const tpi_board_wait *wait, int64_t *stamp);
     /* Whether a wait would return at once because the flag has reached its epoch. */
     bool (*reached)(const tpi_board *board, int rank, int flag, unsigned epoch);
-    /* A stretch that touches peers' memory, which never waits inside: TP_ERR_PEER, and no stretch, once the world has failed. */
+    /* A stretch that touches peers' memory, which never waits inside: TP_ERR_PEER, and no stretch, once the world has
+     * failed. */
     tp_status (*touch)(tpi_board *board);
     void (*untouch)(tpi_board *board);
     /* After a failure: returns when no peer is in such a stretch, so that memory may be freed. */

@@ -28,8 +28,8 @@ int64_t tpi_call_timeout_ms(const tpi_call *call)
 
 bool tpi_touch_begin(const tpi_call *call)
 {
-    /* Either this rank sees the failure here, or whoever leaves because of it sees this rank's mark: the fence between mark and look is passed here, or, where
-     * that costs something at every call, is had passed by whoever leaves. */
+    /* Either this rank sees the failure here, or whoever leaves because of it sees this rank's mark: the fence between
+     * mark and look is passed here, or, where that costs something at every call, is had passed by whoever leaves. */
     if (call->group->flagged) {
         atomic_store_explicit(&call->seat->touching, 1, memory_order_relaxed);
         atomic_signal_fence(memory_order_seq_cst);
@@ -47,8 +47,8 @@ void tpi_touch_end(const tpi_call *call)
     atomic_store_explicit(&call->seat->touching, 0, memory_order_release);
 }
 
-/* Peers that are inside a touching stretch finish it without waiting for anyone, so this ends soon. In device order this rank may be in one itself:
- * it ends when what was issued is done. */
+/* Peers that are inside a touching stretch finish it without waiting for anyone, so this ends soon. In device order
+ * this rank may be in one itself: it ends when what was issued is done. */
 static void wait_until_untouched(const tpi_call *call)
 {
     if (call->stream) {
@@ -72,7 +72,8 @@ tp_status tpi_call_peer_failed(const tpi_call *call)
     snprintf(message, sizeof message, "%s", world->message);
     pthread_mutex_unlock(&world->lock);
     wait_until_untouched(call);
-    /* Ranks that called different operations are all told so, whoever saw it first; and who waited in vain is, if another thread of this rank sees that first. */
+    /* Ranks that called different operations are all told so, whoever saw it first; and who waited in vain is, if
+     * another thread of this rank sees that first. */
     if (status == TP_ERR_MISMATCH || (status == TP_ERR_TIMEOUT && rank == call->seat->world_rank))
         return tpi_fail(call->ctx, status, "%s", message);
     return tpi_fail(call->ctx, TP_ERR_PEER, "rank %d: %s", rank, message);
@@ -150,8 +151,8 @@ typedef struct flag_wait {
     unsigned round;
 } flag_wait;
 
-/* A rank that went without coming to this gate, or -1. Who goes looks at all flags after it said so, and who waits looks here after it raised its own: one
- * of the two sees the other. */
+/* A rank that went without coming to this gate, or -1. Who goes looks at all flags after it said so, and who waits
+ * looks here after it raised its own: one of the two sees the other. */
 static int missing_at(const flag_wait *wait)
 {
     const tpi_group *group = wait->call->group;
@@ -202,7 +203,8 @@ static inline tp_status pass_flags(tpi_call *call, const tpi_post *post, uint32_
     tpi_group *group = call->group;
     if (atomic_load_explicit(&group->gate.value, memory_order_acquire) & 1)
         return tpi_call_peer_failed(call);
-    unsigned round = atomic_load_explicit(&call->seat->arrived, memory_order_relaxed) + 1, place = call->seat->posts & 1;
+    unsigned round = atomic_load_explicit(&call->seat->arrived, memory_order_relaxed) + 1,
+             place = call->seat->posts & 1;
     atomic_store_explicit(&call->seat->arrived, round, memory_order_relaxed);
     /* The line's stores side by side: a peer that looks in between takes it away. */
     tpi_flag *own = &group->flags[call->rank];
@@ -239,7 +241,8 @@ static tp_status pass_word(tpi_call *call, const tpi_post *post, uint32_t finger
     uint64_t before = atomic_fetch_add(&group->waiting, ((uint64_t)fingerprint << 32) + 1);
     if ((int)(uint32_t)before + 1 == call->size)
         return open_gate(call, (uint32_t)(before >> 32) + fingerprint == fingerprint * (uint32_t)call->size);
-    /* A rank that goes looks at `waiting` after it said so: one of the two sees the other. One that went after this gate opened is no trouble. */
+    /* A rank that goes looks at `waiting` after it said so: one of the two sees the other. One that went after this
+     * gate opened is no trouble. */
     if (atomic_load(&group->gone) > 0 && atomic_load(&group->gate.value) == seen)
         return tpi_call_peer_gone(call, first_gone(group));
     int64_t timeout = tpi_call_timeout_ms(call) * NANOSECONDS_PER_MS;

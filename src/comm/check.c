@@ -11,7 +11,8 @@ typedef struct matrix {
     size_t bytes;
 } matrix;
 
-/* Elements of a tensor whose strides are those of a dense one, in one pass over it; -1: it is too large, or a size is negative. */
+/* Elements of a tensor whose strides are those of a dense one, in one pass over it; -1: it is too large, or a size is
+ * negative. */
 static int64_t elements_of(const tp_tensor *tensor, bool *dense)
 {
     if (tensor->dims == 1) {
@@ -52,8 +53,8 @@ static tp_status check_tensor(tp_ctx *ctx, const char *call, const char *name, c
     if (!tensor->data && elements > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.data is NULL with %" PRId64 " elements", call, name, elements);
     if ((uintptr_t)tensor->data % size != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.data at %p is not aligned to the %zu bytes of %s", call, name, tensor->data, size,
-                          tp_dtype_name(tensor->dtype));
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.data at %p is not aligned to the %zu bytes of %s", call, name,
+                          tensor->data, size, tp_dtype_name(tensor->dtype));
     *out = bytes;
     return TP_OK;
 }
@@ -199,7 +200,8 @@ static void set_optional(tp_tensor *out, const tp_tensor *tensor)
 }
 
 /* Field by field: a small collective takes as long as clearing all of them. */
-static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in, const matrix *out, const matrix *global, const tp_reduce_desc *reduce)
+static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in, const matrix *out,
+                     const matrix *global, const tp_reduce_desc *reduce)
 {
     args->reduce.op = reduce->op;
     args->reduce.algorithm = reduce->algorithm;
@@ -222,8 +224,8 @@ static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in,
     args->cols = global->cols;
 }
 
-tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const tp_reduce_desc *desc,
-                               tpi_collective_args *args)
+tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                               const tp_reduce_desc *desc, tpi_collective_args *args)
 {
     const char *call = "all_reduce";
     matrix from, to;
@@ -247,7 +249,8 @@ static tp_status check_gain(tp_ctx *ctx, const char *name, tp_tensor gain, const
     TPI_TRY(check_matrix(ctx, call, name, &gain, &m));
     TPI_TRY(check_same_dtype(ctx, call, &m, sum));
     if (tp_tensor_elements(gain) != sum->cols)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %" PRId64 " elements, a row %" PRId64, call, name, tp_tensor_elements(gain), sum->cols);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %" PRId64 " elements, a row %" PRId64, call, name,
+                          tp_tensor_elements(gain), sum->cols);
     return TP_OK;
 }
 
@@ -257,8 +260,8 @@ static tp_status check_stats(tp_ctx *ctx, tp_tensor stats, const matrix *sum)
     matrix m;
     TPI_TRY(check_matrix(ctx, call, "stats", &stats, &m));
     if (stats.dtype != TP_DTYPE_F32 || m.rows != sum->rows || m.cols != 2)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: stats is %s %" PRId64 " x %" PRId64 ", expected f32 %" PRId64 " x 2", call,
-                          tp_dtype_name(stats.dtype), m.rows, m.cols, sum->rows);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: stats is %s %" PRId64 " x %" PRId64 ", expected f32 %" PRId64 " x 2",
+                          call, tp_dtype_name(stats.dtype), m.rows, m.cols, sum->rows);
     return TP_OK;
 }
 
@@ -274,8 +277,8 @@ tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: sum is %s", call, tp_dtype_name(sum.dtype));
     TPI_TRY(check_same_dtype(ctx, call, &to, &from));
     if (from.rows != to.rows || from.cols != to.cols)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: sum is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call, from.rows, from.cols, to.rows,
-                          to.cols);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: sum is %" PRId64 " x %" PRId64 ", out %" PRId64 " x %" PRId64, call,
+                          from.rows, from.cols, to.rows, to.cols);
     TPI_TRY(check_overlap(ctx, call, &to, &from, -1));
     TPI_TRY(check_gain(ctx, "gain", norm->gain, &from));
     if (!(norm->epsilon >= 0 && norm->epsilon < 1)) /* NaN too */
@@ -302,8 +305,8 @@ tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm
     return TP_OK;
 }
 
-tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
-                                   const tp_reduce_desc *desc, tpi_collective_args *args)
+tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                                   const int64_t *counts, const tp_reduce_desc *desc, tpi_collective_args *args)
 {
     const char *call = "reduce_scatter";
     matrix from, to;
@@ -321,8 +324,8 @@ tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *
     return TP_OK;
 }
 
-tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
-                               tpi_collective_args *args)
+tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                               const int64_t *counts, tpi_collective_args *args)
 {
     const char *call = "all_gather";
     matrix from, to;

@@ -35,7 +35,8 @@ tp_status tpi_comm_local_map(tp_ctx *ctx, const tpi_map_args *args)
 
 tp_status tpi_comm_no_memory(tp_ctx *ctx, const tp_comm *comm, int rank, const char *what)
 {
-    return tpi_refuse(ctx, rank == comm->rank ? TP_ERR_MEMORY : TP_ERR_PEER, "rank %d of %d has no memory for %s", rank, comm->size, what);
+    return tpi_refuse(ctx, rank == comm->rank ? TP_ERR_MEMORY : TP_ERR_PEER, "rank %d of %d has no memory for %s", rank,
+                      comm->size, what);
 }
 
 bool tpi_norms_never(const tpi_collective_args *args)
@@ -60,7 +61,8 @@ void tpi_comm_copy_past_caches(void *out, const void *in, size_t bytes)
     for (; bytes - at >= LINE; at += LINE) {
         const __m128i *from = (const __m128i *)(const void *)((const char *)in + at);
         __m128i *to = (__m128i *)(void *)((char *)out + at);
-        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2), d = _mm_loadu_si128(from + 3);
+        __m128i a = _mm_loadu_si128(from), b = _mm_loadu_si128(from + 1), c = _mm_loadu_si128(from + 2),
+                d = _mm_loadu_si128(from + 3);
         _mm_stream_si128(to, a);
         _mm_stream_si128(to + 1, b);
         _mm_stream_si128(to + 2, c);
@@ -147,8 +149,9 @@ static tp_status reduce_block(tp_ctx *ctx, const tpi_span *span, int64_t first, 
 static bool is_small_sum(const tpi_span *span)
 {
     const tp_reduce_desc *desc = span->reduce;
-    return span->inputs == 2 && span->outputs == 1 && !span->stream && span->end - span->begin <= SMALL_SUM && desc->op == TP_REDUCE_SUM &&
-           span->in_dtype == span->out_dtype && span->in_dtype <= TP_DTYPE_F16 && !desc->bias.data && !desc->residual.data && desc->dropout == 0;
+    return span->inputs == 2 && span->outputs == 1 && !span->stream && span->end - span->begin <= SMALL_SUM &&
+           desc->op == TP_REDUCE_SUM && span->in_dtype == span->out_dtype && span->in_dtype <= TP_DTYPE_F16 &&
+           !desc->bias.data && !desc->residual.data && desc->dropout == 0;
 }
 
 tp_status tpi_comm_reduce_span(tp_ctx *ctx, const tpi_span *span)

@@ -58,14 +58,15 @@ tp_status tpi_comm_local_map(tp_ctx *ctx, const tpi_map_args *args);
 /* Copies where the two differ. */
 void tpi_comm_copy(void *out, const void *in, size_t bytes);
 
-/* For more than caches hold: what is written doesn't go through them, and is visible to other threads when this returns. */
+/* For more than caches hold: what is written doesn't go through them, and is visible to other threads when this
+ * returns. */
 void tpi_comm_copy_past_caches(void *out, const void *in, size_t bytes);
 
 /* Bytes of an element; 0: no dtype. A small collective asks many times. */
 static inline size_t tpi_comm_size_of(tp_dtype dtype)
 {
-    static const unsigned char sizes[TP_DTYPE_COUNT] = {
-        [TP_DTYPE_F32] = 4, [TP_DTYPE_BF16] = 2, [TP_DTYPE_F16] = 2, [TP_DTYPE_I32] = 4, [TP_DTYPE_I64] = 8, [TP_DTYPE_U8] = 1};
+    static const unsigned char sizes[TP_DTYPE_COUNT] = {[TP_DTYPE_F32] = 4, [TP_DTYPE_BF16] = 2, [TP_DTYPE_F16] = 2,
+                                                        [TP_DTYPE_I32] = 4, [TP_DTYPE_I64] = 8,  [TP_DTYPE_U8] = 1};
     return (unsigned)dtype < TP_DTYPE_COUNT ? sizes[dtype] : 0;
 }
 
@@ -112,14 +113,14 @@ int tpi_split_members(const tpi_vote *votes, int size, int color, int *members);
 int tpi_split_place(const int *members, int count, int rank);
 
 /* check.c: the argument checks of comm.c; they fill in the transport's args. */
-tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const tp_reduce_desc *desc,
-                               tpi_collective_args *args);
+tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                               const tp_reduce_desc *desc, tpi_collective_args *args);
 /* Those of its norm; fills in the op's. */
 tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm *norm, tpi_norm_args *args);
-tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
-                                   const tp_reduce_desc *desc, tpi_collective_args *args);
-tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
-                               tpi_collective_args *args);
+tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                                   const int64_t *counts, const tp_reduce_desc *desc, tpi_collective_args *args);
+tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                               const int64_t *counts, tpi_collective_args *args);
 tp_status tpi_check_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int root, tpi_collective_args *args);
 tp_status tpi_check_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
                                const int64_t *recv_counts, tpi_collective_args *args);

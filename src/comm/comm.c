@@ -37,7 +37,8 @@ const char *tp_comm_transport(const tp_comm *comm)
 }
 
 /* Tensors by address: copies of what the caller has just written wait for it. */
-static tp_status all_reduce(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const tp_reduce_desc *desc)
+static tp_status all_reduce(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                            const tp_reduce_desc *desc)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, in, out, desc, &args));
@@ -56,7 +57,8 @@ tp_status tp_all_reduce(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out,
     return all_reduce(ctx->compute, comm, &in, &out, desc);
 }
 
-tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc, const tpi_norm_args *norm)
+tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
+                                   const tp_reduce_desc *desc, const tpi_norm_args *norm)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, &in, &out, desc, &args));
@@ -69,20 +71,22 @@ tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor 
     return TP_OK;
 }
 
-tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, const tp_reduce_desc *desc, const tp_reduce_norm *norm)
+tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor sum, const tp_reduce_desc *desc,
+                             const tp_reduce_norm *norm)
 {
     tpi_norm_args args;
     tpi_collective_args reduce;
     TPI_TRY(tpi_comm_usable(ctx, comm));
     TPI_TRY(tpi_check_all_reduce(ctx, comm, &in, &sum, desc, &reduce));
     if (reduce.reduce.op != TP_REDUCE_SUM)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "all_reduce_norm: op is %d, must be %d", (int)reduce.reduce.op, (int)TP_REDUCE_SUM);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "all_reduce_norm: op is %d, must be %d", (int)reduce.reduce.op,
+                          (int)TP_REDUCE_SUM);
     TPI_TRY(tpi_check_reduce_norm(ctx, sum, norm, &args));
     return tpi_comm_all_reduce_norm(ctx->compute, comm, in, sum, desc, &args);
 }
 
-static tp_status reduce_scatter(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
-                                const tp_reduce_desc *desc)
+static tp_status reduce_scatter(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                                const int64_t *counts, const tp_reduce_desc *desc)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_reduce_scatter(comm->ctx, comm, in, out, counts, desc, &args));
@@ -103,7 +107,8 @@ tp_status tp_reduce_scatter(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor 
     return settle(ctx, counts != NULL);
 }
 
-static tp_status all_gather(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts)
+static tp_status all_gather(tpi_stream *stream, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
+                            const int64_t *counts)
 {
     tpi_collective_args args;
     TPI_TRY(tpi_check_all_gather(comm->ctx, comm, in, out, counts, &args));

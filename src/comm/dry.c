@@ -1,5 +1,6 @@
-/* The transport of a dry run: a group of any size in which nothing travels. This rank's part of every operation is sized and counted, none is done. On a GPU,
- * all-reduces take the memory that thread ranks with a device each have for them; or NCCL's transport runs over a fabric that moves nothing (dry_fabric.c). */
+/* The transport of a dry run: a group of any size in which nothing travels. This rank's part of every operation is
+ * sized and counted, none is done. On a GPU, all-reduces take the memory that thread ranks with a device each have for
+ * them; or NCCL's transport runs over a fabric that moves nothing (dry_fabric.c). */
 #include <string.h>
 
 #include "comm/threads.h"

@@ -1,4 +1,5 @@
-/* The fabric of a dry run: nothing travels. So the transport over it asks for the staging that it would use, and that is counted. */
+/* The fabric of a dry run: nothing travels. So the transport over it asks for the staging that it would use, and that
+ * is counted. */
 #include "comm/dry.h"
 
 struct tpi_fabric_comm {

@@ -1,5 +1,6 @@
-/* A library that moves data between ranks with a device each (NCCL). A backend has one or none; comm/nccl.c is the transport on top of it. Operations
- * are issued: they run in the stream's order. All ranks of a communicator make the same calls in the same order. */
+/* A library that moves data between ranks with a device each (NCCL). A backend has one or none; comm/nccl.c is the
+ * transport on top of it. Operations are issued: they run in the stream's order. All ranks of a communicator make the
+ * same calls in the same order. */
 #ifndef TPI_COMM_FABRIC_H
 #define TPI_COMM_FABRIC_H
 
@@ -36,8 +37,8 @@ typedef struct tpi_fabric {
     tp_status (*split)(tpi_fabric_comm *comm, int color, int key, tpi_fabric_comm **out);
     /* Collective; waits for what was issued, within the bound. */
     void (*destroy)(tpi_fabric_comm *comm);
-    /* At once: what was issued over it ends as it is, so that streams go on. Also from within a wait of another call on it, which then fails. Only release may
-     * follow, or another abort. */
+    /* At once: what was issued over it ends as it is, so that streams go on. Also from within a wait of another call on
+     * it, which then fails. Only release may follow, or another abort. */
     void (*abort)(tpi_fabric_comm *comm);
     /* Aborts and frees it. */
     void (*release)(tpi_fabric_comm *comm);
@@ -53,8 +54,9 @@ typedef struct tpi_fabric {
     /* In the library's own order, rounded at every step. */
     tp_status (*all_reduce)(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op);
     tp_status (*reduce_scatter)(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op);
-    /* Windows: the same number of bytes on every rank, of memory from window_allocate, which the library then reaches from all of them. First the memory, each
-     * rank its own: refuses with TP_ERR_UNSUPPORTED, for what the library or its version lacks, or TP_ERR_MEMORY. */
+    /* Windows: the same number of bytes on every rank, of memory from window_allocate, which the library then reaches
+     * from all of them. First the memory, each rank its own: refuses with TP_ERR_UNSUPPORTED, for what the library or
+     * its version lacks, or TP_ERR_MEMORY. */
     tp_status (*window_allocate)(tp_ctx *ctx, size_t bytes, void **out);
     void (*window_free)(tp_ctx *ctx, void *memory, size_t bytes);
     /* Collective. *out NULL: there is no such memory between these ranks. */

@@ -1,5 +1,6 @@
-/* Graphs of what all ranks issue. Ranks wait for each other's events, so their work is one graph: it is begun on rank 0's stream, the other ranks' streams
- * and all lanes join it by waiting for events of it, and at the end rank 0's waits for all of them. A launch is ordered the same way, but for lanes: between plans, a lane has nothing under way that
+/* Graphs of what all ranks issue. Ranks wait for each other's events, so their work is one graph: it is begun on rank
+ * 0's stream, the other ranks' streams and all lanes join it by waiting for events of it, and at the end rank 0's waits
+ * for all of them. A launch is ordered the same way, but for lanes: between plans, a lane has nothing under way that
  * compute hasn't waited for, and what it does next begins behind something of compute. */
 #include "comm/graph.h"
 
@@ -49,7 +50,7 @@ static tp_status exchange(tp_ctx *ctx, const void *mine, void *all, size_t bytes
     return TP_OK;
 }
 
-/* ---- making and freeing ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- making and freeing ------------------------------------------------------------------------------------------ */
 
 static void free_graph(tp_graph *graph)
 {
@@ -89,14 +90,17 @@ static tp_status check_supported(tp_ctx *ctx)
     if (ctx->backend->graphs == NULL)
         return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "tp_graph_begin: the %s backend has no graphs", ctx->backend->name);
     if (ctx->desc.synchronous)
-        return tpi_refuse(ctx, TP_ERR_STATE, "tp_graph_begin: a synchronous context waits for each op, which can't be captured");
+        return tpi_refuse(ctx, TP_ERR_STATE,
+                          "tp_graph_begin: a synchronous context waits for each op, which can't be captured");
     if (ranks_of(ctx) > 1 && ctx->world->table != &tpi_comm_threads)
-        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "tp_graph_begin: ranks connected by %s can't be captured together, only thread ranks whose transport is threads",
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED,
+                          "tp_graph_begin: ranks connected by %s can't be captured together, only thread ranks whose "
+                          "transport is threads",
                           ctx->world->table->name);
     return TP_OK;
 }
 
-/* ---- beginning ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- beginning --------------------------------------------------------------------------------------------------- */
 
 /* A rank that leaves with a failure waits for the end of this stretch. */
 static tp_status hold_events(tp_graph *graph, const graph_show *shown)
@@ -132,7 +136,9 @@ static tp_status meet(tp_ctx *ctx, tp_graph *graph, uint64_t *number)
     *number = 0;
     for (int rank = 0; rank < ranks_of(ctx); rank++) {
         if (!shown[rank].ready)
-            return graph == NULL ? TP_ERR_MEMORY : tpi_refuse(ctx, TP_ERR_PEER, "tp_graph_begin: rank %d has no memory for a graph", rank);
+            return graph == NULL
+                       ? TP_ERR_MEMORY
+                       : tpi_refuse(ctx, TP_ERR_PEER, "tp_graph_begin: rank %d has no memory for a graph", rank);
         *number = shown[rank].captures > *number ? shown[rank].captures : *number;
     }
     *number += 1;
@@ -175,7 +181,8 @@ static tp_status enter(tp_graph *graph, uint64_t number)
     graph->body = mine;
     TPI_TRY(exchange(ctx, &mine, bodies, sizeof mine));
     if (bodies[0] == NULL)
-        return status != TP_OK ? status : tpi_refuse(ctx, TP_ERR_PEER, "tp_graph_begin: rank 0 could not begin a capture");
+        return status != TP_OK ? status
+                               : tpi_refuse(ctx, TP_ERR_PEER, "tp_graph_begin: rank 0 could not begin a capture");
     TPI_TRY(status);
     graph->body = bodies[0];
     if (!is_first(ctx)) {
@@ -215,7 +222,7 @@ void tpi_graph_drop(tp_ctx *ctx)
     free_graph(graph);
 }
 
-/* ---- ending ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- ending ------------------------------------------------------------------------------------------------------ */
 
 /* All lanes and ranks lead to rank 0's stream again, whose rank ends the capture. */
 static tp_status leave(tp_graph *graph)
@@ -235,7 +242,9 @@ static tp_status leave(tp_graph *graph)
     TPI_TRY(exchange(ctx, &done, all, sizeof done));
     if (all[0])
         return TP_OK;
-    return status != TP_OK ? status : tpi_refuse(ctx, TP_ERR_BACKEND, "tp_graph_end: rank 0 could not make a graph of the capture");
+    return status != TP_OK
+               ? status
+               : tpi_refuse(ctx, TP_ERR_BACKEND, "tp_graph_end: rank 0 could not make a graph of the capture");
 }
 
 tp_status tp_graph_end(tp_ctx *ctx, tp_graph **out)
@@ -260,7 +269,7 @@ tp_status tp_graph_end(tp_ctx *ctx, tp_graph **out)
     return TP_OK;
 }
 
-/* ---- launching ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- launching --------------------------------------------------------------------------------------------------- */
 
 static tp_status launch(tp_graph *graph)
 {

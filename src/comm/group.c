@@ -7,8 +7,9 @@
 /* With more, everybody's looking at everybody costs more than counting. */
 #define MOST_FLAGS 8
 
-/* Where the first staging buffer begins in its page, and with TPI_STAGING_STRIDE the second: apart from quarters of pages, where halves of callers' small
- * buffers mostly begin. A load that seems to be of what was just stored, by the address within the page, waits for it. */
+/* Where the first staging buffer begins in its page, and with TPI_STAGING_STRIDE the second: apart from quarters of
+ * pages, where halves of callers' small buffers mostly begin. A load that seems to be of what was just stored, by the
+ * address within the page, waits for it. */
 #define PAGE ((size_t)4096)
 #define STAGING_FIRST ((size_t)512)
 

@@ -1,10 +1,11 @@
-/* The transport over a fabric: its table, making and unmaking communicators, and how a rank learns that peers failed. */
+/* The transport over a fabric: its table, making and unmaking communicators, and how a rank learns that peers
+ * failed. */
 #include "comm/dry.h"
 #include "comm/nccl.h"
 
 typedef tp_status (*nccl_body)(const tpi_nccl_call *call, const tpi_collective_args *args);
 
-/* ---- operations -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static tp_status issue(tpi_stream *stream, const char *name, nccl_body body, const tpi_collective_args *args)
 {
@@ -53,7 +54,8 @@ static tp_status post(const tpi_nccl_call *call, const tpi_p2p_args *args)
         size_t bytes = tp_tensor_bytes(op->tensor);
         if (op->peer == call->rank)
             continue;
-        TPI_TRY(op->send ? tpi_nccl_send(call, op->tensor.data, bytes, op->peer) : tpi_nccl_receive(call, op->tensor.data, bytes, op->peer));
+        TPI_TRY(op->send ? tpi_nccl_send(call, op->tensor.data, bytes, op->peer)
+                         : tpi_nccl_receive(call, op->tensor.data, bytes, op->peer));
     }
     return TP_OK;
 }
@@ -87,7 +89,7 @@ static tp_status p2p(tpi_stream *stream, const tpi_p2p_args *args)
     return tpi_nccl_end(&call, copy_own(&call, args));
 }
 
-/* ---- failures ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 void tpi_nccl_abort(tpi_nccl_comm *own)
 {
@@ -103,7 +105,8 @@ static void drop_fabric(tpi_nccl_comm *own)
     own->fabric = NULL;
 }
 
-/* Called while the host waits for a stream of this context: a peer that failed will never come to what the stream waits for. */
+/* Called while the host waits for a stream of this context: a peer that failed will never come to what the stream waits
+ * for. */
 static void watch(tp_ctx *ctx)
 {
     for (tpi_nccl_comm *own = ctx->nccl; own && tp_ctx_failure(ctx) == TP_OK; own = own->next) {
@@ -133,7 +136,7 @@ static void leave(tp_comm *comm)
     own->control->table->leave(own->control);
 }
 
-/* ---- communicators ----------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- communicators ----------------------------------------------------------------------------------------------- */
 
 static void enter(tpi_nccl_comm *own)
 {
@@ -185,7 +188,8 @@ static tpi_nccl_comm *new_comm(tp_ctx *ctx, tp_comm *control)
     tpi_nccl_comm *own = tpi_host_allocate(ctx, sizeof *own);
     if (!own)
         return NULL;
-    own->comm = (tp_comm){.table = &tpi_comm_nccl, .ctx = ctx, .rank = control->rank, .size = control->size, .state = own};
+    own->comm =
+        (tp_comm){.table = &tpi_comm_nccl, .ctx = ctx, .rank = control->rank, .size = control->size, .state = own};
     own->control = control;
     own->table = fabric_of(ctx);
     own->checks = ctx->desc.world != NULL && tpi_world_checks(ctx->desc.world);
@@ -217,7 +221,8 @@ static tp_status split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm *
     tp_status status = call.table->split(parent->fabric, shared ? color : -1, key, &fabric);
     if (status == TP_OK && shared) {
         own = new_comm(ctx, control);
-        status = own ? TP_OK : tpi_fail(ctx, TP_ERR_MEMORY, "split: no memory for a communicator of %d ranks", control->size);
+        status = own ? TP_OK
+                     : tpi_fail(ctx, TP_ERR_MEMORY, "split: no memory for a communicator of %d ranks", control->size);
     }
     if (status != TP_OK) {
         if (fabric)
@@ -263,7 +268,9 @@ static tp_status agree_on_id(tp_ctx *ctx, tp_comm *control, tpi_fabric_id *out)
     *out = all[0].id;
     if (control->rank == 0)
         return mine.status;
-    return all[0].status == TP_OK ? TP_OK : tpi_refuse(ctx, TP_ERR_PEER, "%s: rank 0 could not make an id", fabric_of(ctx)->name);
+    return all[0].status == TP_OK
+               ? TP_OK
+               : tpi_refuse(ctx, TP_ERR_PEER, "%s: rank 0 could not make an id", fabric_of(ctx)->name);
 }
 
 tp_status tpi_comm_create_nccl(tp_ctx *ctx, tp_comm *control, tp_comm **out)
@@ -286,7 +293,7 @@ tp_status tpi_comm_create_nccl(tp_ctx *ctx, tp_comm *control, tp_comm **out)
     return TP_OK;
 }
 
-/* ---- boards ------------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- boards ------------------------------------------------------------------------------------------------------ */
 
 /* Thread ranks see each other's memory whatever moves their data; the board made is theirs. */
 static tp_status create_board(tp_ctx *ctx, tp_comm *comm, const tpi_board_desc *desc, tpi_board **out)
@@ -294,7 +301,9 @@ static tp_status create_board(tp_ctx *ctx, tp_comm *comm, const tpi_board_desc *
     tpi_nccl_comm *own = comm->state;
     *out = NULL;
     if (comm->apart)
-        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "a plan whose ranks touch each other's memory: the ranks of this communicator do not reach it");
+        return tpi_refuse(
+            ctx, TP_ERR_UNSUPPORTED,
+            "a plan whose ranks touch each other's memory: the ranks of this communicator do not reach it");
     return own->control->table->board->create(ctx, own->control, desc, out);
 }
 

@@ -1,7 +1,9 @@
-/* Inside the transport over a fabric (NCCL). Data goes over the fabric; whatever concerns the host (exchange, splitting, failures, boards) goes over a
- * communicator of the same ranks that does without it: that of thread ranks, or of processes.
+/* Inside the transport over a fabric (NCCL). Data goes over the fabric; whatever concerns the host (exchange,
+ * splitting, failures, boards) goes over a communicator of the same ranks that does without it: that of thread ranks,
+ * or of processes.
  *
- * Under TP_SUM_TREE sums of floats are not left to the fabric, whose order is its own: parts move to their owner, who adds them in the tree's order. */
+ * Under TP_SUM_TREE sums of floats are not left to the fabric, whose order is its own: parts move to their owner, who
+ * adds them in the tree's order. */
 #ifndef TPI_COMM_NCCL_H
 #define TPI_COMM_NCCL_H
 
@@ -52,8 +54,8 @@ typedef struct tpi_nccl_call {
 tp_status tpi_nccl_begin(tpi_stream *stream, tp_comm *comm, tpi_nccl_call *out);
 /* What follows every operation; status: its own. */
 tp_status tpi_nccl_end(const tpi_nccl_call *call, tp_status status);
-/* Device memory of this communicator, at most TPI_NCCL_STAGING_BYTES, until tpi_nccl_unstage: for collectives, in the window if all ranks ask for as many bytes and
- * they fit; for messages, never. */
+/* Device memory of this communicator, at most TPI_NCCL_STAGING_BYTES, until tpi_nccl_unstage: for collectives, in the
+ * window if all ranks ask for as many bytes and they fit; for messages, never. */
 tp_status tpi_nccl_stage(const tpi_nccl_call *call, size_t bytes, void **out);
 tp_status tpi_nccl_stage_messages(const tpi_nccl_call *call, size_t bytes, void **out);
 tp_status tpi_nccl_unstage(const tpi_nccl_call *call);

@@ -44,7 +44,8 @@ static tp_status grow(tpi_nccl_comm *own, size_t bytes)
     return TP_OK;
 }
 
-/* A window is a registered buffer for messages too, and NCCL wants both ends of a message to be, or neither: so who sends from anywhere doesn't receive there. */
+/* A window is a registered buffer for messages too, and NCCL wants both ends of a message to be, or neither: so who
+ * sends from anywhere doesn't receive there. */
 static tp_status stage(const tpi_nccl_call *call, size_t bytes, bool small, void **out)
 {
     tpi_nccl_comm *own = call->own;

@@ -1,4 +1,5 @@
-/* NCCL takes whatever it is given: ranks that call different things hang, or overwrite memory. A checking world compares the calls first. */
+/* NCCL takes whatever it is given: ranks that call different things hang, or overwrite memory. A checking world
+ * compares the calls first. */
 #include <stdio.h>
 #include <string.h>
 
@@ -39,9 +40,10 @@ static call_record record_of(const tpi_nccl_call *call, const char *name, const 
 
 static void describe(const call_record *record, char *text, size_t bytes)
 {
-    snprintf(text, bytes, "%s of [%lld, %lld] %s to %s, counts %llx, op %d, algorithm %d, root %d", record->name, (long long)record->rows,
-             (long long)record->cols, tp_dtype_name((tp_dtype)record->in_dtype), tp_dtype_name((tp_dtype)record->out_dtype),
-             (unsigned long long)record->counts, record->op, record->algorithm, record->root);
+    snprintf(text, bytes, "%s of [%lld, %lld] %s to %s, counts %llx, op %d, algorithm %d, root %d", record->name,
+             (long long)record->rows, (long long)record->cols, tp_dtype_name((tp_dtype)record->in_dtype),
+             tp_dtype_name((tp_dtype)record->out_dtype), (unsigned long long)record->counts, record->op,
+             record->algorithm, record->root);
 }
 
 static tp_status compare(const tpi_nccl_call *call, const call_record *mine)
@@ -79,7 +81,8 @@ static tp_status compare_counts(const tpi_nccl_call *call, const tpi_collective_
     for (int from = 0; from < call->size; from++)
         for (int to = 0; to < call->size; to++)
             if (all[from].sent[to] != all[to].expected[from])
-                return tpi_fail(call->ctx, TP_ERR_MISMATCH, "all_to_all: rank %d sends %lld rows to rank %d, which expects %lld", from,
+                return tpi_fail(call->ctx, TP_ERR_MISMATCH,
+                                "all_to_all: rank %d sends %lld rows to rank %d, which expects %lld", from,
                                 (long long)all[from].sent[to], to, (long long)all[to].expected[from]);
     return TP_OK;
 }

@@ -16,7 +16,7 @@ static char *row_of_out(void *base, const tpi_collective_args *args, int64_t row
     return tpi_comm_at_out(base, row * args->cols, args->in_dtype);
 }
 
-/* ---- all_gather ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- all_gather -------------------------------------------------------------------------------------------------- */
 
 static bool all_equal(const tpi_collective_args *args, int size)
 {
@@ -58,7 +58,7 @@ tp_status tpi_nccl_all_gather(const tpi_nccl_call *call, const tpi_collective_ar
     return op.count > 0 ? call->table->all_gather(call->stream, call->fabric, &op) : TP_OK;
 }
 
-/* ---- broadcast, all_to_all, barrier ---------------------------------------------------------------------------------------------------------------- */
+/* ---- broadcast, all_to_all, barrier ------------------------------------------------------------------------------ */
 
 tp_status tpi_nccl_broadcast(const tpi_nccl_call *call, const tpi_collective_args *args)
 {
@@ -73,12 +73,14 @@ tp_status tpi_nccl_broadcast(const tpi_nccl_call *call, const tpi_collective_arg
 /* Sends before receives, so that both sides match messages alike. */
 static tp_status exchange_rows(const tpi_nccl_call *call, const tpi_collective_args *args)
 {
-    for (int i = 1; i < call->size; i++) { /* everyone begins with the next rank, so that not all send to the same one */
+    for (int i = 1; i < call->size; i++) { /* everyone begins with the next rank, so that not all send to the same
+                                            * one */
         int to = (call->rank + i) % call->size, from = (call->rank + call->size - i) % call->size;
         tp_range sent = tpi_comm_range(args->counts, args->rows, call->size, to);
         tp_range received = tpi_comm_range(args->recv_counts, args->out_rows, call->size, from);
         TPI_TRY(tpi_nccl_send(call, row_of(args->in, args, sent.begin), bytes_of_rows(args, sent), to));
-        TPI_TRY(tpi_nccl_receive(call, row_of_out(args->out, args, received.begin), bytes_of_rows(args, received), from));
+        TPI_TRY(
+            tpi_nccl_receive(call, row_of_out(args->out, args, received.begin), bytes_of_rows(args, received), from));
     }
     return TP_OK;
 }
@@ -88,11 +90,12 @@ tp_status tpi_nccl_all_to_all(const tpi_nccl_call *call, const tpi_collective_ar
     tp_range sent = tpi_comm_range(args->counts, args->rows, call->size, call->rank);
     tp_range received = tpi_comm_range(args->recv_counts, args->out_rows, call->size, call->rank);
     if (bytes_of_rows(args, sent) != bytes_of_rows(args, received))
-        return tpi_fail(call->ctx, TP_ERR_MISMATCH, "all_to_all: rank %d sends %lld rows to itself and expects %lld", call->rank,
-                        (long long)(sent.end - sent.begin), (long long)(received.end - received.begin));
+        return tpi_fail(call->ctx, TP_ERR_MISMATCH, "all_to_all: rank %d sends %lld rows to itself and expects %lld",
+                        call->rank, (long long)(sent.end - sent.begin), (long long)(received.end - received.begin));
     TPI_TRY(call->table->group_begin(call->fabric));
     TPI_TRY(tpi_nccl_group_end(call, exchange_rows(call, args)));
-    return tpi_nccl_copy(call, row_of_out(args->out, args, received.begin), row_of(args->in, args, sent.begin), bytes_of_rows(args, sent));
+    return tpi_nccl_copy(call, row_of_out(args->out, args, received.begin), row_of(args->in, args, sent.begin),
+                         bytes_of_rows(args, sent));
 }
 
 /* Nobody has a sum before all came. */

@@ -1,5 +1,6 @@
-/* Reductions over a fabric. Three ways: the fabric's own, where its order is nobody's business (TP_SUM_FAST) or doesn't matter (integers); one step, where
- * every rank gets all inputs; two steps, where the owner of a slice gets all ranks' parts of it. Maxima of floats go the last two ways: a NaN must win. */
+/* Reductions over a fabric. Three ways: the fabric's own, where its order is nobody's business (TP_SUM_FAST) or doesn't
+ * matter (integers); one step, where every rank gets all inputs; two steps, where the owner of a slice gets all ranks'
+ * parts of it. Maxima of floats go the last two ways: a NaN must win. */
 #include "comm/nccl.h"
 
 /* Slices begin at multiples of this many elements. */
@@ -31,7 +32,8 @@ static bool is_plain(const tpi_collective_args *args)
 }
 
 /* Adds elements [begin, end) of the result, whose inputs begin at in[]; `out` is where they go. */
-static tp_status add(const tpi_nccl_call *call, const tpi_collective_args *args, const void *const *in, int inputs, void *out, tp_range elements)
+static tp_status add(const tpi_nccl_call *call, const tpi_collective_args *args, const void *const *in, int inputs,
+                     void *out, tp_range elements)
 {
     const tpi_span span = {
         .in = in,
@@ -50,7 +52,8 @@ static tp_status add(const tpi_nccl_call *call, const tpi_collective_args *args,
     return tpi_comm_reduce_span(call->ctx, &span);
 }
 
-/* In the window an operation is in place: NCCL takes its kernel for symmetric memory only if all it reads and writes is in windows. */
+/* In the window an operation is in place: NCCL takes its kernel for symmetric memory only if all it reads and writes is
+ * in windows. */
 static tp_status bring(const tpi_nccl_call *call, void *staging, size_t offset, const void **in, size_t bytes)
 {
     if (!tpi_nccl_in_window(call, staging))
@@ -61,7 +64,7 @@ static tp_status bring(const tpi_nccl_call *call, void *staging, size_t offset, 
     return TP_OK;
 }
 
-/* ---- the fabric's own ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- the fabric's own -------------------------------------------------------------------------------------------- */
 
 /* One stretch: sums to `out`, by way of staging where they must be finished in another dtype. */
 static tp_status fabric_stretch(const tpi_nccl_call *call, const tpi_collective_args *args, tp_range elements)
@@ -98,7 +101,8 @@ static tp_status fabric_reduce_scatter(const tpi_nccl_call *call, const tpi_coll
     void *sums = args->out;
     if (!is_plain(args))
         TPI_TRY(tpi_nccl_stage(call, tpi_comm_bytes(count, args->in_dtype), &sums));
-    const tpi_fabric_op op = {.in = args->in, .out = sums, .count = count, .dtype = args->in_dtype, .op = args->reduce.op};
+    const tpi_fabric_op op = {
+        .in = args->in, .out = sums, .count = count, .dtype = args->in_dtype, .op = args->reduce.op};
     TPI_TRY(call->table->reduce_scatter(call->stream, call->fabric, &op));
     if (is_plain(args))
         return TP_OK;
@@ -107,7 +111,7 @@ static tp_status fabric_reduce_scatter(const tpi_nccl_call *call, const tpi_coll
     return tpi_nccl_unstage(call);
 }
 
-/* ---- one step -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- one step ---------------------------------------------------------------------------------------------------- */
 
 static tp_status one_shot_stretch(const tpi_nccl_call *call, const tpi_collective_args *args, tp_range elements)
 {
@@ -140,7 +144,7 @@ static tp_status one_shot(const tpi_nccl_call *call, const tpi_collective_args *
     return TP_OK;
 }
 
-/* ---- two steps ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- two steps --------------------------------------------------------------------------------------------------- */
 
 /* Elements [from, from + most) of a share, counted from its begin, as elements of the whole. */
 static tp_range part_of(tp_range share, int64_t from, int64_t most)
@@ -155,7 +159,8 @@ static size_t part_bytes(tp_range part, tp_dtype dtype)
 }
 
 /* Everybody's part of each share goes to its owner; leaf[] is where this rank's then lie. */
-static tp_status collect(const tpi_nccl_call *call, const tpi_collective_args *args, const tp_range *parts, const void **leaf)
+static tp_status collect(const tpi_nccl_call *call, const tpi_collective_args *args, const tp_range *parts,
+                         const void **leaf)
 {
     size_t own = part_bytes(parts[call->rank], args->in_dtype);
     void *staging;
@@ -164,7 +169,8 @@ static tp_status collect(const tpi_nccl_call *call, const tpi_collective_args *a
     tp_status status = TP_OK;
     for (int i = 1; i < call->size && status == TP_OK; i++) {
         int to = (call->rank + i) % call->size, from = (call->rank + call->size - i) % call->size;
-        status = tpi_nccl_send(call, tpi_comm_at(args->in, parts[to].begin, args->in_dtype), part_bytes(parts[to], args->in_dtype), to);
+        status = tpi_nccl_send(call, tpi_comm_at(args->in, parts[to].begin, args->in_dtype),
+                               part_bytes(parts[to], args->in_dtype), to);
         if (status == TP_OK)
             status = tpi_nccl_receive(call, (char *)staging + (size_t)from * own, own, from);
         leaf[from] = (char *)staging + (size_t)from * own;
@@ -224,12 +230,13 @@ static shares slices_of(const tpi_nccl_call *call, int64_t elements)
     for (int rank = 0; rank < call->size; rank++) {
         tp_range range = tp_shard_range(blocks, call->size, rank);
         own(&owned, rank,
-            (tp_range){range.begin == blocks ? elements : range.begin * SLICE_ELEMENTS, range.end == blocks ? elements : range.end * SLICE_ELEMENTS});
+            (tp_range){range.begin == blocks ? elements : range.begin * SLICE_ELEMENTS,
+                       range.end == blocks ? elements : range.end * SLICE_ELEMENTS});
     }
     return owned;
 }
 
-/* ---- the operations -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the operations ---------------------------------------------------------------------------------------------- */
 
 tp_status tpi_nccl_all_reduce(const tpi_nccl_call *call, const tpi_collective_args *args)
 {

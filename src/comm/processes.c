@@ -1,4 +1,5 @@
-/* Ranks that are processes: what concerns the host goes over the rendezvous; data moves over a fabric only (transport.c puts that on top). */
+/* Ranks that are processes: what concerns the host goes over the rendezvous; data moves over a fabric only (transport.c
+ * puts that on top). */
 #include <stdio.h>
 #include <string.h>
 
@@ -39,7 +40,7 @@ static tp_status barrier(tpi_stream *stream, tp_comm *comm)
     return refuse(comm);
 }
 
-/* ---- failures --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static tp_status peer_failed(tp_comm *comm, tp_world *world)
 {
@@ -78,7 +79,7 @@ static void leave(tp_comm *comm)
     (void)comm;
 }
 
-/* ---- exchange and splitting ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- exchange and splitting -------------------------------------------------------------------------------------- */
 
 static tp_status exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes)
 {
@@ -98,7 +99,8 @@ static process_comm *new_comm(tp_ctx *ctx, tp_world *world, int rank, int size)
     process_comm *own = tpi_host_allocate(ctx, sizeof *own);
     if (!own)
         return NULL;
-    own->comm = (tp_comm){.table = &tpi_comm_processes, .ctx = ctx, .rank = rank, .size = size, .apart = true, .state = own};
+    own->comm =
+        (tp_comm){.table = &tpi_comm_processes, .ctx = ctx, .rank = rank, .size = size, .apart = true, .state = own};
     own->world = world;
     return own;
 }
@@ -142,7 +144,8 @@ tp_status tpi_comm_create_processes(tp_ctx *ctx, tp_world *world, int rank, tp_c
     *out = NULL;
     int ranks = world->desc.ranks;
     if (rank != world->own_rank)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_desc.rank is %d, this process is rank %d of its world", rank, world->own_rank);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_desc.rank is %d, this process is rank %d of its world", rank,
+                          world->own_rank);
     if (world->taken[rank])
         return tpi_refuse(ctx, TP_ERR_STATE, "rank %d of the world of %d has a context already", rank, ranks);
     process_comm *own = new_comm(ctx, world, rank, ranks);
@@ -162,7 +165,8 @@ static tp_status create_board(tp_ctx *ctx, tp_comm *comm, const tpi_board_desc *
     (void)comm;
     (void)desc;
     *out = NULL;
-    return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "a plan whose ranks touch each other's memory: these ranks are processes");
+    return tpi_refuse(ctx, TP_ERR_UNSUPPORTED,
+                      "a plan whose ranks touch each other's memory: these ranks are processes");
 }
 
 static const tpi_board_table board = {.create = create_board};

@@ -17,8 +17,11 @@ tp_status tp_world_create_processes(const tp_process_desc *desc, tp_world **out)
                                   .check_calls = desc->check_calls,
                                   .timeout_ms = desc->timeout_ms == 0 ? DEFAULT_TIMEOUT_MS : desc->timeout_ms,
                                   .transport = TP_TRANSPORT_NCCL};
-    const tpi_rendezvous_desc meeting = {
-        .rank = desc->rank, .ranks = desc->ranks, .address = desc->address, .port = desc->port, .timeout_ms = common.timeout_ms};
+    const tpi_rendezvous_desc meeting = {.rank = desc->rank,
+                                         .ranks = desc->ranks,
+                                         .address = desc->address,
+                                         .port = desc->port,
+                                         .timeout_ms = common.timeout_ms};
     tp_world *world;
     TPI_TRY(tp_world_create_threads(&common, &world));
     tp_status status = tpi_rendezvous_open(&meeting, &world->rendezvous);

@@ -32,7 +32,7 @@ struct tpi_rendezvous {
     tpi_rendezvous_failure failure; /* status TP_OK: none */
 };
 
-/* ---- connecting -------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- connecting -------------------------------------------------------------------------------------------------- */
 
 static int finish_connect(int connection, int64_t deadline)
 {
@@ -49,7 +49,9 @@ static int finish_connect(int connection, int64_t deadline)
 /* A connection, or -1 with errno. */
 static int connect_to(const struct addrinfo *address, int64_t deadline)
 {
-    int connection = socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol), on = 1;
+    int connection =
+            socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol),
+        on = 1;
     if (connection < 0)
         return -1;
     int error = connect(connection, address->ai_addr, address->ai_addrlen) == 0 ? 0 : errno;
@@ -90,11 +92,11 @@ static tp_status connect_in_time(tpi_rendezvous *own, int64_t deadline)
     freeaddrinfo(list);
     if (own->connection >= 0)
         return TP_OK;
-    return tpi_message(TP_ERR_TIMEOUT, "rendezvous: rank %d can't connect to rank 0 at %s, port %d, for %lld ms: %s", desc->rank, desc->address,
-                       desc->port, (long long)desc->timeout_ms, strerror(error));
+    return tpi_message(TP_ERR_TIMEOUT, "rendezvous: rank %d can't connect to rank 0 at %s, port %d, for %lld ms: %s",
+                       desc->rank, desc->address, desc->port, (long long)desc->timeout_ms, strerror(error));
 }
 
-/* ---- what comes in --------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- what comes in ----------------------------------------------------------------------------------------------- */
 
 static void note_failure(tpi_rendezvous *own, int rank, tp_status status, const char *text, size_t bytes)
 {
@@ -102,7 +104,8 @@ static void note_failure(tpi_rendezvous *own, int rank, tp_status status, const 
         return;
     own->failure.rank = rank;
     own->failure.status = status == TP_OK ? TP_ERR_COMM : status;
-    snprintf(own->failure.message, sizeof own->failure.message, "%.*s", (int)(bytes < TPI_RENDEZVOUS_TEXT ? bytes : TPI_RENDEZVOUS_TEXT - 1), text);
+    snprintf(own->failure.message, sizeof own->failure.message, "%.*s",
+             (int)(bytes < TPI_RENDEZVOUS_TEXT ? bytes : TPI_RENDEZVOUS_TEXT - 1), text);
 }
 
 static void note_words(tpi_rendezvous *own, int rank, tp_status status, const char *text)
@@ -157,7 +160,8 @@ static tp_status peer_failed(const tpi_rendezvous *own)
 }
 
 /* Waits for a frame of this kind, which stays at the inbox' head. */
-static tp_status wait_for(tpi_rendezvous *own, tpi_frame_kind kind, int64_t deadline, tpi_frame *frame, const char **bytes)
+static tp_status wait_for(tpi_rendezvous *own, tpi_frame_kind kind, int64_t deadline, tpi_frame *frame,
+                          const char **bytes)
 {
     for (;;) {
         bool found = look(own, frame, bytes);
@@ -186,7 +190,7 @@ static bool send_frame(tpi_rendezvous *own, tpi_frame frame, const void *bytes, 
     return sent;
 }
 
-/* ---- opening and closing ------------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- opening and closing ----------------------------------------------------------------------------------------- */
 
 static tp_status check_desc(const tpi_rendezvous_desc *desc)
 {
@@ -198,7 +202,9 @@ static tp_status check_desc(const tpi_rendezvous_desc *desc)
         return tpi_message(TP_ERR_ARGUMENT, "rendezvous: no address of rank 0");
     if (desc->port < 1 || desc->port > 65535)
         return tpi_message(TP_ERR_ARGUMENT, "rendezvous: port is %d, must be 1 to 65535", desc->port);
-    return desc->timeout_ms > 0 ? TP_OK : tpi_message(TP_ERR_ARGUMENT, "rendezvous: timeout_ms is %lld", (long long)desc->timeout_ms);
+    return desc->timeout_ms > 0
+               ? TP_OK
+               : tpi_message(TP_ERR_ARGUMENT, "rendezvous: timeout_ms is %lld", (long long)desc->timeout_ms);
 }
 
 static tp_status meet(tpi_rendezvous *own)
@@ -209,7 +215,8 @@ static tp_status meet(tpi_rendezvous *own)
     if (own->desc.rank == 0)
         TPI_TRY(tpi_rendezvous_serve(&own->desc, &own->server));
     TPI_TRY(connect_in_time(own, deadline));
-    if (!send_frame(own, (tpi_frame){.kind = TPI_FRAME_HELLO, .rank = own->desc.rank, .size = own->desc.ranks}, NULL, SEND_MS))
+    if (!send_frame(own, (tpi_frame){.kind = TPI_FRAME_HELLO, .rank = own->desc.rank, .size = own->desc.ranks}, NULL,
+                    SEND_MS))
         return tpi_message(TP_ERR_COMM, "rendezvous: rank 0 closed the connection");
     TPI_TRY(wait_for(own, TPI_FRAME_WELCOME, deadline, &frame, &bytes));
     tpi_inbox_drop(&own->inbox);
@@ -251,15 +258,20 @@ void tpi_rendezvous_close(tpi_rendezvous *own)
     free(own);
 }
 
-/* ---- in touch ------------------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- in touch ---------------------------------------------------------------------------------------------------- */
 
-tp_status tpi_rendezvous_exchange(tpi_rendezvous *own, const tpi_rendezvous_group *group, const void *mine, void *all, size_t bytes)
+tp_status tpi_rendezvous_exchange(tpi_rendezvous *own, const tpi_rendezvous_group *group, const void *mine, void *all,
+                                  size_t bytes)
 {
     if (bytes > TPI_RENDEZVOUS_BYTES)
-        return tpi_message(TP_ERR_UNSUPPORTED, "rendezvous: an exchange of %zu bytes a rank, at most %zu", bytes, TPI_RENDEZVOUS_BYTES);
+        return tpi_message(TP_ERR_UNSUPPORTED, "rendezvous: an exchange of %zu bytes a rank, at most %zu", bytes,
+                           TPI_RENDEZVOUS_BYTES);
     int64_t deadline = tpi_milliseconds() + own->desc.timeout_ms;
-    const tpi_frame offer = {
-        .kind = TPI_FRAME_EXCHANGE, .group = group->id, .rank = group->rank, .size = group->size, .bytes = (uint32_t)bytes};
+    const tpi_frame offer = {.kind = TPI_FRAME_EXCHANGE,
+                             .group = group->id,
+                             .rank = group->rank,
+                             .size = group->size,
+                             .bytes = (uint32_t)bytes};
     tpi_frame answer;
     const char *data;
     if (own->failure.status != TP_OK)

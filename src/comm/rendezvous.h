@@ -1,5 +1,6 @@
-/* How processes find each other and stay in touch: rank 0's process listens on a TCP port, all ranks (its own too) connect to it and keep the connection.
- * Over it go exchanges of small data among any group of ranks, and the news of a failure. Every wait has a bound. Knows nothing of devices. */
+/* How processes find each other and stay in touch: rank 0's process listens on a TCP port, all ranks (its own too)
+ * connect to it and keep the connection. Over it go exchanges of small data among any group of ranks, and the news of a
+ * failure. Every wait has a bound. Knows nothing of devices. */
 #ifndef TPI_COMM_RENDEZVOUS_H
 #define TPI_COMM_RENDEZVOUS_H
 
@@ -35,11 +36,14 @@ typedef struct tpi_rendezvous_group {
 
 /* Returns when all ranks have come. The thread's message says why not. */
 tp_status tpi_rendezvous_open(const tpi_rendezvous_desc *desc, tpi_rendezvous **out);
-/* Not collective, but rank 0 waits for the others to leave, at most ten seconds. Peers that still want something from a rank are told that it left. NULL is fine. */
+/* Not collective, but rank 0 waits for the others to leave, at most ten seconds. Peers that still want something from a
+ * rank are told that it left. NULL is fine. */
 void tpi_rendezvous_close(tpi_rendezvous *own);
 
-/* Collective among the group: everybody's data, in rank order. TP_ERR_PEER, TP_ERR_TIMEOUT, TP_ERR_MISMATCH (sizes differ); the thread's message says more. */
-tp_status tpi_rendezvous_exchange(tpi_rendezvous *own, const tpi_rendezvous_group *group, const void *mine, void *all, size_t bytes);
+/* Collective among the group: everybody's data, in rank order. TP_ERR_PEER, TP_ERR_TIMEOUT, TP_ERR_MISMATCH (sizes
+ * differ); the thread's message says more. */
+tp_status tpi_rendezvous_exchange(tpi_rendezvous *own, const tpi_rendezvous_group *group, const void *mine, void *all,
+                                  size_t bytes);
 
 /* Tells all ranks that this one failed. Only the first failure of a world counts. Never waits; from any thread. */
 void tpi_rendezvous_abort(tpi_rendezvous *own, tp_status status, const char *message);

@@ -116,5 +116,6 @@ bool tpi_frame_send(int connection, tpi_frame frame, const void *bytes, int time
     int64_t deadline = tpi_milliseconds() + timeout_ms;
     frame.magic = TPI_FRAME_MAGIC;
     frame.version = TPI_FRAME_VERSION;
-    return send_bytes(connection, (const char *)&frame, sizeof frame, deadline) && send_bytes(connection, bytes, frame.bytes, deadline);
+    return send_bytes(connection, (const char *)&frame, sizeof frame, deadline) &&
+           send_bytes(connection, bytes, frame.bytes, deadline);
 }

@@ -33,7 +33,8 @@ typedef struct tpi_inbox {
     size_t used, size;
 } tpi_inbox;
 
-typedef enum tpi_intake { TPI_INTAKE_NOTHING = 0, TPI_INTAKE_FRAME, TPI_INTAKE_CLOSED, TPI_INTAKE_STRANGE, TPI_INTAKE_VERSION } tpi_intake;
+typedef enum tpi_intake { TPI_INTAKE_NOTHING = 0, TPI_INTAKE_FRAME, TPI_INTAKE_CLOSED, TPI_INTAKE_STRANGE,
+                         TPI_INTAKE_VERSION } tpi_intake;
 
 /* Reads what is there, without waiting; CLOSED: the other side is gone. */
 tpi_intake tpi_inbox_fill(tpi_inbox *inbox, int connection);
@@ -51,7 +52,8 @@ void tpi_close_connection(int *connection); /* -1 after it */
 /* rendezvous_server.c: rank 0's half, on a thread of its own. */
 typedef struct tpi_rendezvous_server tpi_rendezvous_server;
 tp_status tpi_rendezvous_serve(const tpi_rendezvous_desc *desc, tpi_rendezvous_server **out);
-/* Stays a while until all have left, tells those that are still there that the world is closed, and ends. NULL is fine. */
+/* Stays a while until all have left, tells those that are still there that the world is closed, and ends. NULL is
+ * fine. */
 void tpi_rendezvous_server_end(tpi_rendezvous_server *server);
 
 #endif

@@ -1,5 +1,5 @@
-/* Rank 0's half of a rendezvous: takes connections, knows ranks by their hello, gathers exchanges and spreads failures. One thread, which never waits for
- * one connection alone. */
+/* Rank 0's half of a rendezvous: takes connections, knows ranks by their hello, gathers exchanges and spreads failures.
+ * One thread, which never waits for one connection alone. */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -20,7 +20,8 @@
 /* A rank that doesn't take what it is sent. */
 #define SEND_MS 5000
 #define LOOK_MS 100
-/* The listener's clock, whose message says who is missing, goes off so much before the ranks' own: a quarter of the bound, and at most that. */
+/* The listener's clock, whose message says who is missing, goes off so much before the ranks' own: a quarter of the
+ * bound, and at most that. */
 #define FORESIGHT_MS 1000
 /* How long the listener stays for the others when rank 0 has left. */
 #define LINGER_MS 10000
@@ -51,7 +52,7 @@ struct tpi_rendezvous_server {
     tpi_rendezvous_failure failure; /* status TP_OK: none */
 };
 
-/* ---- failures and leaving ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- failures and leaving ---------------------------------------------------------------------------------------- */
 
 static void send_failure(const tpi_rendezvous_server *server, const guest *to)
 {
@@ -104,7 +105,7 @@ static void refuse(tpi_rendezvous_server *server, int place, const char *message
     drop_guest(server, place);
 }
 
-/* ---- coming ---------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- coming ------------------------------------------------------------------------------------------------------ */
 
 static bool has_come(const tpi_rendezvous_server *server, int rank)
 {
@@ -129,7 +130,8 @@ static bool greet(tpi_rendezvous_server *server, int place, const tpi_frame *hel
     server->came++;
     guest *new = &server->guests[place];
     if (hello->size != server->desc.ranks)
-        snprintf(message, sizeof message, "rank %d says there are %d ranks, rank 0 says %d", hello->rank, hello->size, server->desc.ranks);
+        snprintf(message, sizeof message, "rank %d says there are %d ranks, rank 0 says %d", hello->rank, hello->size,
+                 server->desc.ranks);
     else if (hello->rank < 0 || hello->rank >= server->desc.ranks)
         snprintf(message, sizeof message, "a process says it is rank %d of %d", hello->rank, server->desc.ranks);
     else if (has_come(server, hello->rank))
@@ -166,7 +168,8 @@ static void take_connection(tpi_rendezvous_server *server)
         return;
     if (server->count == server->desc.ranks + MOST_STRANGERS)
         drop_oldest_stranger(server);
-    server->guests[server->count++] = (guest){.connection = connection, .rank = -1, .since = tpi_milliseconds(), .order = server->taken++};
+    server->guests[server->count++] =
+        (guest){.connection = connection, .rank = -1, .since = tpi_milliseconds(), .order = server->taken++};
 }
 
 static int64_t foresight(const tpi_rendezvous_desc *desc)
@@ -187,14 +190,15 @@ static void look_at_clock(tpi_rendezvous_server *server)
     int first = 0;
     while (has_come(server, first))
         first++;
-    snprintf(message, sizeof message, "%d of %d ranks came within %lld ms; rank %d did not", server->present, server->desc.ranks,
-             (long long)(server->desc.timeout_ms - foresight(&server->desc)), first);
+    snprintf(message, sizeof message, "%d of %d ranks came within %lld ms; rank %d did not", server->present,
+             server->desc.ranks, (long long)(server->desc.timeout_ms - foresight(&server->desc)), first);
     fail(server, first, TP_ERR_TIMEOUT, message);
 }
 
-/* ---- exchanges ------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- exchanges --------------------------------------------------------------------------------------------------- */
 
-/* Data of the group's ranks in order, if all are there with as many bytes; false with `different` if they are not as many. */
+/* Data of the group's ranks in order, if all are there with as many bytes; false with `different` if they are not as
+ * many. */
 static bool gather(tpi_rendezvous_server *server, const tpi_frame *first, char *all, bool *different)
 {
     int found = 0;
@@ -202,7 +206,8 @@ static bool gather(tpi_rendezvous_server *server, const tpi_frame *first, char *
         const guest *one = &server->guests[i];
         if (!one->waits || one->offer.group != first->group)
             continue;
-        if (one->offer.bytes != first->bytes || one->offer.size != first->size || one->offer.rank < 0 || one->offer.rank >= first->size) {
+        if (one->offer.bytes != first->bytes || one->offer.size != first->size || one->offer.rank < 0 ||
+            one->offer.rank >= first->size) {
             *different = true;
             return false;
         }
@@ -214,7 +219,8 @@ static bool gather(tpi_rendezvous_server *server, const tpi_frame *first, char *
 
 static void answer(tpi_rendezvous_server *server, const tpi_frame *first, const char *all)
 {
-    const tpi_frame reply = {.kind = TPI_FRAME_ANSWER, .group = first->group, .bytes = first->bytes * (uint32_t)first->size};
+    const tpi_frame reply = {
+        .kind = TPI_FRAME_ANSWER, .group = first->group, .bytes = first->bytes * (uint32_t)first->size};
     for (int i = 0; i < server->count; i++) {
         guest *one = &server->guests[i];
         if (!one->waits || one->offer.group != first->group)
@@ -233,7 +239,8 @@ static void try_exchange(tpi_rendezvous_server *server, const tpi_frame *first)
         answer(server, first, all);
     free(all);
     if (different)
-        fail(server, first->rank, TP_ERR_MISMATCH, "ranks exchange different numbers of bytes, or in groups of different sizes");
+        fail(server, first->rank, TP_ERR_MISMATCH,
+             "ranks exchange different numbers of bytes, or in groups of different sizes");
     else if (first->size == server->desc.ranks && server->left >= 0)
         fail(server, server->left, TP_ERR_STATE, "left the world, and others still want to exchange with it");
 }
@@ -253,7 +260,7 @@ static void begin_exchange(tpi_rendezvous_server *server, guest *one, const tpi_
     try_exchange(server, &one->offer);
 }
 
-/* ---- the loop --------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
 /* False: the guest is gone, and another has its place. */
 static bool serve_frame(tpi_rendezvous_server *server, int place, const tpi_frame *frame, const char *bytes)
@@ -272,7 +279,8 @@ static bool serve_frame(tpi_rendezvous_server *server, int place, const tpi_fram
         tpi_inbox_drop(&one->inbox);
         return true;
     case TPI_FRAME_FAILED:
-        snprintf(message, sizeof message, "%.*s", (int)(frame->bytes < sizeof message ? frame->bytes : sizeof message - 1), bytes);
+        snprintf(message, sizeof message, "%.*s",
+                 (int)(frame->bytes < sizeof message ? frame->bytes : sizeof message - 1), bytes);
         tpi_inbox_drop(&one->inbox);
         fail(server, frame->rank, (tp_status)frame->status, message);
         return true;
@@ -300,7 +308,8 @@ static void serve_guest(tpi_rendezvous_server *server, int place)
         lose_guest(server, place, false);
 }
 
-/* Rank 0 has left: others may still exchange among themselves for a while. A meeting that failed is over when all were told why. */
+/* Rank 0 has left: others may still exchange among themselves for a while. A meeting that failed is over when all were
+ * told why. */
 static bool is_over(const tpi_rendezvous_server *server, int64_t end)
 {
     if (end == INT64_MAX)
@@ -348,11 +357,13 @@ static void *serve(void *pointer)
     return NULL;
 }
 
-/* ---- beginning and end ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- beginning and end ------------------------------------------------------------------------------------------- */
 
 static int listen_at(const struct addrinfo *address)
 {
-    int listener = socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol), on = 1;
+    int listener =
+            socket(address->ai_family, address->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, address->ai_protocol),
+        on = 1;
     if (listener < 0)
         return -1;
     setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -364,7 +375,8 @@ static int listen_at(const struct addrinfo *address)
     return -1;
 }
 
-/* At the address itself, if it is this machine's, so that no other network sees the port; else (behind a translation of addresses) at any. */
+/* At the address itself, if it is this machine's, so that no other network sees the port; else (behind a translation of
+ * addresses) at any. */
 static tp_status listen_for(const tpi_rendezvous_desc *desc, int *out)
 {
     char port[16];
@@ -384,7 +396,9 @@ static tp_status listen_for(const tpi_rendezvous_desc *desc, int *out)
         error = errno;
         freeaddrinfo(list);
     }
-    return *out >= 0 ? TP_OK : tpi_message(TP_ERR_COMM, "rendezvous: rank 0 can't listen at %s, port %d: %s", desc->address, desc->port, strerror(error));
+    return *out >= 0 ? TP_OK
+                     : tpi_message(TP_ERR_COMM, "rendezvous: rank 0 can't listen at %s, port %d: %s", desc->address,
+                                   desc->port, strerror(error));
 }
 
 static void free_server(tpi_rendezvous_server *server)
@@ -407,11 +421,16 @@ tp_status tpi_rendezvous_serve(const tpi_rendezvous_desc *desc, tpi_rendezvous_s
     tpi_rendezvous_server *server = calloc(1, sizeof *server);
     if (!server)
         return tpi_message(TP_ERR_MEMORY, "rendezvous: no memory");
-    *server = (tpi_rendezvous_server){
-        .desc = *desc, .listener = -1, .wake = {-1, -1}, .left = -1, .deadline = tpi_milliseconds() + desc->timeout_ms - foresight(desc)};
+    *server = (tpi_rendezvous_server){.desc = *desc,
+                                      .listener = -1,
+                                      .wake = {-1, -1},
+                                      .left = -1,
+                                      .deadline = tpi_milliseconds() + desc->timeout_ms - foresight(desc)};
     server->guests = calloc((size_t)desc->ranks + MOST_STRANGERS, sizeof *server->guests);
-    tp_status status = server->guests ? listen_for(desc, &server->listener) : tpi_message(TP_ERR_MEMORY, "rendezvous: no memory");
-    if (status == TP_OK && (pipe2(server->wake, O_CLOEXEC) != 0 || pthread_create(&server->thread, NULL, serve, server) != 0))
+    tp_status status =
+        server->guests ? listen_for(desc, &server->listener) : tpi_message(TP_ERR_MEMORY, "rendezvous: no memory");
+    if (status == TP_OK &&
+        (pipe2(server->wake, O_CLOEXEC) != 0 || pthread_create(&server->thread, NULL, serve, server) != 0))
         status = tpi_message(TP_ERR_MEMORY, "rendezvous: no thread for rank 0's listener");
     if (status != TP_OK) {
         free_server(server);

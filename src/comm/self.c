@@ -96,7 +96,8 @@ static tp_status run_p2p(tp_ctx *ctx, const void *pointer)
     int receive = 0;
     for (int send = 0; send < args->count; send++)
         if (args->ops[send].send)
-            tpi_comm_copy(receive_of(args, &receive)->data, args->ops[send].tensor.data, tp_tensor_bytes(args->ops[send].tensor));
+            tpi_comm_copy(receive_of(args, &receive)->data, args->ops[send].tensor.data,
+                          tp_tensor_bytes(args->ops[send].tensor));
     return TP_OK;
 }
 
@@ -109,7 +110,8 @@ static tp_status self_p2p(tpi_stream *stream, const tpi_p2p_args *args)
     for (int send = 0; send < args->count; send++) {
         const tp_p2p *op = &args->ops[send];
         if (op->send)
-            TPI_TRY(ctx->backend->copy(stream, receive_of(args, &receive)->data, op->tensor.data, tp_tensor_bytes(op->tensor), TPI_COPY_WITHIN));
+            TPI_TRY(ctx->backend->copy(stream, receive_of(args, &receive)->data, op->tensor.data,
+                                       tp_tensor_bytes(op->tensor), TPI_COPY_WITHIN));
     }
     return TP_OK;
 }

@@ -19,7 +19,8 @@ typedef struct tpi_collective_args {
     const int64_t *recv_counts; /* all_to_all */
     int root;
     tp_reduce_desc reduce;
-    const tpi_norm_args *norm; /* all_reduce: of out's rows, in the same kernel or behind it; NULL: none. Read when issued */
+    const tpi_norm_args *norm; /* all_reduce: of out's rows, in the same kernel or behind it; NULL: none. Read when
+                                * issued */
 } tpi_collective_args;
 
 typedef struct tpi_p2p_args {
@@ -48,7 +49,8 @@ typedef struct tpi_comm_table {
     void (*abort)(tp_comm *comm, int rank, tp_status status, const char *message);
     /* TP_OK, or breaks the context with a peer's failure. Never waits. */
     tp_status (*health)(tp_comm *comm);
-    /* Symmetric buffers. create: collective; fills in local and peer[], and refuses on all ranks what one can't have; release: what create made or began. */
+    /* Symmetric buffers. create: collective; fills in local and peer[], and refuses on all ranks what one can't have;
+     * release: what create made or began. */
     tp_status (*symmetric_create)(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out);
     void (*symmetric_release)(tp_ctx *ctx, tp_comm *comm, tp_symmetric *symmetric);
     /* After a failure: waits, within the bound of waits and ten seconds, until all peers have come here too or
@@ -61,7 +63,8 @@ struct tp_comm {
     const tpi_comm_table *table;
     tp_ctx *ctx;
     int rank, size;
-    bool apart;  /* ranks do not reach each other's memory by themselves: no boards, and symmetric buffers only from a fabric */
+    bool apart;  /* ranks do not reach each other's memory by themselves: no boards, and symmetric buffers only from a
+                  * fabric */
     bool beside; /* its collectives and messages are of lanes beside compute */
     const char *what; /* its next exchange is for, in messages about calls that differ; NULL: nothing that has a name */
     unsigned issued; /* collectives that its host issued elsewhere in this communicator's name (nccl.c) */
@@ -81,9 +84,11 @@ extern const tpi_comm_table tpi_comm_processes;
 tp_status tpi_comm_create_self(tp_ctx *ctx, tp_comm **out);
 tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
 tp_status tpi_comm_create_processes(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
-/* Over the backend's fabric; `control`, of the same ranks, does what concerns the host, and goes with it. On failure it stays the caller's. */
+/* Over the backend's fabric; `control`, of the same ranks, does what concerns the host, and goes with it. On failure it
+ * stays the caller's. */
 tp_status tpi_comm_create_nccl(tp_ctx *ctx, tp_comm *control, tp_comm **out);
-/* A rank's communicator of its world, by the transport that the world asks for, or the best (docs/cuda.md). Collective on a GPU. */
+/* A rank's communicator of its world, by the transport that the world asks for, or the best (docs/cuda.md). Collective
+ * on a GPU. */
 tp_status tpi_comm_create_world(tp_ctx *ctx, tp_world *world, int rank, tp_comm **out);
 /* One rank of a dry run's group. */
 tp_status tpi_comm_create_dry(tp_ctx *ctx, int rank, int size, tp_comm **out);
@@ -102,7 +107,8 @@ void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *me
 tp_status tpi_comm_all_reduce(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
                               const tp_reduce_desc *desc);
 /* And norm of out's rows, which the caller has checked: its rows, cols, dtype and x are out's. */
-tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const tp_reduce_desc *desc, const tpi_norm_args *norm);
+tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out,
+                                   const tp_reduce_desc *desc, const tpi_norm_args *norm);
 tp_status tpi_comm_reduce_scatter(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts,
                                   const tp_reduce_desc *desc);
 tp_status tpi_comm_all_gather(tpi_stream *stream, tp_comm *comm, tp_tensor in, tp_tensor out, const int64_t *counts);

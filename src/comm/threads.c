@@ -85,7 +85,8 @@ static tp_status run_at_once(tp_ctx *ctx, const void *pointer)
     return run_op(ctx, task, task->args);
 }
 
-/* What the backend's stream does with a task that runs at once, but for the float mode: reading it is a tenth of a small operation's way. */
+/* What the backend's stream does with a task that runs at once, but for the float mode: reading it is a tenth of a
+ * small operation's way. */
 static tp_status run_here(tp_ctx *ctx, const op_task *task)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
@@ -317,8 +318,8 @@ tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_com
     world->device[rank] = (tpi_rank_device){ctx->desc.device, ctx->desc.device_index};
     pthread_mutex_unlock(&world->lock);
     if (other >= 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_desc.device of rank %d is %s, rank %d of the world has another", rank,
-                          tp_device_name(ctx->desc.device), other);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_desc.device of rank %d is %s, rank %d of the world has another",
+                          rank, tp_device_name(ctx->desc.device), other);
     if (taken)
         return tpi_refuse(ctx, TP_ERR_STATE, "rank %d of the world of %d has a context already", rank, ranks);
     tpi_thread_comm *own = tpi_threads_handle(ctx, rank, ranks);

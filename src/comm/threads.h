@@ -1,12 +1,13 @@
 /* Inside the thread transport: the world, groups of ranks, and how ranks wait for each other.
  *
  * An operation is a sequence of posts and gates. A post publishes this rank's arguments in its seat and passes the
- * group's gate; after it every rank may read every seat. Few ranks with a core each raise flags at a gate, one line each,
- * and look at each other's; others count themselves in one word, whose last one opens the gate: one sleep each. Seats hold two posts, used in turn: a rank overwrites the
- * older one only when it has passed a later post's gate, that is when all ranks have finished reading it. An operation
- * that reads or writes peers' own buffers ends with a second gate. Small ones go through staging instead, which needs none. Two ranks swap their staging
- * from one such operation to the next: each writes the lines that it was the last to read, which are in its own core's cache; storing into lines that the
- * other core read last costs tens of nanoseconds each.
+ * group's gate; after it every rank may read every seat. Few ranks with a core each raise flags at a gate, one line
+ * each, and look at each other's; others count themselves in one word, whose last one opens the gate: one sleep each.
+ * Seats hold two posts, used in turn: a rank overwrites the older one only when it has passed a later post's gate, that
+ * is when all ranks have finished reading it. An operation that reads or writes peers' own buffers ends with a second
+ * gate. Small ones go through staging instead, which needs none. Two ranks swap their staging from one such operation
+ * to the next: each writes the lines that it was the last to read, which are in its own core's cache; storing into
+ * lines that the other core read last costs tens of nanoseconds each.
  *
  * Failure: the first one is recorded in the world, and every waiting word gets its lowest bit, which wakes all. A rank
  * leaving with an error first waits until no peer is inside a stretch that touches other ranks' buffers
@@ -33,10 +34,12 @@ typedef struct tpi_word {
     atomic_uint sleepers;
 } tpi_word;
 
-/* What a rank says at a gate, in one line: that it came, to what call, and with which buffers. And whether somebody sleeps on it, which the rank itself looks
- * at: in another line, because peers that look at the first take it out of this core's cache. */
+/* What a rank says at a gate, in one line: that it came, to what call, and with which buffers. And whether somebody
+ * sleeps on it, which the rank itself looks at: in another line, because peers that look at the first take it out of
+ * this core's cache. */
 typedef struct tpi_flag {
-    alignas(TPI_CACHE_LINE) atomic_uint round; /* bit 0: the world failed. The rest counts this rank's gates; written by it alone */
+    alignas(TPI_CACHE_LINE) atomic_uint round; /* bit 0: the world failed. The rest counts this rank's gates; written by
+                                                * it alone */
     uint32_t fingerprint[2]; /* by the gate's number */
     const void *in[2];       /* as in the posts */
     void *out[2];
@@ -77,7 +80,8 @@ typedef struct tpi_seat {
     atomic_uint arrived;                          /* gates reached, for the message of a time-out */
     alignas(TPI_CACHE_LINE) tpi_word bell;        /* rung when a channel of this rank changed */
     int world_rank;
-    /* Device order: operations that this rank has issued all of, and so needs no peer's events for; peers that look at this rank's events. */
+    /* Device order: operations that this rank has issued all of, and so needs no peer's events for; peers that look at
+     * this rank's events. */
     atomic_uint passed, users;
     _Atomic(tpi_event *) done; /* behind the last of those operations */
     atomic_uint *halt; /* kernels of this rank that wait for peers look there; under the world's lock; NULL: none */
@@ -112,8 +116,10 @@ typedef struct tpi_group {
     tpi_seat *seats;
     tpi_channel *channels;                       /* [from][to] */
     char *pages;                                 /* staging's memory */
-    char *staging;                               /* [rank][2][TPI_STAGING_STRIDE]; of two ranks: two buffers, which they swap */
-    /* Low half: ranks at the gate. High half: the sum of their posts' fingerprints, which are equal if the calls are. */
+    char *staging;                               /* [rank][2][TPI_STAGING_STRIDE]; of two ranks: two buffers, which they
+                                                  * swap */
+    /* Low half: ranks at the gate. High half: the sum of their posts' fingerprints, which are equal if the calls
+     * are. */
     alignas(TPI_CACHE_LINE) atomic_uint_fast64_t waiting;
     atomic_uint gone; /* ranks that destroyed their communicator for good: no gate opens any more */
     alignas(TPI_CACHE_LINE) tpi_word gate;
@@ -179,7 +185,8 @@ typedef struct tpi_call {
     int64_t stamp, latest; /* own, and the latest of all ranks' */
     double waited;         /* seconds, if they count */
     bool counts;
-    tpi_stream *stream;    /* device order: what was issued there touches peers' memory until this rank is told to let go; else NULL */
+    tpi_stream *stream;    /* device order: what was issued there touches peers' memory until this rank is told to let
+                            * go; else NULL */
 } tpi_call;
 
 /* Between two looks at what another core writes: looks without a pause hold up its store. */
@@ -198,14 +205,15 @@ void tpi_word_fail(tpi_word *word);
 /* Waits until the word differs from `seen`; false if `timeout` nanoseconds passed before. */
 bool tpi_word_wait(tpi_word *word, unsigned seen, tpi_spin *spinning, int64_t timeout);
 int64_t tpi_nanoseconds(void);
-/* Raises a flag to this round. And looks whether it is there; waits until it is, or the world failed, or `leave` says so: false if `timeout` nanoseconds
- * passed before. Flags work only where tpi_flags_usable. */
+/* Raises a flag to this round. And looks whether it is there; waits until it is, or the world failed, or `leave` says
+ * so: false if `timeout` nanoseconds passed before. Flags work only where tpi_flags_usable. */
 bool tpi_flags_usable(void);
 /* Where flags are usable: every thread of the process has passed a full fence when this returns. */
 void tpi_fence_all(void);
 void tpi_flag_wake(tpi_flag *flag);
-/* A plain store, so that this rank looks at its peers' flags while its own is still on its way. Sleepers are looked for without a fence: whoever is about to
- * sleep has all threads of the process pass one (membarrier), and then looks again. */
+/* A plain store, so that this rank looks at its peers' flags while its own is still on its way. Sleepers are looked for
+ * without a fence: whoever is about to sleep has all threads of the process pass one (membarrier), and then looks
+ * again. */
 static inline void tpi_flag_raise(tpi_flag *flag, unsigned round)
 {
     atomic_store_explicit(&flag->round, round * 2, memory_order_release);
@@ -218,12 +226,13 @@ static inline bool tpi_flag_reached(const tpi_flag *flag, unsigned round)
     return (int)(atomic_load_explicit(&flag->round, memory_order_acquire) - round * 2) >= 0;
 }
 typedef bool (*tpi_flag_leave)(const void *arg);
-bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t timeout, tpi_flag_leave leave, const void *arg);
+bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t timeout, tpi_flag_leave leave,
+                   const void *arg);
 void tpi_flag_fail(tpi_flag *flag);
 void tpi_sleep_until(int64_t nanoseconds);
 
-/* world.c: how long threads beside those that compute spin: where they may have no core of their own, they would hold the one that the compute thread needs,
- * and with it the peer that they wait for. */
+/* world.c: how long threads beside those that compute spin: where they may have no core of their own, they would hold
+ * the one that the compute thread needs, and with it the peer that they wait for. */
 int tpi_world_lane_spins(const tp_world *world, const tp_ctx *ctx);
 
 /* group.c */
@@ -294,14 +303,15 @@ static inline char *tpi_call_staging(const tpi_call *call, int rank)
 /* Whether a buffer of so many bytes goes through staging: the same answer on all ranks. */
 static inline bool tpi_call_stages(const tpi_call *call, size_t bytes)
 {
-    return bytes <= (call->size == 2 && call->group->flagged ? TPI_PAIR_STAGED_BYTES : call->group->world->staged_bytes);
+    return bytes <=
+           (call->size == 2 && call->group->flagged ? TPI_PAIR_STAGED_BYTES : call->group->world->staged_bytes);
 }
 
 /* Whether every rank's rows do. */
 bool tpi_call_stages_rows(const tpi_call *call, const tpi_collective_args *args);
 
-/* Turns to the other post, and to staging that nobody reads any more. Then tpi_call_post publishes it and passes the gate; from then on a peer may write
- * this rank's own staging. */
+/* Turns to the other post, and to staging that nobody reads any more. Then tpi_call_post publishes it and passes the
+ * gate; from then on a peer may write this rank's own staging. */
 static inline void tpi_call_next(tpi_call *call)
 {
     call->seat->posts++;
@@ -314,7 +324,8 @@ static inline void tpi_call_next_staged(tpi_call *call)
 }
 
 tp_status tpi_call_post(tpi_call *call, const tpi_post *post);
-/* The same for a collective, or one that reduces, written where it is read: copies of what was just written wait for it. */
+/* The same for a collective, or one that reduces, written where it is read: copies of what was just written wait for
+ * it. */
 tp_status tpi_call_post_args(tpi_call *call, const tpi_collective_args *args, bool reduces);
 tp_status tpi_call_gate(tpi_call *call);
 bool tpi_touch_begin(const tpi_call *call);
@@ -339,10 +350,12 @@ static inline uint32_t tpi_post_fingerprint(const tpi_call *call, const tpi_post
 {
     uint64_t small = (uint64_t)post->in_dtype | (uint64_t)post->out_dtype << 8 | (uint64_t)(post->op + 1) << 16 |
                      (uint64_t)post->algorithm << 24 | (uint64_t)(post->root + 1) << 32;
-    /* A call's name is the same string on all ranks, but for one that says it all. Each number by a factor of its own: none waits for another. */
+    /* A call's name is the same string on all ranks, but for one that says it all. Each number by a factor of its own:
+     * none waits for another. */
     uintptr_t name = post->named ? 0 : (uintptr_t)post->call;
     uint64_t rows = post->exchange ? 0 : (uint64_t)post->rows;
-    uint64_t sum = name * 0x9e3779b97f4a7c15u + small * 0xbf58476d1ce4e5b9u + rows * 0x94d049bb133111ebu + (uint64_t)post->cols * 0xd6e8feb86659fd93u;
+    uint64_t sum = name * 0x9e3779b97f4a7c15u + small * 0xbf58476d1ce4e5b9u + rows * 0x94d049bb133111ebu +
+                   (uint64_t)post->cols * 0xd6e8feb86659fd93u;
     uint64_t state = sum ^ sum >> 32;
     if (post->counts && !post->exchange)
         state = tpi_post_mix_counts(state, call, post);
@@ -383,7 +396,8 @@ tp_status tpi_threads_p2p(tpi_call *call, const tp_p2p *ops, int count);
 tp_status tpi_threads_split(tp_ctx *ctx, tp_comm *comm, int color, int key, tp_comm **out);
 tp_status tpi_threads_exchange(tp_ctx *ctx, tp_comm *comm, const void *mine, void *all, size_t bytes);
 
-/* threads_device.c, threads_device_p2p.c: the same operations in device order (docs/cuda.md, section 3): ranks wait for each other when they issue, and streams for events. */
+/* threads_device.c, threads_device_p2p.c: the same operations in device order (docs/cuda.md, section 3): ranks wait for
+ * each other when they issue, and streams for events. */
 typedef enum tpi_device_body {
     TPI_DEVICE_ALL_REDUCE = 0,
     TPI_DEVICE_REDUCE_SCATTER,
@@ -392,7 +406,8 @@ typedef enum tpi_device_body {
     TPI_DEVICE_ALL_TO_ALL,
     TPI_DEVICE_BARRIER
 } tpi_device_body;
-tp_status tpi_device_collective(tpi_stream *stream, const char *name, tpi_device_body body, const tpi_collective_args *args);
+tp_status tpi_device_collective(tpi_stream *stream, const char *name, tpi_device_body body,
+                                const tpi_collective_args *args);
 tp_status tpi_device_p2p(tpi_stream *stream, const tpi_p2p_args *args);
 
 /* Whether an all-reduce that is not one kernel goes by way of staging: one-shot. */
@@ -441,14 +456,17 @@ typedef struct tpi_batch {
 tpi_batch tpi_batch_begin(tpi_call *call, const tp_p2p *ops, int count);
 int tpi_batch_next(const tpi_batch *batch, bool send, int peer, int from);
 tpi_channel *tpi_batch_channel(const tpi_batch *batch, int from, int to);
-/* Posts what the channel to this peer has room for; parcels are like `parcel`, with each op's data. True if any was posted. */
+/* Posts what the channel to this peer has room for; parcels are like `parcel`, with each op's data. True if any was
+ * posted. */
 bool tpi_batch_post(tpi_batch *batch, int peer, tpi_parcel parcel);
 /* The next receive from this peer is of the parcel's size, else a failure that names both. */
 tp_status tpi_batch_check(const tpi_batch *batch, int peer, const tpi_parcel *parcel);
-/* Whether this peer is to send or to receive still; whom that holds for, and who has destroyed its communicator: -1: nobody. */
+/* Whether this peer is to send or to receive still; whom that holds for, and who has destroyed its communicator: -1:
+ * nobody. */
 bool tpi_batch_needs(const tpi_batch *batch, int peer);
 int tpi_batch_gone(const tpi_batch *batch);
-/* How an order does it: what posted parcels are like, and taking one that was checked, in a stretch that touches the sender's memory. */
+/* How an order does it: what posted parcels are like, and taking one that was checked, in a stretch that touches the
+ * sender's memory. */
 typedef struct tpi_batch_way {
     tpi_parcel parcel;
     tp_status (*take)(tpi_batch *batch, int peer, tpi_parcel *parcel);

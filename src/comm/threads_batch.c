@@ -1,4 +1,5 @@
-/* What a batch of sends and receives is in both orders of thread ranks: places in its array, and parcels in channels. */
+/* What a batch of sends and receives is in both orders of thread ranks: places in its array, and parcels in
+ * channels. */
 #include <stdio.h>
 
 #include "comm/threads.h"
@@ -98,8 +99,8 @@ static tp_status take_receives(tpi_batch *batch, const tpi_batch_way *way, int p
 {
     tpi_channel *channel = tpi_batch_channel(batch, peer, batch->call->rank);
     bool any = false;
-    while (batch->receive[peer] < batch->count &&
-           atomic_load_explicit(&channel->posted, memory_order_acquire) != atomic_load_explicit(&channel->taken, memory_order_relaxed)) {
+    while (batch->receive[peer] < batch->count && atomic_load_explicit(&channel->posted, memory_order_acquire) !=
+                                                      atomic_load_explicit(&channel->taken, memory_order_relaxed)) {
         TPI_TRY(take_parcel(batch, way, peer, channel));
         any = true;
     }

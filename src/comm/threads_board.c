@@ -1,5 +1,6 @@
-/* The board of thread ranks: one block of memory that the first rank makes and the last frees. A flag is a counter and a stamp; whoever raises one rings
- * the bells of those ranks that wait for it, and a rank sleeps on its own bell only. */
+/* The board of thread ranks: one block of memory that the first rank makes and the last frees. A flag is a counter and
+ * a stamp; whoever raises one rings the bells of those ranks that wait for it, and a rank sleeps on its own bell
+ * only. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,7 +90,8 @@ static void world_leave(tp_world *world, tpi_shared_board *shared)
 static tpi_shared_board *shared_create(tp_world *world, int size, const tpi_board_desc *desc)
 {
     size_t ranks = (size_t)size, page = whole_lines(desc->page_bytes);
-    size_t seats = whole_lines(ranks * sizeof(board_seat)), flags = whole_lines(ranks * (size_t)desc->flags * sizeof(board_flag));
+    size_t seats = whole_lines(ranks * sizeof(board_seat)),
+           flags = whole_lines(ranks * (size_t)desc->flags * sizeof(board_flag));
     size_t head = whole_lines(sizeof(tpi_shared_board)), bytes = head + seats + flags + ranks * page;
     char *memory = aligned_alloc(TPI_CACHE_LINE, bytes);
     if (!memory)
@@ -128,9 +130,10 @@ static tp_status agree(tp_ctx *ctx, tp_comm *comm, const offer *mine, offer *off
     TPI_TRY(comm->table->exchange(ctx, comm, mine, offers, sizeof *mine));
     for (int rank = 0; rank < comm->size; rank++) {
         const tpi_board_desc *first = &offers[0].desc, *other = &offers[rank].desc;
-        if (strcmp(other->what, first->what) != 0 || other->flags != first->flags || other->page_bytes != first->page_bytes)
-            return tpi_refuse(ctx, TP_ERR_MISMATCH, "rank 0 prepares plan %s with %d flags, rank %d %s with %d", first->what, first->flags, rank, other->what,
-                              other->flags);
+        if (strcmp(other->what, first->what) != 0 || other->flags != first->flags ||
+            other->page_bytes != first->page_bytes)
+            return tpi_refuse(ctx, TP_ERR_MISMATCH, "rank 0 prepares plan %s with %d flags, rank %d %s with %d",
+                              first->what, first->flags, rank, other->what, other->flags);
         if (!offers[rank].ready)
             return tpi_comm_no_memory(ctx, comm, rank, "a plan's board");
     }
@@ -143,7 +146,8 @@ static tp_status create(tp_ctx *ctx, tp_comm *comm, const tpi_board_desc *desc, 
     tpi_thread_comm *own = comm->state;
     tp_world *world = own->group->world;
     thread_board *board = tpi_host_allocate(ctx, handle_bytes(desc->lanes));
-    offer mine = {.shared = comm->rank == 0 ? shared_create(world, comm->size, desc) : NULL, .desc = *desc}, offers[TPI_MAX_RANKS];
+    offer mine = {.shared = comm->rank == 0 ? shared_create(world, comm->size, desc) : NULL, .desc = *desc},
+          offers[TPI_MAX_RANKS];
     mine.ready = board && (comm->rank != 0 || mine.shared);
     tp_status status = agree(ctx, comm, &mine, offers);
     if (status != TP_OK) {
@@ -219,9 +223,10 @@ static tp_status timed_out(const tpi_board *base, const tpi_board_wait *wait)
     if (wait->kind == NULL)
         snprintf(awaited, sizeof awaited, "rank %d to begin its run", rank);
     else
-        snprintf(awaited, sizeof awaited, "op %d (%s) of rank %d to %s", wait->op, wait->kind, rank, wait->posted ? "post its data" : "be done");
-    return tpi_call_fail(&call, TP_ERR_TIMEOUT, "plan %s on a group of %d ranks: rank %d waited %lld ms for %s", plan, call.size, call.seat->world_rank,
-                         (long long)tpi_call_timeout_ms(&call), awaited);
+        snprintf(awaited, sizeof awaited, "op %d (%s) of rank %d to %s", wait->op, wait->kind, rank,
+                 wait->posted ? "post its data" : "be done");
+    return tpi_call_fail(&call, TP_ERR_TIMEOUT, "plan %s on a group of %d ranks: rank %d waited %lld ms for %s", plan,
+                         call.size, call.seat->world_rank, (long long)tpi_call_timeout_ms(&call), awaited);
 }
 
 static bool reached(const board_flag *flag, unsigned epoch)
@@ -248,7 +253,8 @@ static tp_status gone(tpi_board *base, int rank)
 {
     const tpi_thread_comm *own = base->comm->state;
     char message[TPI_MESSAGE_BYTES];
-    snprintf(message, sizeof message, "destroyed its context while others wait in plan %s", ((const thread_board *)base)->what);
+    snprintf(message, sizeof message, "destroyed its context while others wait in plan %s",
+             ((const thread_board *)base)->what);
     tpi_world_abort(own->group->world, own->group->seats[rank].world_rank, TP_ERR_STATE, message);
     return peer_failed(base);
 }
@@ -308,7 +314,8 @@ static int64_t deliver(tpi_board *base, int from, int to, size_t bytes, int64_t 
     const tpi_thread_comm *own = base->comm->state;
     if (own->group->world->desc.link.bytes_per_second <= 0)
         return stamp;
-    return tpi_link_message(own->group->world, own->group->seats[from].world_rank, own->group->seats[to].world_rank, bytes, stamp);
+    return tpi_link_message(own->group->world, own->group->seats[from].world_rank, own->group->seats[to].world_rank,
+                            bytes, stamp);
 }
 
 static void sleep_until(tpi_board *base, int64_t stamp)

@@ -1,5 +1,6 @@
-/* Whether all ranks called the same. Always: a number made of each call goes along with the gate, and where numbers differ the last rank to come says whose.
- * In a checking world all ranks compare everything that all ranks posted before anything moves. Either way all come to the same verdict. */
+/* Whether all ranks called the same. Always: a number made of each call goes along with the gate, and where numbers
+ * differ the last rank to come says whose. In a checking world all ranks compare everything that all ranks posted
+ * before anything moves. Either way all come to the same verdict. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,9 +1,13 @@
-/* Collectives in device order: streams run behind, so ranks wait for each other when they issue and streams wait for events. An operation is
+/* Collectives in device order: streams run behind, so ranks wait for each other when they issue and streams wait for
+ * events. An operation is
  *
- *     record `ready`; post, gate; wait for peers' `ready`; own ops on peers' buffers; record `done`; gate; wait for peers' `done`
+ *     record `ready`; post, gate; wait for peers' `ready`; own ops on peers' buffers;
+ *     record `done`; gate; wait for peers' `done`
  *
- * A small all-reduce between devices is one kernel a rank (threads_peer.c). Where it isn't, it goes through staging, used in turn: the next operation's `ready` says that nobody reads it any more, so its second gate falls away.
- * Between the gates a rank is marked as touching peers' buffers; after a failure it waits for its stream before the mark goes. */
+ * A small all-reduce between devices is one kernel a rank (threads_peer.c). Where it isn't, it goes through staging,
+ * used in turn: the next operation's `ready` says that nobody reads it any more, so its second gate falls away. Between
+ * the gates a rank is marked as touching peers' buffers; after a failure it waits for its stream before the mark
+ * goes. */
 #include "comm/threads.h"
 
 /* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
@@ -22,9 +26,10 @@ static const tpi_backend *backend_of(const device_op *op)
     return op->call.ctx->backend;
 }
 
-/* ---- meeting and parting ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- meeting and parting ----------------------------------------------------------------------------------------- */
 
-/* Publishes this rank's buffers and makes its stream wait until those that it reads are ready. The seat has turned to its next post. */
+/* Publishes this rank's buffers and makes its stream wait until those that it reads are ready. The seat has turned to
+ * its next post. */
 static tp_status meet(device_op *op, const tpi_post *post)
 {
     tpi_call *call = &op->call;
@@ -48,7 +53,8 @@ static tp_status turn_and_meet(device_op *op, const tpi_post *post)
     return meet(op, post);
 }
 
-/* Tells peers when this rank is through with their buffers, and makes its stream wait until those that used its own are. */
+/* Tells peers when this rank is through with their buffers, and makes its stream wait until those that used its own
+ * are. */
 static tp_status part(device_op *op)
 {
     tpi_call *call = &op->call;
@@ -73,7 +79,7 @@ static tp_status break_off(device_op *op, tp_status status)
     return status;
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 static tpi_span span_of(device_op *op, const void *const *in, void *const *out, int outputs)
 {
@@ -200,7 +206,7 @@ static tp_status reduce_scatter(device_op *op)
     return part(op);
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 /* Rows of `from`, which begin at element `first` of it, to row `to` of this rank's output. */
 static tp_status copy_rows(device_op *op, const void *from, int64_t first, tp_range to)
@@ -217,7 +223,8 @@ static tp_status all_gather(device_op *op)
     const tpi_collective_args *args = op->args;
     const tpi_post post = tpi_post_of(args);
     TPI_TRY(turn_and_meet(op, &post));
-    for (int i = 0; i < op->call.size; i++) { /* everyone begins at its own, so that not all read the same rank at once */
+    for (int i = 0; i < op->call.size; i++) { /* everyone begins at its own, so that not all read the same rank at
+                                               * once */
         int from = (op->call.rank + i) % op->call.size;
         tp_range rows = tpi_comm_range(args->counts, args->rows, op->call.size, from);
         TPI_TRY(copy_rows(op, tpi_call_peer(&op->call, from)->in, 0, rows));
@@ -247,9 +254,10 @@ static tp_status all_to_all(device_op *op)
         tp_range sent = tpi_comm_range(peer->counts, peer->rows, call->size, call->rank);
         tp_range expected = tpi_comm_range(args->recv_counts, args->out_rows, call->size, from);
         if (sent.end - sent.begin != expected.end - expected.begin)
-            return tpi_call_fail(call, TP_ERR_MISMATCH, "all_to_all: rank %d sends %lld rows to rank %d, which expects %lld",
-                                 call->group->seats[from].world_rank, (long long)(sent.end - sent.begin), call->seat->world_rank,
-                                 (long long)(expected.end - expected.begin));
+            return tpi_call_fail(call, TP_ERR_MISMATCH,
+                                 "all_to_all: rank %d sends %lld rows to rank %d, which expects %lld",
+                                 call->group->seats[from].world_rank, (long long)(sent.end - sent.begin),
+                                 call->seat->world_rank, (long long)(expected.end - expected.begin));
         TPI_TRY(copy_rows(op, peer->in, sent.begin, expected));
     }
     return part(op);
@@ -263,19 +271,21 @@ static tp_status barrier(device_op *op)
     return TP_OK;
 }
 
-/* ---- the operations' common way ----------------------------------------------------------------------------------------------------------------- */
+/* ---- the operations' common way ---------------------------------------------------------------------------------- */
 
 static tp_status run(device_op *op, tpi_device_body body)
 {
-    static tp_status (*const bodies[])(device_op *op) = {
-        [TPI_DEVICE_ALL_REDUCE] = all_reduce, [TPI_DEVICE_REDUCE_SCATTER] = reduce_scatter, [TPI_DEVICE_ALL_GATHER] = all_gather,
-        [TPI_DEVICE_BROADCAST] = broadcast,   [TPI_DEVICE_ALL_TO_ALL] = all_to_all,         [TPI_DEVICE_BARRIER] = barrier,
+    static tp_status (*const bodies[])(device_op * op) = {
+        [TPI_DEVICE_ALL_REDUCE] = all_reduce, [TPI_DEVICE_REDUCE_SCATTER] = reduce_scatter,
+        [TPI_DEVICE_ALL_GATHER] = all_gather, [TPI_DEVICE_BROADCAST] = broadcast,
+        [TPI_DEVICE_ALL_TO_ALL] = all_to_all, [TPI_DEVICE_BARRIER] = barrier,
     };
     tp_status status = bodies[body](op);
     return status == TP_OK ? TP_OK : break_off(op, status);
 }
 
-tp_status tpi_device_collective(tpi_stream *stream, const char *name, tpi_device_body body, const tpi_collective_args *args)
+tp_status tpi_device_collective(tpi_stream *stream, const char *name, tpi_device_body body,
+                                const tpi_collective_args *args)
 {
     tp_ctx *ctx = args->comm->ctx;
     double begin = tpi_seconds();

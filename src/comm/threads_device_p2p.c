@@ -1,5 +1,6 @@
-/* A batch of sends and receives in device order. Ranks hand each other parcels as in threads_p2p.c, at once, while they issue: a parcel says when its data
- * is ready, the receiver's stream waits for that and copies, and the parcel then says when it was taken, for which the sender's stream waits. */
+/* A batch of sends and receives in device order. Ranks hand each other parcels as in threads_p2p.c, at once, while they
+ * issue: a parcel says when its data is ready, the receiver's stream waits for that and copies, and the parcel then
+ * says when it was taken, for which the sender's stream waits. */
 #include "comm/threads.h"
 
 typedef struct batch {
@@ -24,13 +25,15 @@ static tp_status take(tpi_batch *common, int peer, tpi_parcel *parcel)
         TPI_TRY(backend_of(b)->event_wait(parcel->ready, call->stream));
     b->waited[peer] = true;
     if (parcel->bytes > 0)
-        TPI_TRY(backend_of(b)->copy(call->stream, common->ops[common->receive[peer]].tensor.data, parcel->data, parcel->bytes, TPI_COPY_WITHIN));
+        TPI_TRY(backend_of(b)->copy(call->stream, common->ops[common->receive[peer]].tensor.data, parcel->data,
+                                    parcel->bytes, TPI_COPY_WITHIN));
     TPI_TRY(backend_of(b)->event_record(*taken, call->stream));
     parcel->taken = *taken;
     return TP_OK;
 }
 
-/* What was taken last from this rank is not used by its receiver any more: for the stream, or, after a failure, for the host. */
+/* What was taken last from this rank is not used by its receiver any more: for the stream, or, after a failure, for the
+ * host. */
 static tp_status settle_sends(batch *b, bool failed)
 {
     tp_status status = TP_OK;

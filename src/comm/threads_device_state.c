@@ -43,7 +43,8 @@ static bool behind(const atomic_uint *count, unsigned wanted)
     return (int)(atomic_load(count) - wanted) < 0;
 }
 
-/* A peer may still have to wait for this rank's events, or to read its staging. One that has gone itself is done with everything. */
+/* A peer may still have to wait for this rank's events, or to read its staging. One that has gone itself is done with
+ * everything. */
 static void wait_for_peer(const tpi_thread_comm *own, int peer, int64_t deadline)
 {
     const tpi_group *group = own->group;
@@ -53,7 +54,8 @@ static void wait_for_peer(const tpi_thread_comm *own, int peer, int64_t deadline
     while (!atomic_load(&seat->left) && tpi_nanoseconds() < deadline &&
            (behind(&seat->passed, own->device->shared) || behind(&taken->settled, atomic_load(&taken->taken))))
         tpi_sleep_until(tpi_nanoseconds() + NAP_NS);
-    if ((own->device->staging || own->device->memory) && !atomic_load(&seat->left) && !behind(&seat->passed, own->device->shared) && atomic_load(&seat->done))
+    if ((own->device->staging || own->device->memory) && !atomic_load(&seat->left) &&
+        !behind(&seat->passed, own->device->shared) && atomic_load(&seat->done))
         own->comm.ctx->backend->event_synchronize(own->comm.ctx, atomic_load(&seat->done));
     atomic_fetch_sub(&seat->users, 1);
 }

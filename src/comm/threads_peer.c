@@ -1,8 +1,10 @@
-/* A small all-reduce in one kernel a rank: the kernels wait for each other over peer memory (tpi_peer_reduce_args). Ranks meet at the gate as they do for any
- * other operation, so that calls that differ and ranks that have gone are found before a kernel waits for them; streams wait for no event. */
+/* A small all-reduce in one kernel a rank: the kernels wait for each other over peer memory (tpi_peer_reduce_args).
+ * Ranks meet at the gate as they do for any other operation, so that calls that differ and ranks that have gone are
+ * found before a kernel waits for them; streams wait for no event. */
 #include "comm/threads.h"
 
-/* With three ranks or more: from here on it costs less to hand each rank's part of the sum round than that all add everything. */
+/* With three ranks or more: from here on it costs less to hand each rank's part of the sum round than that all add
+ * everything. */
 #define TWO_SHOT_BYTES ((size_t)65536)
 
 static int device_of(const tpi_group *group, int rank)
@@ -26,7 +28,8 @@ static int most_on_a_device(const tpi_group *group)
 static bool kernel_adds(const tpi_collective_args *args)
 {
     bool floats = tp_dtype_epsilon(args->in_dtype) > 0;
-    return floats && (args->reduce.op == TP_REDUCE_SUM || args->in_dtype == args->out_dtype) && args->reduce.algorithm != TP_ALL_REDUCE_RING;
+    return floats && (args->reduce.op == TP_REDUCE_SUM || args->in_dtype == args->out_dtype) &&
+           args->reduce.algorithm != TP_ALL_REDUCE_RING;
 }
 
 bool tpi_peers_suit(int size, const tpi_collective_args *args)
@@ -49,7 +52,7 @@ bool tpi_peers_reduce(const tpi_call *call, const tpi_collective_args *args)
     return when == TP_PEER_KERNELS_ALWAYS || most_on_a_device(group) == 1;
 }
 
-/* ---- what a rank keeps for it --------------------------------------------------------------------------------------------------------------------- */
+/* ---- what a rank keeps for it ------------------------------------------------------------------------------------ */
 
 static void show_halt(tpi_thread_comm *own, atomic_uint *halt)
 {
@@ -89,8 +92,12 @@ static tp_status make_memory(tpi_call *call, tpi_device_comm *device)
     TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_COMM, sizeof *device->memory, &memory));
     device->memory = memory;
     int64_t words = (int64_t)(sizeof *device->memory / sizeof(float));
-    const tpi_map_args zero = {
-        .rows = 1, .cols = words, .in_dtype = TP_DTYPE_F32, .out = memory, .out_dtype = TP_DTYPE_F32, .out_stride = words};
+    const tpi_map_args zero = {.rows = 1,
+                               .cols = words,
+                               .in_dtype = TP_DTYPE_F32,
+                               .out = memory,
+                               .out_dtype = TP_DTYPE_F32,
+                               .out_stride = words};
     TPI_TRY(ctx->backend->map(call->stream, &zero));
     TPI_TRY(ctx->backend->peer_reduce(call->stream, &(tpi_peer_reduce_args){0}));
     if (!ctx->watch)
@@ -111,9 +118,10 @@ void tpi_peers_free(tp_ctx *ctx, tpi_thread_comm *own)
     device->halt = NULL;
 }
 
-/* ---- the operation -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the operation ----------------------------------------------------------------------------------------------- */
 
-static tpi_peer_reduce_args args_of(const tpi_call *call, const tpi_device_comm *device, const tpi_collective_args *args)
+static tpi_peer_reduce_args args_of(const tpi_call *call, const tpi_device_comm *device,
+                                    const tpi_collective_args *args)
 {
     const tp_reduce_desc *desc = &args->reduce;
     size_t bytes = tpi_comm_bytes(args->rows * args->cols, args->in_dtype);

@@ -25,15 +25,17 @@ static tpi_span span_of(const tpi_call *call, const tpi_collective_args *args, c
 static bool adds_pair(const tpi_call *call, const tpi_collective_args *args)
 {
     const tp_reduce_desc *desc = &args->reduce;
-    return call->size == 2 && desc->op == TP_REDUCE_SUM && args->in_dtype == args->out_dtype && args->in_dtype <= TP_DTYPE_F16 && !desc->bias.data &&
-           !desc->residual.data && desc->dropout == 0;
+    return call->size == 2 && desc->op == TP_REDUCE_SUM && args->in_dtype == args->out_dtype &&
+           args->in_dtype <= TP_DTYPE_F16 && !desc->bias.data && !desc->residual.data && desc->dropout == 0;
 }
 
 /* The tree begins with rank 0's. */
-static void add_pair(const tpi_call *call, const tpi_collective_args *args, const void *own, const void *peers, int64_t elements)
+static void add_pair(const tpi_call *call, const tpi_collective_args *args, const void *own, const void *peers,
+                     int64_t elements)
 {
     bool first = call->rank == 0;
-    tpi_cpu_table_of(call->ctx)->sum_pair(args->in_dtype, args->out, first ? own : peers, first ? peers : own, elements);
+    tpi_cpu_table_of(call->ctx)->sum_pair(args->in_dtype, args->out, first ? own : peers, first ? peers : own,
+                                          elements);
 }
 
 /* An all-reduce of two ranks that one staging buffer holds. */
@@ -172,7 +174,8 @@ static tp_status slice_by_ring(tpi_call *call, const tpi_span *span)
     return TP_OK;
 }
 
-/* Where the input has been written and the output is read next, an exchange of two ranks through staging is the faster way up to here. */
+/* Where the input has been written and the output is read next, an exchange of two ranks through staging is the faster
+ * way up to here. */
 #define PAIR_REDUCED_BYTES ((size_t)12288)
 
 static bool pays_one_shot(const tpi_call *call, size_t bytes)
@@ -187,7 +190,8 @@ tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args
     if (algorithm == TP_ALL_REDUCE_AUTO)
         algorithm = pays_one_shot(call, bytes) ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT;
     if (algorithm == TP_ALL_REDUCE_ONE_SHOT)
-        return adds_pair(call, args) && bytes <= TPI_STAGING_BYTES ? one_shot_pair(call, args, bytes) : one_shot(call, args);
+        return adds_pair(call, args) && bytes <= TPI_STAGING_BYTES ? one_shot_pair(call, args, bytes)
+                                                                   : one_shot(call, args);
     if (algorithm == TP_ALL_REDUCE_TWO_SHOT)
         return sliced(call, args, slice_by_tree, 2);
     return sliced(call, args, slice_by_ring, 2 * (call->size - 1));
@@ -196,7 +200,8 @@ tp_status tpi_threads_all_reduce(tpi_call *call, const tpi_collective_args *args
 /* What others add: of two ranks the other's rows, so that both use the same lines of their staging. */
 static void stage_rows(const tpi_call *call, const tpi_collective_args *args)
 {
-    tp_range rows = call->size == 2 ? tpi_comm_range(args->counts, args->rows, 2, 1 - call->rank) : (tp_range){0, args->rows};
+    tp_range rows =
+        call->size == 2 ? tpi_comm_range(args->counts, args->rows, 2, 1 - call->rank) : (tp_range){0, args->rows};
     tpi_comm_copy(tpi_call_staging(call, call->rank), tpi_comm_at(args->in, rows.begin * args->cols, args->in_dtype),
                   tpi_comm_bytes((rows.end - rows.begin) * args->cols, args->in_dtype));
 }
@@ -239,8 +244,8 @@ tp_status tpi_threads_reduce_scatter(tpi_call *call, const tpi_collective_args *
         return tpi_call_peer_failed(call);
     tp_status status = TP_OK;
     if (staged && adds_pair(call, args))
-        add_pair(call, args, tpi_comm_at(args->in, rows.begin * args->cols, args->in_dtype), tpi_call_staging(call, 1 - call->rank),
-                 (rows.end - rows.begin) * args->cols);
+        add_pair(call, args, tpi_comm_at(args->in, rows.begin * args->cols, args->in_dtype),
+                 tpi_call_staging(call, 1 - call->rank), (rows.end - rows.begin) * args->cols);
     else
         status = reduce_rows(call, args, rows, staged);
     if (!staged)

@@ -6,8 +6,13 @@
 static tp_status exchange_as(tp_comm *comm, const char *name, const void *mine, void *all, size_t bytes)
 {
     tpi_call call = tpi_call_begin(comm, name, 0);
-    const tpi_post post = {
-        .op = -1, .root = -1, .in_dtype = TP_DTYPE_U8, .out_dtype = TP_DTYPE_U8, .rows = (int64_t)bytes, .cols = 1, .named = comm->what != NULL};
+    const tpi_post post = {.op = -1,
+                           .root = -1,
+                           .in_dtype = TP_DTYPE_U8,
+                           .out_dtype = TP_DTYPE_U8,
+                           .rows = (int64_t)bytes,
+                           .cols = 1,
+                           .named = comm->what != NULL};
     size_t begin = 0;
     do {
         size_t part = bytes - begin < TPI_STAGING_BYTES ? bytes - begin : TPI_STAGING_BYTES;

@@ -1,4 +1,5 @@
-/* Which transport a world's communicators get. All ranks decide alike: they show each other what the choice depends on. */
+/* Which transport a world's communicators get. All ranks decide alike: they show each other what the choice depends
+ * on. */
 #include <string.h>
 
 #include "comm/fabric.h"
@@ -51,8 +52,9 @@ static tp_status check_nccl(tp_ctx *ctx, const station *all, int size, const cha
             return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "transport NCCL: rank %d doesn't have it", rank);
     int rank = second_on_device(ctx, all, size);
     if (rank >= 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "transport NCCL: rank %d is on device %d, as another rank is: NCCL wants a device a rank", rank,
-                          all[rank].device_index);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "transport NCCL: rank %d is on device %d, as another rank is: NCCL wants a device a rank",
+                          rank, all[rank].device_index);
     if (ctx->desc.world->desc.link.bytes_per_second > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "transport NCCL: a modelled link goes with THREADS only");
     return TP_OK;

@@ -26,7 +26,8 @@ static struct timespec timespec_of(int64_t nanoseconds)
     return (struct timespec){.tv_sec = (time_t)(nanoseconds / 1000000000), .tv_nsec = (long)(nanoseconds % 1000000000)};
 }
 
-/* The kernel may let a thread sleep longer by its timer slack, 50 us by default: too coarse for a link. The thread is the caller's, so it is put back. */
+/* The kernel may let a thread sleep longer by its timer slack, 50 us by default: too coarse for a link. The thread is
+ * the caller's, so it is put back. */
 void tpi_sleep_until(int64_t nanoseconds)
 {
     struct timespec until = timespec_of(nanoseconds);
@@ -46,7 +47,8 @@ static void wake_all(atomic_uint *value)
 /* Until the word was no longer `seen`, or something woke this thread; false at the time-out. */
 static bool sleep_on(atomic_uint *value, unsigned seen, const struct timespec *until)
 {
-    return syscall(SYS_futex, value, FUTEX_WAIT_BITSET_PRIVATE, seen, until, NULL, FUTEX_BITSET_MATCH_ANY) == 0 || errno != ETIMEDOUT;
+    return syscall(SYS_futex, value, FUTEX_WAIT_BITSET_PRIVATE, seen, until, NULL, FUTEX_BITSET_MATCH_ANY) == 0 ||
+           errno != ETIMEDOUT;
 }
 
 /* Sleepers count themselves before the kernel compares the word, and the word changes before they are counted here: one
@@ -71,7 +73,8 @@ static bool there(const atomic_uint *value, unsigned seen, bool flag)
     return flag ? (int)(now - seen) >= 0 || (now & 1) : now != seen;
 }
 
-static inline __attribute__((always_inline)) bool spin(const atomic_uint *value, unsigned seen, tpi_spin *state, bool flag)
+static inline __attribute__((always_inline)) bool spin(const atomic_uint *value, unsigned seen, tpi_spin *state,
+                                                       bool flag)
 {
     int turns = ++state->waits % TRIAL_PERIOD == 0 ? state->limit : state->turns;
     for (int i = 0; i < turns; i++) {
@@ -114,14 +117,16 @@ void tpi_flag_wake(tpi_flag *flag)
     wake_all(&flag->round);
 }
 
-/* The owner may overwrite the bit with a later round; who waits for that one is through, and others look at the gate's word first (call.c). */
+/* The owner may overwrite the bit with a later round; who waits for that one is through, and others look at the gate's
+ * word first (call.c). */
 void tpi_flag_fail(tpi_flag *flag)
 {
     atomic_fetch_or(&flag->round, 1);
     wake_all(&flag->round);
 }
 
-bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t timeout, tpi_flag_leave leave, const void *arg)
+bool tpi_flag_wait(tpi_flag *flag, unsigned round, tpi_spin *spinning, int64_t timeout, tpi_flag_leave leave,
+                   const void *arg)
 {
     if (spin(&flag->round, round * 2, spinning, true))
         return true;

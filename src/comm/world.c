@@ -24,9 +24,11 @@ static tp_status check_desc(const tp_world_desc *desc)
         return tpi_message(TP_ERR_ARGUMENT, "link.bytes_per_second is %g, must be 0 or more",
                            desc->link.bytes_per_second);
     if (desc->transport < TP_TRANSPORT_AUTO || desc->transport > TP_TRANSPORT_NCCL)
-        return tpi_message(TP_ERR_ARGUMENT, "transport is %d, must be 0 to %d", (int)desc->transport, (int)TP_TRANSPORT_NCCL);
+        return tpi_message(TP_ERR_ARGUMENT, "transport is %d, must be 0 to %d", (int)desc->transport,
+                           (int)TP_TRANSPORT_NCCL);
     if ((int)desc->peer_kernels < TP_PEER_KERNELS_AUTO || desc->peer_kernels > TP_PEER_KERNELS_NEVER)
-        return tpi_message(TP_ERR_ARGUMENT, "peer_kernels is %d, must be 0 to %d", (int)desc->peer_kernels, (int)TP_PEER_KERNELS_NEVER);
+        return tpi_message(TP_ERR_ARGUMENT, "peer_kernels is %d, must be 0 to %d", (int)desc->peer_kernels,
+                           (int)TP_PEER_KERNELS_NEVER);
     if (desc->timeout_ms < 0)
         return tpi_message(TP_ERR_ARGUMENT, "timeout_ms is %" PRId64 ", must be 0 or more", desc->timeout_ms);
     return TP_OK;

@@ -1,6 +1,7 @@
-/* A mark/release stack of device memory. It grows by whole chunks from the context's allocator and never shrinks, so that after the first step
- * of a loop nothing is allocated any more. Memory taken between mark and release may be reused by later ops of the same stream at once (they are
- * ordered); other lanes that were given some must have been waited for before release. */
+/* A mark/release stack of device memory. It grows by whole chunks from the context's allocator and never shrinks, so
+ * that after the first step of a loop nothing is allocated any more. Memory taken between mark and release may be
+ * reused by later ops of the same stream at once (they are ordered); other lanes that were given some must have been
+ * waited for before release. */
 #ifndef TPI_ARENA_H
 #define TPI_ARENA_H
 
@@ -35,7 +36,8 @@ size_t tpi_bytes_sum(size_t a, size_t b);
 tp_status tpi_scratch(tp_ctx *ctx, size_t bytes, void **out);
 tp_status tpi_scratch_tensor(tp_ctx *ctx, tp_dtype dtype, int64_t rows, int64_t cols, tp_tensor *out);
 
-/* Carves 64-byte aligned pieces out of memory that the caller gave (saved activations). First pass with memory NULL only counts. */
+/* Carves 64-byte aligned pieces out of memory that the caller gave (saved activations). First pass with memory NULL
+ * only counts. */
 typedef struct tpi_carve {
     char *memory;
     size_t used;

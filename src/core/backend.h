@@ -1,4 +1,5 @@
-/* THE backend table: what a device must do. Every slot is non-NULL (a test asserts it). Ops have one slot each, named as in ops.h. */
+/* THE backend table: what a device must do. Every slot is non-NULL (a test asserts it). Ops have one slot each, named
+ * as in ops.h. */
 #ifndef TPI_BACKEND_H
 #define TPI_BACKEND_H
 
@@ -9,18 +10,22 @@ typedef struct tpi_timer tpi_timer;
 /* A host function run in stream order; returns a status that becomes the context's failure when not TP_OK. */
 typedef tp_status (*tpi_task)(tp_ctx *ctx, const void *args);
 
-/* Where a copy's two ends are. WITHIN: device memory, also a peer's that this context reaches. UP: from the host, whose memory may be used again when
- * the call returns. SHARED: up from shared memory (allocate_shared), read when the copy runs. DOWN: to the host, to be read after an event behind it. */
+/* Where a copy's two ends are. WITHIN: device memory, also a peer's that this context reaches. UP: from the host, whose
+ * memory may be used again when the call returns. SHARED: up from shared memory (allocate_shared), read when the copy
+ * runs. DOWN: to the host, to be read after an event behind it. */
 typedef enum tpi_copy_kind { TPI_COPY_WITHIN = 0, TPI_COPY_UP, TPI_COPY_SHARED, TPI_COPY_DOWN } tpi_copy_kind;
 
-/* Graphs of what several contexts of one process issue (comm/graph.c). The first context begins, and all enter; then their streams join the capture by
- * waiting for an event of it. What is called `number` tells one capture from all others of these contexts. */
+/* Graphs of what several contexts of one process issue (comm/graph.c). The first context begins, and all enter; then
+ * their streams join the capture by waiting for an event of it. What is called `number` tells one capture from all
+ * others of these contexts. */
 typedef struct tpi_graph_body tpi_graph_body;
 typedef struct tpi_graph_table {
-    tp_status (*begin)(tp_ctx *ctx, uint64_t number, int holders, tpi_graph_body **out); /* enters too; holders: that will release it */
+    /* enters too; holders: that will release it */
+    tp_status (*begin)(tp_ctx *ctx, uint64_t number, int holders, tpi_graph_body **out);
     void (*enter)(tp_ctx *ctx, uint64_t number, tpi_graph_body *body);
     void (*leave)(tp_ctx *ctx);
-    /* By the first context, whose compute stream waits for all others. Refuses with the device's words; the capture is over then, too. */
+    /* By the first context, whose compute stream waits for all others. Refuses with the device's words; the capture is
+     * over then, too. */
     tp_status (*end)(tp_ctx *ctx, tpi_graph_body *body);
     /* Gives up the capture that the context is in, for all of them, and leaves. */
     void (*drop)(tp_ctx *ctx);
@@ -39,7 +44,8 @@ typedef struct tpi_backend {
     /* Host memory that streams copy to and host tasks read and write. Small. */
     void *(*allocate_shared)(tp_ctx *ctx, size_t bytes);
     void (*release_shared)(tp_ctx *ctx, void *memory, size_t bytes);
-    /* Whether ops of this context may read and write memory of another context of this backend on that device; makes it so. Refuses with the reason. */
+    /* Whether ops of this context may read and write memory of another context of this backend on that device; makes it
+     * so. Refuses with the reason. */
     tp_status (*reach)(tp_ctx *ctx, int device_index);
 
     /* A lane is a FIFO. inline_lane: run() executes in the caller before it returns (the CPU's compute stream). */
@@ -52,14 +58,16 @@ typedef struct tpi_backend {
     /* The stream waits; the caller does not. The event may be another context's, recorded by another thread. */
     tp_status (*event_wait)(tpi_event *event, tpi_stream *stream);
     tp_status (*event_synchronize)(tp_ctx *ctx, tpi_event *event); /* the caller, of `ctx`, waits within its bound */
-    void (*event_share)(tpi_event *event);                         /* one more event_destroy until it goes; by any context */
+    /* one more event_destroy until it goes; by any context */
+    void (*event_share)(tpi_event *event);
     tp_status (*copy)(tpi_stream *stream, void *to, const void *from, size_t bytes, tpi_copy_kind kind);
     /* Runs a host task in stream order; args (at most TPI_TASK_BYTES) are copied. */
     tp_status (*run)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
     /* The same also after a failure of the context: for what must be undone whatever happened. */
     tp_status (*run_anyway)(tpi_stream *stream, tpi_task task, const void *args, size_t bytes);
 
-    /* A stopwatch in streams. mark 0 is its begin, 1 its end; read: seconds of the device between them, once both are done (the stream was synchronised). */
+    /* A stopwatch in streams. mark 0 is its begin, 1 its end; read: seconds of the device between them, once both are
+     * done (the stream was synchronised). */
     tp_status (*timer_create)(tp_ctx *ctx, tpi_timer **out);
     void (*timer_destroy)(tpi_timer *timer);
     tp_status (*timer_mark)(tpi_timer *timer, tpi_stream *stream, int mark);
@@ -68,10 +76,11 @@ typedef struct tpi_backend {
     void (*range_push)(const char *name);
     void (*range_pop)(void);
 
-    /* Packed right operands: bytes for a [cols, inner] operand in this order (NULL: one chain), and the packing itself. */
+    /* Packed right operands: bytes for a [cols, inner] operand in this order (NULL: one chain), and the packing
+     * itself. */
     size_t (*gemm_packed_bytes)(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order);
-    tp_status (*gemm_pack)(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order,
-                           const tpi_packed *out);
+    tp_status (*gemm_pack)(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner,
+                           const tpi_inner *order, const tpi_packed *out);
 
     tp_status (*gemm)(tpi_stream *stream, const tpi_gemm_args *args);
     tp_status (*reduce)(tpi_stream *stream, const tpi_reduce_args *args);
@@ -90,10 +99,12 @@ typedef struct tpi_backend {
     tp_status (*random_fill)(tpi_stream *stream, const tpi_random_fill_args *args);
 
     /* After the slots. */
-    /* As many calls of the op of that name, none of which reads what another writes, in few launches; args are copied. NULL: the op is called for each. */
+    /* As many calls of the op of that name, none of which reads what another writes, in few launches; args are copied.
+     * NULL: the op is called for each. */
     tp_status (*square_sum_list)(tpi_stream *stream, const tpi_square_sum_args *args, int count);
     tp_status (*optimizer_list)(tpi_stream *stream, const tpi_optimizer_args *args, int count);
-    bool behind;      /* streams run behind the host: ranks wait for each other when they issue (docs/cuda.md, section 3) */
+    bool behind;      /* streams run behind the host: ranks wait for each other when they issue (docs/cuda.md, section
+                       * 3) */
     bool host_memory; /* the host may read and write the context's memory */
     const struct tpi_fabric *fabric; /* comm/fabric.h; NULL: none */
     const tpi_graph_table *graphs;   /* NULL: none */

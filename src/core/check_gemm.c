@@ -47,11 +47,13 @@ static tp_status check_slice(tpi_check check, const tpi_gemm_args *args)
 {
     const tpi_packed *packed = args->b_packed;
     int64_t end = packed->first + args->inner;
-    bool whole = args->a.dtype != TP_DTYPE_BF16 || (packed->first % 2 == 0 && (args->inner % 2 == 0 || end == packed->inner));
+    bool whole =
+        args->a.dtype != TP_DTYPE_BF16 || (packed->first % 2 == 0 && (args->inner % 2 == 0 || end == packed->inner));
     if (packed->inner == 0 || (packed->first >= 0 && end <= packed->inner && args->order == NULL && whole))
         return TP_OK;
-    return tpi_refuse(check.ctx, TP_ERR_ARGUMENT, "%s: [%lld, %lld) is no slice of %lld packed inner indices%s", check.op, (long long)packed->first,
-                      (long long)end, (long long)packed->inner, args->order != NULL ? " in an order" : "");
+    return tpi_refuse(check.ctx, TP_ERR_ARGUMENT, "%s: [%lld, %lld) is no slice of %lld packed inner indices%s",
+                      check.op, (long long)packed->first, (long long)end, (long long)packed->inner,
+                      args->order != NULL ? " in an order" : "");
 }
 
 tp_status tpi_check_gemm(tp_ctx *ctx, const tpi_gemm_args *args)

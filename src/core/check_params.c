@@ -31,8 +31,8 @@ static tp_status check_copies(tpi_check check, const tpi_optimizer_args *args)
     TPI_TRY(tpi_check_size(check, "copies->rows", copies->rows));
     TPI_TRY(tpi_check_size(check, "copies->cols", copies->cols));
     if (copies->rows > 0 && (copies->cols != args->elements / copies->rows || args->elements % copies->rows != 0))
-        return tpi_refuse(check.ctx, TP_ERR_SHAPE, "%s: copies of %lld rows of %lld, elements are %lld", check.op, (long long)copies->rows,
-                          (long long)copies->cols, (long long)args->elements);
+        return tpi_refuse(check.ctx, TP_ERR_SHAPE, "%s: copies of %lld rows of %lld, elements are %lld", check.op,
+                          (long long)copies->rows, (long long)copies->cols, (long long)args->elements);
     TPI_TRY(tpi_check_order(check, copies->forward_order, copies->cols));
     TPI_TRY(tpi_check_order(check, copies->backward_order, copies->rows));
     TPI_TRY(tpi_check_pointer(check, "copies->forward", copies->forward.data, args->elements > 0));

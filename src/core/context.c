@@ -66,11 +66,11 @@ static tp_status check_tf32(const tp_ctx_desc *desc)
     if (!desc->tf32)
         return TP_OK;
     if (desc->device != TP_DEVICE_CUDA)
-        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.tf32 is set, which needs device TP_DEVICE_CUDA (%d), not %d", TP_DEVICE_CUDA,
-                           (int)desc->device);
+        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.tf32 is set, which needs device TP_DEVICE_CUDA (%d), not %d",
+                           TP_DEVICE_CUDA, (int)desc->device);
     if (desc->sum_order != TP_SUM_FAST)
-        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.tf32 is set, which needs sum_order TP_SUM_FAST (%d), not %d", TP_SUM_FAST,
-                           (int)desc->sum_order);
+        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.tf32 is set, which needs sum_order TP_SUM_FAST (%d), not %d",
+                           TP_SUM_FAST, (int)desc->sum_order);
     return TP_OK;
 }
 
@@ -93,7 +93,8 @@ static tp_status find_backend(const tp_ctx_desc *desc, const tpi_backend **out)
 static tp_status count_dry_ranks(const tp_ctx_desc *desc, int *ranks)
 {
     if (desc->world)
-        return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.dry_run stands for all ranks of its mesh, but there is a world of %d",
+        return tpi_message(TP_ERR_ARGUMENT,
+                           "tp_ctx_desc.dry_run stands for all ranks of its mesh, but there is a world of %d",
                            tpi_world_ranks(desc->world));
     const int sizes[TP_AXIS_COUNT] = {desc->mesh.tp, desc->mesh.cp, desc->mesh.dp, desc->mesh.pp};
     int64_t product = 1;
@@ -111,8 +112,8 @@ static tp_status check_machine(const tp_ctx_desc *desc)
 {
     if (desc->machine == NULL || desc->machine->device == desc->device)
         return TP_OK;
-    return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.machine '%.95s' has times of %s, the context is of %s", desc->machine->name,
-                       tp_device_name(desc->machine->device), tp_device_name(desc->device));
+    return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.machine '%.95s' has times of %s, the context is of %s",
+                       desc->machine->name, tp_device_name(desc->machine->device), tp_device_name(desc->device));
 }
 
 /* Checks everything and fills in defaults; nothing was allocated yet. */
@@ -148,8 +149,8 @@ static tp_status create_group(tp_ctx *ctx, tp_axis axis)
     if (tp_mesh_size(&ctx->mesh, axis) == 1)
         return tpi_comm_create_self(ctx, &ctx->group[axis]);
     if (ctx->desc.dry_run)
-        return tpi_comm_create_dry(ctx, tp_mesh_coordinate(&ctx->mesh, ctx->desc.rank, axis), tp_mesh_size(&ctx->mesh, axis),
-                                   &ctx->group[axis]);
+        return tpi_comm_create_dry(ctx, tp_mesh_coordinate(&ctx->mesh, ctx->desc.rank, axis),
+                                   tp_mesh_size(&ctx->mesh, axis), &ctx->group[axis]);
     int coordinate[TP_AXIS_COUNT];
     for (int i = 0; i < TP_AXIS_COUNT; i++)
         coordinate[i] = tp_mesh_coordinate(&ctx->mesh, ctx->desc.rank, (tp_axis)i);
@@ -278,7 +279,9 @@ tp_status tp_ctx_synchronize(tp_ctx *ctx)
 
 tp_status tpi_not_capturing(tp_ctx *ctx, const char *call)
 {
-    return ctx->capturing == NULL ? TP_OK : tpi_refuse(ctx, TP_ERR_STATE, "%s: not between tp_graph_begin and tp_graph_end", call);
+    return ctx->capturing == NULL
+               ? TP_OK
+               : tpi_refuse(ctx, TP_ERR_STATE, "%s: not between tp_graph_begin and tp_graph_end", call);
 }
 
 void tpi_ctx_issue_ahead(tp_ctx *ctx)
@@ -300,7 +303,8 @@ tp_status tp_ctx_download(tp_ctx *ctx, void *host, const void *from, size_t byte
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_not_capturing(ctx, "tp_ctx_download"));
     if (bytes > 0 && (!from || !host))
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_download: %s is NULL, bytes %zu", from ? "host" : "from", bytes);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_download: %s is NULL, bytes %zu", from ? "host" : "from",
+                          bytes);
     if (!ctx->backend->host_memory) /* a copy to memory that is not pinned waits without a bound */
         TPI_TRY(ctx->backend->stream_synchronize(ctx->compute));
     if (bytes > 0)

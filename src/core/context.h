@@ -37,17 +37,20 @@ struct tp_ctx {
     tpi_cost issued;                      /* work of all ops issued so far */
     struct tpi_executor *executor;        /* the plan executor's lanes and events */
     void (*executor_free)(tp_ctx *ctx);   /* if set: called by tp_ctx_destroy while the backend is open */
-    /* If set: called now and then while the host waits for a stream that may wait for peers. It may break the context; then such waits of streams end. */
+    /* If set: called now and then while the host waits for a stream that may wait for peers. It may break the context;
+     * then such waits of streams end. */
     void (*watch)(tp_ctx *ctx);
     struct tpi_nccl_comm *nccl; /* communicators over the fabric */
     struct tp_graph *capturing; /* between tp_graph_begin and tp_graph_end, else NULL */
     uint64_t captures;          /* number of the last one */
 };
 
-/* A refused call: nothing was changed. Writes the context's (ctx may be NULL) and the thread's message and returns status. */
+/* A refused call: nothing was changed. Writes the context's (ctx may be NULL) and the thread's message and returns
+ * status. */
 tp_status tpi_refuse(tp_ctx *ctx, tp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* A failure that breaks the context: recorded if it is the first, and the world is aborted so that peers return. Returns status. */
+/* A failure that breaks the context: recorded if it is the first, and the world is aborted so that peers return.
+ * Returns status. */
 tp_status tpi_fail(tp_ctx *ctx, tp_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Thread message only (no context at hand). */
@@ -57,8 +60,8 @@ void tpi_message_set(const char *text);
 /* TP_OK, or the sticky failure: public calls begin with it. */
 tp_status tpi_ctx_usable(tp_ctx *ctx);
 
-/* What public calls check first: an argument that must not be NULL, and an object, made with `owner` (NULL: there is no object), that must be this
- * usable context's. what: "tp_norm_forward: layer". */
+/* What public calls check first: an argument that must not be NULL, and an object, made with `owner` (NULL: there is no
+ * object), that must be this usable context's. what: "tp_norm_forward: layer". */
 tp_status tpi_given(tp_ctx *ctx, const char *what, const void *argument);
 tp_status tpi_object_usable(tp_ctx *ctx, const char *what, const tp_ctx *owner);
 #define TPI_TRY_OBJECT(ctx, what, object) TPI_TRY(tpi_object_usable(ctx, what, (object) != NULL ? (object)->ctx : NULL))
@@ -74,7 +77,8 @@ tp_status tpi_not_capturing(tp_ctx *ctx, const char *call);
             return tpi_try_status;                 \
     } while (0)
 
-/* Test mode, right after creation and on all ranks alike: order ranks at issue, as devices do whose streams run behind. With lane_delay_seed. */
+/* Test mode, right after creation and on all ranks alike: order ranks at issue, as devices do whose streams run behind.
+ * With lane_delay_seed. */
 void tpi_ctx_issue_ahead(tp_ctx *ctx);
 
 double tpi_seconds(void); /* monotonic clock */
@@ -87,7 +91,8 @@ void tpi_add_seconds(tp_ctx *ctx, double compute, double comm);
 void *tpi_host_allocate(tp_ctx *ctx, size_t bytes);
 void tpi_host_release(tp_ctx *ctx, void *memory, size_t bytes);
 
-/* Host memory from the allocator (NULL or empty: the system's), 64-byte aligned, not cleared, not counted. NULL on failure. */
+/* Host memory from the allocator (NULL or empty: the system's), 64-byte aligned, not cleared, not counted. NULL on
+ * failure. */
 void *tpi_raw_allocate(const tp_allocator *allocator, size_t bytes);
 void tpi_raw_release(const tp_allocator *allocator, void *memory, size_t bytes);
 

@@ -23,7 +23,8 @@ tp_status tp_device_describe(tp_device device, int index, const char *plugin, tp
     TPI_TRY(tpi_given(NULL, "tp_device_describe: out", out));
     memset(out, 0, sizeof *out);
     if (device != TP_DEVICE_CPU && device != TP_DEVICE_CUDA)
-        return tpi_message(TP_ERR_ARGUMENT, "device is %d, must be %d or %d", (int)device, TP_DEVICE_CPU, TP_DEVICE_CUDA);
+        return tpi_message(TP_ERR_ARGUMENT, "device is %d, must be %d or %d", (int)device, TP_DEVICE_CPU,
+                           TP_DEVICE_CUDA);
     if (device == TP_DEVICE_CPU) {
         out->count = 1;
         if (index != 0)

@@ -4,12 +4,13 @@
 
 #include "core/ops.h"
 
-/* The order in which real rank `index` of `ranks` sums over the dimension made of `parts`: one block for each of its virtual ranks, whose segments are
- * what that virtual rank owns of each part, in local indices of this rank's shard. */
+/* The order in which real rank `index` of `ranks` sums over the dimension made of `parts`: one block for each of its
+ * virtual ranks, whose segments are what that virtual rank owns of each part, in local indices of this rank's shard. */
 void tpi_inner_from_parts(const tp_shard_part *part, int parts, int ranks, int index, tpi_inner *out);
 
-/* The order over `length` uncut indices of which real rank `index` of `ranks` takes the share of its virtual ranks (replicated tensors, tokens under
- * sequence parallelism): global indices, or local ones from the share's first index. */
+/* The order over `length` uncut indices of which real rank `index` of `ranks` takes the share of its virtual ranks
+ * (replicated tensors, tokens under sequence parallelism): global indices, or local ones from the share's first
+ * index. */
 void tpi_inner_from_share(int64_t length, int ranks, int index, bool local, tpi_inner *out);
 
 /* Local extent of a shard: held indices of all parts together. */

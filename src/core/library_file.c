@@ -81,8 +81,8 @@ static const char *check_loaded(const elf_file *file)
             continue;
         if (!within(segment.p_offset, segment.p_filesz, file->bytes))
             return "the file is damaged, or not complete: a segment ends behind it";
-        if (segment.p_filesz > segment.p_memsz || segment.p_vaddr < end || !within(segment.p_vaddr, segment.p_memsz, PTRDIFF_MAX) ||
-            !(segment.p_flags & PF_R))
+        if (segment.p_filesz > segment.p_memsz || segment.p_vaddr < end ||
+            !within(segment.p_vaddr, segment.p_memsz, PTRDIFF_MAX) || !(segment.p_flags & PF_R))
             return "the file is damaged: its segments do not fit each other";
         end = segment.p_vaddr + segment.p_memsz;
     }
@@ -101,7 +101,8 @@ static bool is_loaded(const elf_file *file, const elf_piece *piece)
 {
     elf_segment segment;
     for (int i = 0; i < file->head.e_phnum; i++) {
-        if (!segment_at(file, i, &segment) || segment.p_type != PT_LOAD || (segment.p_flags & piece->flags) != piece->flags)
+        if (!segment_at(file, i, &segment) || segment.p_type != PT_LOAD ||
+            (segment.p_flags & piece->flags) != piece->flags)
             continue;
         uint64_t size = piece->in_file ? segment.p_filesz : segment.p_memsz, place = piece->address - segment.p_vaddr;
         if (piece->address >= segment.p_vaddr && within(place, piece->bytes, size) &&
@@ -116,7 +117,8 @@ static const char *check_segments(const elf_file *file)
 {
     elf_segment segment;
     for (int i = 0; i < file->head.e_phnum; i++) {
-        if (!segment_at(file, i, &segment) || segment.p_type == PT_LOAD || segment.p_type == PT_NULL || segment.p_type == PT_GNU_STACK)
+        if (!segment_at(file, i, &segment) || segment.p_type == PT_LOAD || segment.p_type == PT_NULL ||
+            segment.p_type == PT_GNU_STACK)
             continue;
         bool relro = segment.p_type == PT_GNU_RELRO, tls = segment.p_type == PT_TLS;
         const elf_piece piece = {.address = segment.p_vaddr,
@@ -124,8 +126,9 @@ static const char *check_segments(const elf_file *file)
                                  .in_file = !relro,
                                  .offset = segment.p_offset,
                                  .flags = relro || tls || segment.p_type == PT_DYNAMIC ? PF_W : 0};
-        if ((!is_loaded(file, &piece) && !(tls && piece.bytes == 0)) || (tls ? segment.p_memsz < segment.p_filesz || segment.p_align > 1 << 20
-                                             : !relro && segment.p_memsz != segment.p_filesz))
+        if ((!is_loaded(file, &piece) && !(tls && piece.bytes == 0)) ||
+            (tls ? segment.p_memsz < segment.p_filesz || segment.p_align > 1 << 20
+                 : !relro && segment.p_memsz != segment.p_filesz))
             return "the file is damaged: a segment is not where it should be";
     }
     return NULL;
@@ -142,8 +145,8 @@ static bool fits_segments(const elf_file *file, const elf_section *section)
         if (section->sh_type == SHT_DYNAMIC && segment.p_type == PT_DYNAMIC)
             found = segment.p_vaddr == section->sh_addr && segment.p_memsz == section->sh_size;
         uint64_t end = (segment.p_vaddr + segment.p_memsz) / 4096 * 4096;
-        if (segment.p_type == PT_GNU_RELRO && section->sh_type == SHT_NOBITS && !(section->sh_flags & SHF_TLS) && section->sh_addr < end &&
-            section->sh_addr + section->sh_size > segment.p_vaddr)
+        if (segment.p_type == PT_GNU_RELRO && section->sh_type == SHT_NOBITS && !(section->sh_flags & SHF_TLS) &&
+            section->sh_addr < end && section->sh_addr + section->sh_size > segment.p_vaddr)
             return false;
     }
     return found;
@@ -161,7 +164,8 @@ static const char *check_sections(const elf_file *file)
                                  .bytes = section.sh_size,
                                  .in_file = !nothing,
                                  .offset = section.sh_offset,
-                                 .flags = (section.sh_flags & SHF_WRITE ? PF_W : 0) | (section.sh_flags & SHF_EXECINSTR ? PF_X : 0)};
+                                 .flags = (section.sh_flags & SHF_WRITE ? PF_W : 0) |
+                                          (section.sh_flags & SHF_EXECINSTR ? PF_X : 0)};
         if ((!(nothing && tls) && !is_loaded(file, &piece)) || !fits_segments(file, &section))
             return "the file is damaged: its sections and segments do not fit each other";
     }

@@ -1,5 +1,5 @@
-/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched. In a dry run backends count what
- * memory an op needs, and do nothing. */
+/* Issuing an op: usable, checked, counted, dispatched; nothing else. An op that has nothing to write is not dispatched.
+ * In a dry run backends count what memory an op needs, and do nothing. */
 #include "core/ops.h"
 
 #include "core/ops_check.h"
@@ -31,7 +31,8 @@ tp_status tpi_gemm(tpi_stream *stream, const tpi_gemm_args *args)
     return ctx->backend->gemm(stream, args);
 }
 
-tp_status tpi_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order, const tpi_packed *out)
+tp_status tpi_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order,
+                        const tpi_packed *out)
 {
     tp_ctx *ctx = stream->ctx;
     return out->bytes > 0 ? ctx->backend->gemm_pack(stream, b, cols, inner, order, out) : TP_OK;

@@ -40,14 +40,16 @@ const tpi_host_table tpi_host = {
     .stream_leave = tpi_stream_leave,
 };
 
-/* The file beside the library, or the program, that this function is in; false if that has no folder, or no such file. */
+/* The file beside the library, or the program, that this function is in; false if that has no folder, or no such
+ * file. */
 static bool beside(char *path, size_t bytes)
 {
     Dl_info own;
     if (dladdr(&tpi_host, &own) == 0 || !own.dli_fname)
         return false;
     const char *slash = strrchr(own.dli_fname, '/');
-    return slash && (size_t)snprintf(path, bytes, "%.*s" LIBRARY, (int)(slash + 1 - own.dli_fname), own.dli_fname) < bytes &&
+    return slash &&
+           (size_t)snprintf(path, bytes, "%.*s" LIBRARY, (int)(slash + 1 - own.dli_fname), own.dli_fname) < bytes &&
            access(path, F_OK) == 0;
 }
 
@@ -69,10 +71,12 @@ static tp_status check_contract(void *library, const char *name)
 {
     const char *theirs = dlsym(library, TPI_PLUGIN_CONTRACT);
     if (!theirs && dlsym(library, TPI_PLUGIN_ENTRY))
-        return tpi_message(TP_ERR_BACKEND, "CUDA: %s does not say what it was built from, the library is %s: build both together", name, TPI_CONTRACT);
-    if (theirs && strncmp(theirs, TPI_CONTRACT, TPI_CONTRACT_BYTES) != 0)
-        return tpi_message(TP_ERR_BACKEND, "CUDA: %s was built from %.*s, the library from %s: build both together", name, TPI_CONTRACT_BYTES, theirs,
+        return tpi_message(TP_ERR_BACKEND,
+                           "CUDA: %s does not say what it was built from, the library is %s: build both together", name,
                            TPI_CONTRACT);
+    if (theirs && strncmp(theirs, TPI_CONTRACT, TPI_CONTRACT_BYTES) != 0)
+        return tpi_message(TP_ERR_BACKEND, "CUDA: %s was built from %.*s, the library from %s: build both together",
+                           name, TPI_CONTRACT_BYTES, theirs, TPI_CONTRACT);
     return TP_OK;
 }
 
@@ -80,7 +84,8 @@ static tp_status check_number(const char *name, const char *what, size_t theirs,
 {
     if (theirs == ours)
         return TP_OK;
-    return tpi_message(TP_ERR_BACKEND, "CUDA: %s has %s %zu, the library has %zu: build both together", name, what, theirs, ours);
+    return tpi_message(TP_ERR_BACKEND, "CUDA: %s has %s %zu, the library has %zu: build both together", name, what,
+                       theirs, ours);
 }
 
 /* Every slot that each backend fills, and what is called without a look. */
@@ -91,13 +96,15 @@ static tp_status check_table(const char *name, const tpi_plugin *plugin)
     TPI_TRY(check_number(name, "contexts of bytes", plugin->ctx_bytes, sizeof(tp_ctx)));
     TPI_TRY(check_number(name, "backends of bytes", plugin->backend_bytes, sizeof(tpi_backend)));
     if (!plugin->backend || !plugin->describe)
-        return tpi_message(TP_ERR_BACKEND, "CUDA: %s is damaged: it has no %s", name, plugin->backend ? "description of devices" : "backend");
+        return tpi_message(TP_ERR_BACKEND, "CUDA: %s is damaged: it has no %s", name,
+                           plugin->backend ? "description of devices" : "backend");
     const unsigned char *table = (const unsigned char *)plugin->backend;
     for (size_t at = 0; at < offsetof(tpi_backend, square_sum_list); at += sizeof(void *)) {
         void *slot;
         memcpy(&slot, table + at, sizeof slot);
         if (!slot)
-            return tpi_message(TP_ERR_BACKEND, "CUDA: %s is damaged: slot %zu of its backend is NULL", name, at / sizeof slot);
+            return tpi_message(TP_ERR_BACKEND, "CUDA: %s is damaged: slot %zu of its backend is NULL", name,
+                               at / sizeof slot);
     }
     return TP_OK;
 }
@@ -118,7 +125,8 @@ tp_status tpi_plugin_load(const char *path, tpi_plugin *out)
     *out = (tpi_plugin){.version = TPI_PLUGIN_VERSION};
     if (!entry.call(&tpi_host, out)) {
         out->reason[sizeof out->reason - 1] = '\0';
-        return tpi_message(TP_ERR_BACKEND, "CUDA: %s: %s", name, out->reason[0] ? out->reason : "refuses, and does not say why");
+        return tpi_message(TP_ERR_BACKEND, "CUDA: %s: %s", name,
+                           out->reason[0] ? out->reason : "refuses, and does not say why");
     }
     return check_table(name, out);
 }

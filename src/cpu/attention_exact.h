@@ -1,5 +1,5 @@
-/* The products of attention where a fused multiply-add is emulated: operands are widened to panels, and tiles of C run through
- * the chains of exact_chain.h. Included by attention_product.h only. */
+/* The products of attention where a fused multiply-add is emulated: operands are widened to panels, and tiles of C run
+ * through the chains of exact_chain.h. Included by attention_product.h only. */
 #ifndef TPI_ATTENTION_EXACT_H
 #define TPI_ATTENTION_EXACT_H
 
@@ -40,7 +40,8 @@ static void tpi_product_widen_a(const float *from, const int64_t strides[2], int
 }
 
 /* Adds one panel of A times one of B to a tile of C. */
-static void tpi_product_add(const tpi_product *product, const tpi_product_a *a, const tpi_product_b *b, int steps, int rows, float *c)
+static void tpi_product_add(const tpi_product *product, const tpi_product_a *a, const tpi_product_b *b, int steps,
+                            int rows, float *c)
 {
     const tpi_exact_stretch panels = {.steps = steps, .a = (const tpi_pair *)a->wide, .b = (const tpi_pair *)b->wide};
     double tile[TPI_EXACT_TILE] __attribute__((aligned(16))) = {0};
@@ -56,19 +57,22 @@ static void tpi_product_add(const tpi_product *product, const tpi_product_a *a, 
 }
 
 /* All rows and some vectors, over some of the inner dimension. */
-static void tpi_product_part(const tpi_product *product, tpi_product_form form, int64_t vector, int vectors, int64_t inner, int steps)
+static void tpi_product_part(const tpi_product *product, tpi_product_form form, int64_t vector, int vectors,
+                             int64_t inner, int steps)
 {
     const bool spread = form == TPI_PRODUCT_SPREAD;
     const int64_t strides[2] = {spread ? 1 : product->a_stride, spread ? product->a_stride : 1};
     tpi_product_b b[TPI_PRODUCT_PANELS];
     tpi_product_a a;
     for (int v = 0; v < vectors; v++)
-        tpi_product_widen_b(product->b + inner * product->b_stride + (vector + v) * TPI_EXACT_COLS, product->b_stride, steps, &b[v]);
+        tpi_product_widen_b(product->b + inner * product->b_stride + (vector + v) * TPI_EXACT_COLS, product->b_stride,
+                            steps, &b[v]);
     for (int64_t row = 0; row < product->rows; row += TPI_EXACT_ROWS) {
         const int rows = product->rows - row < TPI_EXACT_ROWS ? (int)(product->rows - row) : TPI_EXACT_ROWS;
         tpi_product_widen_a(product->a + row * strides[0] + inner * strides[1], strides, rows, steps, &a);
         for (int v = 0; v < vectors; v++)
-            tpi_product_add(product, &a, &b[v], steps, rows, product->c + row * product->c_stride + (vector + v) * TPI_EXACT_COLS);
+            tpi_product_add(product, &a, &b[v], steps, rows,
+                            product->c + row * product->c_stride + (vector + v) * TPI_EXACT_COLS);
     }
 }
 
@@ -93,8 +97,8 @@ static __attribute__((noinline)) void tpi_product_of_f32(const tpi_product *prod
         const int64_t vectors = product->vectors - vector;
         for (int64_t inner = 0; inner < product->inner; inner += TPI_PRODUCT_STEPS) {
             const int64_t steps = product->inner - inner;
-            tpi_product_part(product, form, vector, vectors < TPI_PRODUCT_PANELS ? (int)vectors : TPI_PRODUCT_PANELS, inner,
-                             steps < TPI_PRODUCT_STEPS ? (int)steps : TPI_PRODUCT_STEPS);
+            tpi_product_part(product, form, vector, vectors < TPI_PRODUCT_PANELS ? (int)vectors : TPI_PRODUCT_PANELS,
+                             inner, steps < TPI_PRODUCT_STEPS ? (int)steps : TPI_PRODUCT_STEPS);
         }
     }
 }

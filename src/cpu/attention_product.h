@@ -2,8 +2,9 @@
  * inner) * B[inner][lane]. A's elements are broadcast, B's and C's lie in vectors, so no product needs a transposed
  * copy of another one's result. The register block differs between instruction sets; the chain of one element does not.
  *
- * Words of A and B are f32 values, or, for bf16 on sets with vdpbf16ps, pairs of neighbours along the inner dimension, the
- * earlier one in the high half. Other sets multiply bf16 as f32 words with subnormals flushed: the same bits (gemm.h). */
+ * Words of A and B are f32 values, or, for bf16 on sets with vdpbf16ps, pairs of neighbours along the inner dimension,
+ * the earlier one in the high half. Other sets multiply bf16 as f32 words with subnormals flushed: the same bits
+ * (gemm.h). */
 #ifndef TPI_ATTENTION_PRODUCT_H
 #define TPI_ATTENTION_PRODUCT_H
 

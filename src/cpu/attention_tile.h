@@ -140,9 +140,7 @@ static inline tp_range tpi_group_tiles(const tpi_sequence *sequence, int64_t gro
     return tpi_clip_range(group * group_size, (group + 1) * group_size, tpi_tile_count(sequence->length));
 }
 
-/* ---- moving tiles
- * ------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- moving tiles ----------------------------------------------------------------------------------------------- */
 
 /* One row of a tile; `dtype` is a constant in each copy of this. */
 TPI_ALWAYS_INLINE void tpi_tile_read_row(const void *from, const tp_dtype dtype, int64_t cols, vf scale, float *to)
@@ -327,7 +325,8 @@ static void tpi_tile_scale(const tpi_score_tile *tile, float factor, float *scor
 }
 
 /* out[key][query] = factor * sum over head_dim of rows[key][d] * columns[d][query]. */
-static void tpi_tile_scores(const tpi_score_tile *tile, int64_t head_dim, const float *rows, const float *columns, float factor, float *out)
+static void tpi_tile_scores(const tpi_score_tile *tile, int64_t head_dim, const float *rows, const float *columns,
+                            float factor, float *out)
 {
     const tpi_words words = tile->sequence->words;
     const int64_t width = tpi_words_width(words, head_dim);

@@ -1,6 +1,6 @@
-/* Tiles of attention as the words that its products read (attention_product.h): f32 values, or pairs of bf16 neighbours, along a row or along a
- * column. Of an odd number of neighbours the last pair's other half is -0 in the broadcast operand and +0 in the vector operand: that product, -0,
- * changes no sum. */
+/* Tiles of attention as the words that its products read (attention_product.h): f32 values, or pairs of bf16
+ * neighbours, along a row or along a column. Of an odd number of neighbours the last pair's other half is -0 in the
+ * broadcast operand and +0 in the vector operand: that product, -0, changes no sum. */
 #ifndef TPI_ATTENTION_WORDS_H
 #define TPI_ATTENTION_WORDS_H
 
@@ -43,7 +43,8 @@ static inline void tpi_store_neighbours(float *to, vi x)
 #endif
 }
 
-/* Rows of bf16 elements as pairs along the row: to[r][w], w < tpi_words_width. Rows up to a multiple of 16 are zeros. */
+/* Rows of bf16 elements as pairs along the row: to[r][w], w < tpi_words_width. Rows up to a multiple of 16 are
+ * zeros. */
 static void tpi_pairs_in_rows(const uint16_t *from, int64_t stride, const int64_t shape[2], tpi_side side, float *to)
 {
     const int64_t rows = shape[0], cols = shape[1], width = tpi_words_width(TPI_WORDS_PAIRS, cols);
@@ -70,7 +71,8 @@ static void tpi_pairs_of_rows(const uint16_t *from, int64_t stride, const int64_
         for (int64_t c = 0; c < width; c += TPI_LANES) {
             const int n = (int)(cols - c < TPI_LANES ? cols - c : TPI_LANES);
             const vi first = vf_bits(vf_load_bf16_n(row + c, n));
-            const vi second = r + 1 < rows ? vi_shift_right(vf_bits(vf_load_bf16_n(row + stride + c, n)), 16) : vi_set1(tpi_pad_half(side));
+            const vi second = r + 1 < rows ? vi_shift_right(vf_bits(vf_load_bf16_n(row + stride + c, n)), 16)
+                                           : vi_set1(tpi_pad_half(side));
             vi_store(to + r / 2 * width + c, vi_or(first, second));
         }
     }
@@ -93,7 +95,8 @@ static void tpi_pairs_of_keys(const tpi_score_tile *tile, int64_t vector, const 
     const float *from = weights + vector * TPI_LANES;
     for (int64_t k = keys.begin; k < keys.end; k += 2) {
         const vi second = k + 1 < keys.end ? tpi_bf16_bits(vf_load(from + (k + 1) * TPI_TILE)) : vi_set1(0);
-        vi_store(to + k / 2 * TPI_TILE + vector * TPI_LANES, tpi_pairs_of(tpi_bf16_bits(vf_load(from + k * TPI_TILE)), second));
+        vi_store(to + k / 2 * TPI_TILE + vector * TPI_LANES,
+                 tpi_pairs_of(tpi_bf16_bits(vf_load(from + k * TPI_TILE)), second));
     }
 }
 

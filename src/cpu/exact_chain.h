@@ -1,4 +1,5 @@
-/* Chains of exact_fma.h on a tile of sums, from widened panels: A has every value twice, step by step, B a row a step. */
+/* Chains of exact_fma.h on a tile of sums, from widened panels: A has every value twice, step by step, B a row a
+ * step. */
 #ifndef TPI_EXACT_CHAIN_H
 #define TPI_EXACT_CHAIN_H
 
@@ -12,8 +13,10 @@
 #define TPI_NARROW_ROWS 4
 #define TPI_NARROW_PAIRS 2
 
-_Static_assert(TPI_EXACT_ROWS % TPI_MIDDLE_ROWS == 0 && TPI_EXACT_ROWS % TPI_NARROW_ROWS == 0, "tiles are whole blocks");
-_Static_assert(TPI_EXACT_PAIRS % TPI_MIDDLE_PAIRS == 0 && TPI_EXACT_PAIRS % TPI_NARROW_PAIRS == 0, "tiles are whole blocks");
+_Static_assert(TPI_EXACT_ROWS % TPI_MIDDLE_ROWS == 0 && TPI_EXACT_ROWS % TPI_NARROW_ROWS == 0,
+               "tiles are whole blocks");
+_Static_assert(TPI_EXACT_PAIRS % TPI_MIDDLE_PAIRS == 0 && TPI_EXACT_PAIRS % TPI_NARROW_PAIRS == 0,
+               "tiles are whole blocks");
 
 typedef enum tpi_exact_way {
     TPI_EXACT_ODD,    /* any operands */

@@ -1,20 +1,21 @@
-/* a*b + c with one rounding, where the target has no such instruction and the C library's fmaf takes it one value at a time.
+/* a*b + c with one rounding, where the target has no such instruction and the C library's fmaf takes it one value at a
+ * time.
  *
- * The product of two floats has 48 bits at most and is exact in double. Its sum with c is rounded to 53 bits and then to
- * the 24 of a float. Two roundings differ from one only if the first lands just on the middle between two floats and was
- * not exact: rounding is monotone, and middles have 25 bits, so a sum on one side of a middle never crosses it, it can only
- * reach it. Three ways follow; all give the bits of fmaf.
+ * The product of two floats has 48 bits at most and is exact in double. Its sum with c is rounded to 53 bits and then
+ * to the 24 of a float. Two roundings differ from one only if the first lands just on the middle between two floats and
+ * was not exact: rounding is monotone, and middles have 25 bits, so a sum on one side of a middle never crosses it, it
+ * can only reach it. Three ways follow; all give the bits of fmaf.
  *
  * - Any operands: the sum is rounded to odd. An inexact sum gets a last bit of 1, which no middle between floats has,
- *   normal or subnormal (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). The error of the sum is
- *   Knuth's, exact as nothing here comes near double's own limits.
- * - Operands of at most 12 bits each (bf16 has 8, f16 11): the product is itself a number of 24 bits, and for a sum of two
- *   such, 53 >= 2 * 24 + 2 bits in between never matter (Figueroa, "When is double rounding innocuous?", 1995). A subnormal
- *   sum beside a middle differs from it by 2^-174 at least, and is exact.
- * - Operands whose products are zero or multiples of the smallest float, 2^-149, so that subnormal sums need no rounding,
- *   and sums that do not overflow: half of a float's last place is added and what is below it cleared. That is right where
- *   the sum is not on a middle. Middles are noticed: the bits cleared are zeros then. Such sums are done again in the first
- *   way. */
+ *   normal or subnormal (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008). The error of the
+ *   sum is Knuth's, exact as nothing here comes near double's own limits.
+ * - Operands of at most 12 bits each (bf16 has 8, f16 11): the product is itself a number of 24 bits, and for a sum of
+ *   two such, 53 >= 2 * 24 + 2 bits in between never matter (Figueroa, "When is double rounding innocuous?", 1995). A
+ *   subnormal sum beside a middle differs from it by 2^-174 at least, and is exact.
+ * - Operands whose products are zero or multiples of the smallest float, 2^-149, so that subnormal sums need no
+ *   rounding, and sums that do not overflow: half of a float's last place is added and what is below it cleared. That
+ *   is right where the sum is not on a middle. Middles are noticed: the bits cleared are zeros then. Such sums are done
+ *   again in the first way. */
 #ifndef TPI_EXACT_FMA_H
 #define TPI_EXACT_FMA_H
 
@@ -39,7 +40,8 @@
 
 #if TPI_EXACT_FMA
 
-/* Two doubles: what the narrowest vectors of today's processors hold; wider ones gain little, others take them apart. */
+/* Two doubles: what the narrowest vectors of today's processors hold; wider ones gain little, others take them
+ * apart. */
 typedef double tpi_pair __attribute__((vector_size(16), may_alias));
 typedef int64_t tpi_pair_bits __attribute__((vector_size(16), may_alias));
 typedef int32_t tpi_pair_words __attribute__((vector_size(16), may_alias));
@@ -62,13 +64,14 @@ static inline tpi_pair_float tpi_pair_rounded(tpi_pair x)
     return __builtin_convertvector(x, tpi_pair_float);
 }
 
-/* product + c, rounded to odd. Truncation is where the sum lies, or, if that is beyond the exact one, just before. Where
- * the sum is infinite or NaN both comparisons are false, and it stays. */
+/* product + c, rounded to odd. Truncation is where the sum lies, or, if that is beyond the exact one, just before.
+ * Where the sum is infinite or NaN both comparisons are false, and it stays. */
 static inline tpi_pair tpi_pair_sum_to_odd(tpi_pair product, tpi_pair c)
 {
     tpi_pair sum = product + c, other = sum - product, error = (product - (sum - other)) + (c - other);
     tpi_pair side = error * sum;
-    tpi_pair_bits beyond = (tpi_pair_bits)(side < (tpi_pair){0, 0}), short_of = (tpi_pair_bits)(side > (tpi_pair){0, 0});
+    tpi_pair_bits beyond = (tpi_pair_bits)(side < (tpi_pair){0, 0}),
+                  short_of = (tpi_pair_bits)(side > (tpi_pair){0, 0});
 
     return (tpi_pair)(((tpi_pair_bits)sum + beyond) | ((beyond | short_of) & (tpi_pair_bits){1, 1}));
 }
@@ -101,7 +104,8 @@ static inline bool tpi_pair_any_middle(tpi_pair_words middles)
     return (uint32_t)both[0] != 0 || (uint32_t)both[1] != 0;
 }
 
-/* For the middle way: the least exponent of values that are not zero, 255 if all are; 0 if one is subnormal or too large. */
+/* For the middle way: the least exponent of values that are not zero, 255 if all are; 0 if one is subnormal or too
+ * large. */
 static inline int tpi_exact_least(const float *value, int count)
 {
     int32_t least = INT32_MAX, largest = 0;

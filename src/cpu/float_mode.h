@@ -13,7 +13,8 @@
 
 typedef unsigned tpi_float_mode;
 
-/* Sets the default mode and returns the one before. Exceptions that have been signalled are no mode: writing the register costs more than reading it. */
+/* Sets the default mode and returns the one before. Exceptions that have been signalled are no mode: writing the
+ * register costs more than reading it. */
 static inline tpi_float_mode tpi_float_mode_default(void)
 {
     tpi_float_mode before = _mm_getcsr();

@@ -16,7 +16,8 @@ typedef struct norm_factors {
     vf means, rests, rstds;
 } norm_factors;
 
-TPI_ROW_INLINE void norm_vector(const tpi_norm_args *args, const norm_factors *with, int64_t row, int64_t c, int n, const tp_dtype dtype)
+TPI_ROW_INLINE void norm_vector(const tpi_norm_args *args, const norm_factors *with, int64_t row, int64_t c, int n,
+                                const tp_dtype dtype)
 {
     vf value = vf_sub(vf_load_any(tpi_element(args->x, dtype, row * args->x_stride + c), dtype, n), with->means);
     vf gain = vf_load_any(tpi_element(args->gain, dtype, c), dtype, n);
@@ -108,7 +109,8 @@ typedef struct grad_sums {
     tpi_row_sum d, g, gd;
 } grad_sums;
 
-TPI_ROW_INLINE void grad_sums_step(const tpi_norm_grad_args *args, grad_sums *sums, int64_t row, int64_t c, vf means, const tp_dtype dtype, const bool full)
+TPI_ROW_INLINE void grad_sums_step(const tpi_norm_grad_args *args, grad_sums *sums, int64_t row, int64_t c, vf means,
+                                   const tp_dtype dtype, const bool full)
 {
 #pragma GCC unroll 4
     for (int way = 0; way < TPI_ROW_WAYS; way++) {
@@ -150,7 +152,8 @@ TPI_ROW_INLINE norm_grad_row grad_row_sums(const tpi_norm_grad_args *args, int64
 }
 
 /* (x - mean - rest) * rstd, the same wherever it is needed. */
-TPI_ROW_INLINE vf normalized(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row, int64_t col, int n, const tp_dtype dtype)
+TPI_ROW_INLINE vf normalized(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row, int64_t col, int n,
+                             const tp_dtype dtype)
 {
     vf x = vf_load_any(tpi_element(args->x, dtype, row * args->x_stride + col), dtype, n);
     vf d = vf_sub(x, vf_set1(args->rms ? 0.0f : args->stats[2 * row]));
@@ -158,7 +161,8 @@ TPI_ROW_INLINE vf normalized(const tpi_norm_grad_args *args, const norm_grad_row
     return vf_mul(vf_sub(d, vf_set1(sums->rest)), vf_set1(args->stats[2 * row + 1]));
 }
 
-TPI_ROW_INLINE void grad_vector_dx(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row, int64_t c, int n, const tp_dtype dtype)
+TPI_ROW_INLINE void grad_vector_dx(const tpi_norm_grad_args *args, const norm_grad_row *sums, int64_t row, int64_t c,
+                                   int n, const tp_dtype dtype)
 {
     vf g = vf_mul(vf_load_any(tpi_element(args->dy, dtype, row * args->dy_stride + c), dtype, n),
                   vf_load_any(tpi_element(args->gain, dtype, c), dtype, n));
@@ -167,7 +171,8 @@ TPI_ROW_INLINE void grad_vector_dx(const tpi_norm_grad_args *args, const norm_gr
     value = vf_fnma(normalized(args, sums, row, c, n, dtype), vf_set1(sums->mean_gx), value);
     value = vf_mul(value, vf_set1(args->stats[2 * row + 1]));
     if (args->residual)
-        value = vf_add(value, vf_load_any(tpi_element(args->residual, dtype, row * args->residual_stride + c), dtype, n));
+        value =
+            vf_add(value, vf_load_any(tpi_element(args->residual, dtype, row * args->residual_stride + c), dtype, n));
     vf_store_any(tpi_element_of(args->dx, dtype, row * args->dx_stride + c), dtype, value, n);
 }
 
@@ -199,8 +204,10 @@ static void grad_rows_part(void *arg, int64_t part, int worker)
     }
 }
 
-/* Up to four vectors of the gain's and bias's gradients from column `col` on: chains over rows [first, end). full: four whole ones. */
-TPI_ROW_INLINE void grad_gain_columns(const norm_grad_work *work, int64_t v, int64_t col, tp_range rows, const tp_dtype dtype, const bool full)
+/* Up to four vectors of the gain's and bias's gradients from column `col` on: chains over rows [first, end). full: four
+ * whole ones. */
+TPI_ROW_INLINE void grad_gain_columns(const norm_grad_work *work, int64_t v, int64_t col, tp_range rows,
+                                      const tp_dtype dtype, const bool full)
 {
     const tpi_norm_grad_args *args = work->args;
     const int vectors = full ? GRAD_COLS / TPI_LANES : 1;
@@ -232,7 +239,8 @@ TPI_ROW_INLINE void grad_gain_columns(const norm_grad_work *work, int64_t v, int
     }
 }
 
-TPI_ROW_INLINE void grad_gain_block(const norm_grad_work *work, int64_t v, int64_t col, tp_range rows, const tp_dtype dtype)
+TPI_ROW_INLINE void grad_gain_block(const norm_grad_work *work, int64_t v, int64_t col, tp_range rows,
+                                    const tp_dtype dtype)
 {
     if (col + GRAD_COLS <= work->args->cols) {
         grad_gain_columns(work, v, col, rows, dtype, true);

@@ -23,15 +23,18 @@ static inline float tpi_row_sum_total(const tpi_row_sum *sum)
 
 #define TPI_ROW_INLINE static inline __attribute__((always_inline))
 
-/* Four vectors of a row from `c` on; full: the row has them all, else up to its end. `dtype` and `full` are constants in each copy. */
-TPI_ROW_INLINE void tpi_row_total_step(tpi_row_sum *sum, const void *x, const tp_dtype dtype, int64_t c, int64_t cols, const bool full)
+/* Four vectors of a row from `c` on; full: the row has them all, else up to its end. `dtype` and `full` are constants
+ * in each copy. */
+TPI_ROW_INLINE void tpi_row_total_step(tpi_row_sum *sum, const void *x, const tp_dtype dtype, int64_t c, int64_t cols,
+                                       const bool full)
 {
 #pragma GCC unroll 4
     for (int way = 0; way < TPI_ROW_WAYS; way++) {
         int64_t at = c + way * TPI_LANES;
 
         if (full || at < cols)
-            sum->way[way] = vf_add(sum->way[way], vf_load_any(tpi_element(x, dtype, at), dtype, full ? TPI_LANES : tpi_lanes_of(cols - at)));
+            sum->way[way] = vf_add(sum->way[way], vf_load_any(tpi_element(x, dtype, at), dtype,
+                                                              full ? TPI_LANES : tpi_lanes_of(cols - at)));
     }
 }
 
@@ -56,8 +59,8 @@ typedef struct tpi_row_moment_sums {
     tpi_row_sum sum, squares;
 } tpi_row_moment_sums;
 
-TPI_ROW_INLINE void tpi_row_moments_step(tpi_row_moment_sums *sums, const void *x, const tp_dtype dtype, int64_t c, int64_t cols, vf shifts,
-                                         const bool full)
+TPI_ROW_INLINE void tpi_row_moments_step(tpi_row_moment_sums *sums, const void *x, const tp_dtype dtype, int64_t c,
+                                         int64_t cols, vf shifts, const bool full)
 {
 #pragma GCC unroll 4
     for (int way = 0; way < TPI_ROW_WAYS; way++) {

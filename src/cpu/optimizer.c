@@ -1,4 +1,5 @@
-/* AdamW and SGD on one parameter. The packed copies of a weight are made from its new rows while these are in the cache. */
+/* AdamW and SGD on one parameter. The packed copies of a weight are made from its new rows while these are in the
+ * cache. */
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
 #include "cpu/simd.h"
@@ -160,7 +161,8 @@ static void weight_part(void *arg, int64_t part, int worker)
 static bool parts_are_apart(const tpi_gemm_plan *plan)
 {
     for (int i = 0; i < plan->runs; i++)
-        if (plan->run[i].begin >= 0 && (plan->run[i].begin % plan->per_step != 0 || plan->run[i].position % plan->per_step != 0))
+        if (plan->run[i].begin >= 0 &&
+            (plan->run[i].begin % plan->per_step != 0 || plan->run[i].position % plan->per_step != 0))
             return false;
     return true;
 }
@@ -178,8 +180,12 @@ static void update_weight(tp_ctx *ctx, optimizer_work *work)
         return;
     }
     tpi_cpu_parallel(ctx, (work->args->elements + PART_ELEMENTS - 1) / PART_ELEMENTS, optimizer_part, work);
-    CPU(gemm_pack)(ctx, &(tpi_cpu_gemm_pack_args){{value, dtype, copies->cols, 1}, copies->rows, copies->cols, copies->forward_order, copies->forward});
-    CPU(gemm_pack)(ctx, &(tpi_cpu_gemm_pack_args){{value, dtype, 1, copies->cols}, copies->cols, copies->rows, copies->backward_order, copies->backward});
+    CPU(gemm_pack)
+    (ctx, &(tpi_cpu_gemm_pack_args){
+              {value, dtype, copies->cols, 1}, copies->rows, copies->cols, copies->forward_order, copies->forward});
+    CPU(gemm_pack)
+    (ctx, &(tpi_cpu_gemm_pack_args){
+              {value, dtype, 1, copies->cols}, copies->cols, copies->rows, copies->backward_order, copies->backward});
 }
 
 /* ---- the op ---- */

@@ -124,7 +124,10 @@ static int64_t sum_plain(const tpi_reduce_args *args, int64_t at, int64_t end)
         return at;
     switch (args->inputs) {
     case 1: return sum_blocks(args, at, end, 1, outputs);
-    case 2: return outputs == 1 ? sum_blocks(args, at, end, 2, 1) : outputs == 2 ? sum_blocks(args, at, end, 2, 2) : sum_blocks(args, at, end, 2, outputs);
+    case 2:
+        return outputs == 1   ? sum_blocks(args, at, end, 2, 1)
+               : outputs == 2 ? sum_blocks(args, at, end, 2, 2)
+                              : sum_blocks(args, at, end, 2, outputs);
     case 4: return sum_blocks(args, at, end, 4, outputs);
     case 8: return sum_blocks(args, at, end, 8, outputs);
     default: return at;
@@ -219,7 +222,8 @@ tp_status CPU(reduce)(tp_ctx *ctx, const void *args)
     return TP_OK;
 }
 
-static inline __attribute__((always_inline)) void sum_two(tp_dtype dtype, void *out, const void *left, const void *right, int64_t elements)
+static inline __attribute__((always_inline)) void sum_two(tp_dtype dtype, void *out, const void *left,
+                                                          const void *right, int64_t elements)
 {
     enum { VECTORS = 4 };
     int64_t at = 0;
@@ -235,7 +239,8 @@ static inline __attribute__((always_inline)) void sum_two(tp_dtype dtype, void *
     }
     for (int n; at < elements; at += n) {
         n = tpi_lanes_of(elements - at);
-        vf x = vf_add(vf_load_any(tpi_element(left, dtype, at), dtype, n), vf_load_any(tpi_element(right, dtype, at), dtype, n));
+        vf x = vf_add(vf_load_any(tpi_element(left, dtype, at), dtype, n),
+                      vf_load_any(tpi_element(right, dtype, at), dtype, n));
         vf_store_any(tpi_element_of(out, dtype, at), dtype, x, n);
     }
 }

@@ -109,7 +109,8 @@ static void column_squares(square_sum_work *work, int begin, int end)
             int block = order->segment[s].block;
 
             if (block >= begin && block < end)
-                sum[block] += row_squares(args->x + row * args->stride + order->segment[s].begin, order->segment[s].length);
+                sum[block] +=
+                    row_squares(args->x + row * args->stride + order->segment[s].begin, order->segment[s].length);
         }
     for (int block = begin; block < end; block++)
         work->block[block] = sum[block];

@@ -17,7 +17,8 @@ typedef struct tpi_cpu_pool tpi_cpu_pool;
 typedef struct tpi_cpu_state {
     tpi_cpu_pool *pool;                /* NULL: one thread */
     int64_t spin_ns;                   /* how long threads of the pool spin for each other before they sleep */
-    int64_t lane_spin_ns;              /* the same of and for lanes, threads besides those that compute: who spins may hold the core that the other needs */
+    int64_t lane_spin_ns;              /* the same of and for lanes, threads besides those that compute: who spins may
+                                        * hold the core that the other needs */
     tpi_cpu_workspace_slot *workspace; /* [threads] */
     uint64_t streams_made;             /* numbers the delay seeds of test mode */
 } tpi_cpu_state;

@@ -40,7 +40,8 @@ typedef struct cpu_stream {
     lane_place *ring;     /* [RING_ENTRIES] */
 } cpu_stream;
 
-/* Other contexts' lanes may wait for it, so it doesn't lie in its context's memory and lives until the last of them is through. */
+/* Other contexts' lanes may wait for it, so it doesn't lie in its context's memory and lives until the last of them is
+ * through. */
 struct tpi_event {
     atomic_uint_fast64_t recorded; /* tickets given out */
     atomic_int holders;            /* the owner, and lane entries that name it */
@@ -114,8 +115,8 @@ static void let_go(tpi_event *event)
     tpi_raw_release(NULL, event, sizeof *event);
 }
 
-/* The bound of a wait for another lane. What a lane does may wait for a peer, as long as the context's bound says: who waits for the lane waits longer, so that
- * the failure that the context keeps is the lane's, which names the peer. */
+/* The bound of a wait for another lane. What a lane does may wait for a peer, as long as the context's bound says: who
+ * waits for the lane waits longer, so that the failure that the context keeps is the lane's, which names the peer. */
 #define LEAST_PATIENCE_MS 500
 static int64_t patience_ms(const tp_ctx *ctx, int lanes)
 {
@@ -129,8 +130,9 @@ static tp_status wait_for(tp_ctx *ctx, tpi_event *event, uint64_t ticket, const 
     int64_t timeout_ms = patience_ms(ctx, lanes);
     if (tpi_counter_wait(&event->done, ticket, state_of(ctx)->lane_spin_ns, timeout_ms))
         return TP_OK;
-    return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s waited %lld ms for an event: record %llu, reached %llu", name, (long long)timeout_ms,
-                    (unsigned long long)ticket, (unsigned long long)tpi_counter_get(&event->done));
+    return tpi_fail(ctx, TP_ERR_TIMEOUT, "stream %s waited %lld ms for an event: record %llu, reached %llu", name,
+                    (long long)timeout_ms, (unsigned long long)ticket,
+                    (unsigned long long)tpi_counter_get(&event->done));
 }
 
 static tp_status execute(cpu_stream *stream, const lane_entry *entry, const void *args)
@@ -355,7 +357,9 @@ static tp_status issue_event(tpi_stream *stream, const lane_entry *entry)
 tp_status tpi_cpu_event_record(tpi_event *event, tpi_stream *stream)
 {
     TPI_TRY(tpi_ctx_usable(stream->ctx));
-    return issue_event(stream, &(lane_entry){.kind = ENTRY_RECORD, .event = event, .ticket = atomic_fetch_add(&event->recorded, 1) + 1});
+    return issue_event(
+        stream,
+        &(lane_entry){.kind = ENTRY_RECORD, .event = event, .ticket = atomic_fetch_add(&event->recorded, 1) + 1});
 }
 
 tp_status tpi_cpu_event_wait(tpi_event *event, tpi_stream *stream)

@@ -1,4 +1,5 @@
-/* The table of one instruction set. AVX512-BF16 adds a dot product, for which operands are packed in pairs; ops that know of neither are those of AVX-512. */
+/* The table of one instruction set. AVX512-BF16 adds a dot product, for which operands are packed in pairs; ops that
+ * know of neither are those of AVX-512. */
 #include "cpu/cpu.h"
 
 #if TPI_ISA_LEVEL == 3

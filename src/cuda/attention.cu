@@ -4,8 +4,8 @@
 
 namespace tpi {
 
-/* What the gradient needs of each query, with delta = sum of dout * out over a row of a head: one warp each, a fixed order of lanes. Of a query that
- * saw nothing all probabilities come out 0, whatever its lse. */
+/* What the gradient needs of each query, with delta = sum of dout * out over a row of a head: one warp each, a fixed
+ * order of lanes. Of a query that saw nothing all probabilities come out 0, whatever its lse. */
 template <typename T> __global__ void __launch_bounds__(256) attention_known(const __grid_constant__ Attention at)
 {
     const tpi_attention_args &args = at.args;
@@ -73,7 +73,8 @@ static tp_status pass_arrays(tpi_stream *stream, Attention &at, const int32_t *s
     return status;
 }
 
-static tp_status describe(tpi_stream *stream, const tpi_attention_args &args, const int32_t *slot_of_head, Attention &at)
+static tp_status describe(tpi_stream *stream, const tpi_attention_args &args, const int32_t *slot_of_head,
+                          Attention &at)
 {
     const size_t element = tp_dtype_size(args.dtype);
 
@@ -86,7 +87,8 @@ static tp_status describe(tpi_stream *stream, const tpi_attention_args &args, co
 }
 
 /* One block a tile of rows and head (or slot). */
-static tp_status launch(tpi_stream *stream, const AttentionKernel &kernel, Attention &at, int64_t heads, const char *name)
+static tp_status launch(tpi_stream *stream, const AttentionKernel &kernel, Attention &at, int64_t heads,
+                        const char *name)
 {
     at.places = at.packed ? at.args.rows / kernel.tile + at.sequences
                           : at.length * at.sequences / kernel.tile + at.sequences;
@@ -101,7 +103,8 @@ static tp_status launch(tpi_stream *stream, const AttentionKernel &kernel, Atten
         status = tpi_cuda_check(stream, cudaErrorInvalidConfiguration, name);
     if (status != TP_OK || blocks == 0)
         return status;
-    kernel.function<<<static_cast<unsigned>(blocks), kernel.threads, kernel.shared_bytes, tpi_cuda_handle(stream)>>>(at);
+    kernel.function<<<static_cast<unsigned>(blocks), kernel.threads, kernel.shared_bytes, tpi_cuda_handle(stream)>>>(
+        at);
     return tpi_cuda_check(stream, cudaGetLastError(), name);
 }
 
@@ -129,7 +132,8 @@ static tp_status attention_grad(tpi_stream *stream, const tpi_attention_grad_arg
     at.pairs = is_pair(args.dq, forward.dtype, args.dq_stride) && forward.head_dim % 2 == 0;
     with_dtype(forward.dtype, [&](auto zero) {
         attention_known<decltype(zero)>
-            <<<static_cast<unsigned>(divided_up(forward.rows * forward.heads, 8)), 256, 0, tpi_cuda_handle(stream)>>>(at);
+            <<<static_cast<unsigned>(divided_up(forward.rows * forward.heads, 8)), 256, 0, tpi_cuda_handle(stream)>>>(
+                at);
     });
     status = tpi_cuda_check(stream, cudaGetLastError(), "delta of attention_grad");
     if (status == TP_OK)

@@ -1,9 +1,11 @@
-/* What the kernels of the gradient of attention on tensor cores share. Probabilities are computed again from the log-sum-exp (Dao et al. 2022):
- * P = exp(scale q k - lse), dV = P^T dO, dP = dO V^T, dS = P (dP - delta), dQ = scale dS K, dK = scale dS^T Q.
+/* What the kernels of the gradient of attention on tensor cores share. Probabilities are computed again from the
+ * log-sum-exp (Dao et al. 2022): P = exp(scale q k - lse), dV = P^T dO, dP = dO V^T, dS = P (dP - delta), dQ = scale dS
+ * K, dK = scale dS^T Q.
  *
- * One kernel by tiles of queries makes dQ, one by tiles of keys dK and dV. In both a warp owns 16 rows of its block's tile, q and dO or k and v, as
- * fragments in registers (in shared memory where heads are long), computes scores and dP of them against 16 or 32 rows of the other side, and
- * uses what comes out as the left operand of the next product as it lies in registers. */
+ * One kernel by tiles of queries makes dQ, one by tiles of keys dK and dV. In both a warp owns 16 rows of its block's
+ * tile, q and dO or k and v, as fragments in registers (in shared memory where heads are long), computes scores and dP
+ * of them against 16 or 32 rows of the other side, and uses what comes out as the left operand of the next product as
+ * it lies in registers. */
 #ifndef TPI_CUDA_ATTENTION_GRAD_MMA_CUH
 #define TPI_CUDA_ATTENTION_GRAD_MMA_CUH
 
@@ -14,7 +16,8 @@ namespace tpi {
 template <int Dim> struct GradShape {
     static constexpr bool Kept = Dim <= 128; /* own rows are in registers */
     static constexpr int Line = Dim + 8;
-    static constexpr int Own = Kept ? 128 : 64, Other = Kept ? 64 : 16; /* rows of a block's tile, of the other side's tiles */
+    /* rows of a block's tile, of the other side's tiles */
+    static constexpr int Own = Kept ? 128 : 64, Other = Kept ? 64 : 16;
     static constexpr int Warps = Own / 16;
     static constexpr int Lines = Kept ? 4 * Other : 2 * Own + 4 * Other;
     static_assert(!Kept || 2 * Own <= Lines, "own rows pass through the other side's place");
@@ -44,7 +47,8 @@ template <int Dim> struct GradOwn {
 };
 
 /* own0, own1: the warp's rows, in shared memory. */
-template <int Dim> __device__ __forceinline__ void grad_take(GradOwn<Dim> &own, const uint16_t *own0, const uint16_t *own1)
+template <int Dim>
+__device__ __forceinline__ void grad_take(GradOwn<Dim> &own, const uint16_t *own0, const uint16_t *own1)
 {
     own.rows[0] = own0;
     own.rows[1] = own1;
@@ -57,7 +61,8 @@ template <int Dim> __device__ __forceinline__ void grad_take(GradOwn<Dim> &own, 
     }
 }
 
-template <int Dim> __device__ __forceinline__ void grad_left(uint32_t (&left)[4], const GradOwn<Dim> &own, int tensor, int d)
+template <int Dim>
+__device__ __forceinline__ void grad_left(uint32_t (&left)[4], const GradOwn<Dim> &own, int tensor, int d)
 {
     if (GradShape<Dim>::Kept) {
 #pragma unroll
@@ -102,13 +107,14 @@ __device__ __forceinline__ void grad_products(const GradOwn<Dim> &own, const uin
 
 /* sum[16 own rows, Width] += weight[16, 8 Count] other[8 Count, Width], lines of Line. */
 template <typename T, int Width, int Line, int Count>
-__device__ __forceinline__ void grad_add(const float (&weight)[Count][4], const uint16_t *other, float (&sum)[Width / 8][4])
+__device__ __forceinline__ void grad_add(const float (&weight)[Count][4], const uint16_t *other,
+                                         float (&sum)[Width / 8][4])
 {
 #pragma unroll
     for (int k = 0; k < Count; k += 2) {
-        const uint32_t left[4] = {packed_pair<T>(weight[k][0], weight[k][1]), packed_pair<T>(weight[k][2], weight[k][3]),
-                                  packed_pair<T>(weight[k + 1][0], weight[k + 1][1]),
-                                  packed_pair<T>(weight[k + 1][2], weight[k + 1][3])};
+        const uint32_t left[4] = {
+            packed_pair<T>(weight[k][0], weight[k][1]), packed_pair<T>(weight[k][2], weight[k][3]),
+            packed_pair<T>(weight[k + 1][0], weight[k + 1][1]), packed_pair<T>(weight[k + 1][2], weight[k + 1][3])};
 
 #pragma unroll
         for (int d = 0; d < Width / 16; d++) {
@@ -121,8 +127,8 @@ __device__ __forceinline__ void grad_add(const float (&weight)[Count][4], const 
     }
 }
 
-/* Pairs that are not seen: probability and dS come out 0. range: what own row lane / 4 + 8 h sees of the other side; first: the other side's row
- * that this thread's first column is. */
+/* Pairs that are not seen: probability and dS come out 0. range: what own row lane / 4 + 8 h sees of the other side;
+ * first: the other side's row that this thread's first column is. */
 template <int Count>
 __device__ __forceinline__ void grad_mask(const AttentionRange (&range)[2], int first, GradScores<Count> &product)
 {

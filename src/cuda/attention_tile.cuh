@@ -1,4 +1,5 @@
-/* What the tensor-core kernels of attention share: rows on their way to shared memory, masks by ranges, and powers of 2. */
+/* What the tensor-core kernels of attention share: rows on their way to shared memory, masks by ranges, and powers of
+ * 2. */
 #ifndef TPI_CUDA_ATTENTION_TILE_CUH
 #define TPI_CUDA_ATTENTION_TILE_CUH
 
@@ -8,8 +9,8 @@ namespace tpi {
 
 #ifdef __CUDACC__
 
-/* x, of which the compiler knows nothing: what depends on it is computed where it is needed, and takes no registers before. For paths that are
- * seldom taken. */
+/* x, of which the compiler knows nothing: what depends on it is computed where it is needed, and takes no registers
+ * before. For paths that are seldom taken. */
 static __device__ __forceinline__ int late(int x)
 {
     asm volatile("" : "+r"(x));
@@ -24,15 +25,17 @@ static __device__ __forceinline__ tp_random_key late(tp_random_key key)
 
 /* ---- where a block works ---- */
 
-/* A block's head (or slot) and tile; neighbouring blocks have different heads, so that tiles begin in the order of their cost. */
+/* A block's head (or slot) and tile; neighbouring blocks have different heads, so that tiles begin in the order of
+ * their cost. */
 struct AttentionBlock {
     int head;
     AttentionPlace place;
 };
 
-/* descending: the last tiles first: under a causal mask these have the most keys, and tiles of keys the fewest queries. Each call computes it again,
- * so that it needn't be kept. */
-static __device__ __forceinline__ AttentionBlock attention_block(const Attention &at, int64_t heads, int tile, bool descending)
+/* descending: the last tiles first: under a causal mask these have the most keys, and tiles of keys the fewest queries.
+ * Each call computes it again, so that it needn't be kept. */
+static __device__ __forceinline__ AttentionBlock attention_block(const Attention &at, int64_t heads, int tile,
+                                                                 bool descending)
 {
     const int block = late(blockIdx.x), index = block / static_cast<int>(heads);
 
@@ -42,7 +45,8 @@ static __device__ __forceinline__ AttentionBlock attention_block(const Attention
 /* ---- masks ---- */
 
 /* Keys that each of the queries [begin, end) sees. */
-static __device__ __forceinline__ AttentionRange attention_common_keys(const Attention &at, int begin, int end, int length)
+static __device__ __forceinline__ AttentionRange attention_common_keys(const Attention &at, int begin, int end,
+                                                                       int length)
 {
     const int64_t window = at.args.window > 0 ? at.args.window : length, ahead = at.args.causal ? 1 : window;
 
@@ -50,7 +54,8 @@ static __device__ __forceinline__ AttentionRange attention_common_keys(const Att
 }
 
 /* Queries that see each of the keys [begin, end). */
-static __device__ __forceinline__ AttentionRange attention_common_queries(const Attention &at, int begin, int end, int length)
+static __device__ __forceinline__ AttentionRange attention_common_queries(const Attention &at, int begin, int end,
+                                                                          int length)
 {
     const int64_t window = at.args.window > 0 ? at.args.window : length, before = at.args.causal ? 1 : window;
 
@@ -75,18 +80,20 @@ static __device__ __forceinline__ bool is_covered(AttentionRange range, int begi
 
 /* ---- rows ---- */
 
-/* A thread's part of tiles of Rows rows that follow each other: always the same eight columns of every Apart-th row. What depends on the thread
- * is computed once. Tiles have lines of Dim + 8 elements, zeros where there is no row or no such element. */
+/* A thread's part of tiles of Rows rows that follow each other: always the same eight columns of every Apart-th row.
+ * What depends on the thread is computed once. Tiles have lines of Dim + 8 elements, zeros where there is no row or no
+ * such element. */
 template <int Rows, int Dim, int Threads> struct AttentionRows {
     static constexpr int Chunks = Dim / 8, Apart = Threads / Chunks, Count = Rows / Apart, Line = Dim + 8;
     static_assert(Threads % Chunks == 0 && Rows % Apart == 0, "each thread has as much");
-    const uint16_t *from; /* this thread's first chunk of the next tile; where it has no columns: an address of which nothing is read */
+    const uint16_t *from; /* this thread's first chunk of the next tile; where it has no columns: an address of which
+                           * nothing is read */
 };
 
 /* data: row 0 of the first tile. */
 template <int Rows, int Dim, int Threads>
-__device__ __forceinline__ void attention_begin(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at, const void *data,
-                                                int64_t stride)
+__device__ __forceinline__ void attention_begin(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at,
+                                                const void *data, int64_t stride)
 {
     typedef AttentionRows<Rows, Dim, Threads> Part;
     const int line = static_cast<int>(threadIdx.x) / Part::Chunks, d = static_cast<int>(threadIdx.x) % Part::Chunks * 8;
@@ -96,8 +103,8 @@ __device__ __forceinline__ void attention_begin(AttentionRows<Rows, Dim, Threads
 
 /* The next tile begins `rows_back` rows before where it would, in the head after this one. */
 template <int Rows, int Dim, int Threads>
-__device__ __forceinline__ void attention_next_head(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at, int64_t stride,
-                                                    int rows_back)
+__device__ __forceinline__ void attention_next_head(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at,
+                                                    int64_t stride, int rows_back)
 {
     const bool exists = late(threadIdx.x) % (Dim / 8) * 8 < at.args.head_dim;
 
@@ -105,7 +112,8 @@ __device__ __forceinline__ void attention_next_head(AttentionRows<Rows, Dim, Thr
 }
 
 /* load_eight in few registers. */
-static __device__ __forceinline__ void attention_load_eight(uint16_t *to, const uint16_t *from, const void *any, int exist, bool vector)
+static __device__ __forceinline__ void attention_load_eight(uint16_t *to, const uint16_t *from, const void *any,
+                                                            int exist, bool vector)
 {
     if (vector) {
         copy_async_16(to, exist > 0 ? from : any, exist > 0 ? 16 : 0);
@@ -118,8 +126,8 @@ static __device__ __forceinline__ void attention_load_eight(uint16_t *to, const 
 
 /* Begins to copy the next tile, whose first `count` rows exist. any: an address to give where nothing is read. */
 template <int Rows, int Dim, int Threads>
-__device__ __forceinline__ void attention_next(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at, const void *any,
-                                               int64_t stride, int count, uint16_t *tile)
+__device__ __forceinline__ void attention_next(AttentionRows<Rows, Dim, Threads> &rows, const Attention &at,
+                                               const void *any, int64_t stride, int count, uint16_t *tile)
 {
     typedef AttentionRows<Rows, Dim, Threads> Part;
     const int me = late(threadIdx.x), exist = static_cast<int>(at.args.head_dim) - me % Part::Chunks * 8;
@@ -137,16 +145,17 @@ __device__ __forceinline__ void attention_next(AttentionRows<Rows, Dim, Threads>
 
 #pragma unroll 1
         for (int i = 0; i < Part::Count; i++, from += step)
-            attention_load_eight(tile + (line + i * Part::Apart) * Part::Line + d, from, any, line + i * Part::Apart < count ? exist : 0,
-                                 at.vector);
+            attention_load_eight(tile + (line + i * Part::Apart) * Part::Line + d, from, any,
+                                 line + i * Part::Apart < count ? exist : 0, at.vector);
     }
     rows.from = from;
 }
 
 /* ---- dropout ---- */
 
-/* Which of a thread's pairs of neighbouring elements are kept, of a row of 8 Pairs keys as it lies in accumulators: bit 2 n + i of column
- * 8 n + 2 (lane mod 4) + i. Two lanes need the same random numbers: each computes half of them. All lanes of the warp call. */
+/* Which of a thread's pairs of neighbouring elements are kept, of a row of 8 Pairs keys as it lies in accumulators: bit
+ * 2 n + i of column 8 n + 2 (lane mod 4) + i. Two lanes need the same random numbers: each computes half of them. All
+ * lanes of the warp call. */
 template <int Pairs>
 __device__ __forceinline__ uint32_t attention_kept_bits(const Attention &at, int64_t row, int64_t head, int first_key)
 {
@@ -161,7 +170,9 @@ __device__ __forceinline__ uint32_t attention_kept_bits(const Attention &at, int
         const uint4 word = random_block(at.dropout.key, (mask_row + static_cast<uint64_t>(key)) / 4);
         const uint32_t threshold = at.dropout.threshold;
 
-        own |= ((word.x >= threshold) | (word.y >= threshold) << 1 | (word.z >= threshold) << 2 | (word.w >= threshold) << 3) << 2 * n;
+        own |= ((word.x >= threshold) | (word.y >= threshold) << 1 | (word.z >= threshold) << 2 |
+                (word.w >= threshold) << 3)
+               << 2 * n;
     }
     const uint32_t other = __shfl_xor_sync(ALL_LANES, own, 1), low = 0x33333333;
 

@@ -24,8 +24,8 @@ static bool has_driver(tp_device_info *out)
     if (driver / 1000 >= runtime / 1000)
         return true;
     char text[TP_DEVICE_TEXT / 2];
-    snprintf(text, sizeof text, "driver too old: it supports CUDA %d.%d, the plugin needs %d.%d", driver / 1000, driver % 1000 / 10,
-             runtime / 1000, runtime % 1000 / 10);
+    snprintf(text, sizeof text, "driver too old: it supports CUDA %d.%d, the plugin needs %d.%d", driver / 1000,
+             driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10);
     return no(out, text);
 }
 
@@ -52,8 +52,8 @@ static bool look(int index, tp_device_info *out)
     out->memory_bytes = properties.totalGlobalMem;
     if (properties.major < LEAST_MAJOR) {
         char text[TP_DEVICE_TEXT / 2];
-        snprintf(text, sizeof text, "device %d has compute capability %d.%d, at least %d.0 is needed", index, properties.major,
-                 properties.minor, LEAST_MAJOR);
+        snprintf(text, sizeof text, "device %d has compute capability %d.%d, at least %d.0 is needed", index,
+                 properties.major, properties.minor, LEAST_MAJOR);
         return no(out, text);
     }
     snprintf(out->name, sizeof out->name, "%s", properties.name);
@@ -66,8 +66,8 @@ void tpi_cuda_describe(int index, tp_device_info *out)
     if (!has_driver(out) || !count_devices(out))
         return;
     if (index < 0 || index >= out->count) {
-        snprintf(out->reason, sizeof out->reason, "CUDA: no such device: device_index is %d, there %s %d", index, out->count == 1 ? "is" : "are",
-                 out->count);
+        snprintf(out->reason, sizeof out->reason, "CUDA: no such device: device_index is %d, there %s %d", index,
+                 out->count == 1 ? "is" : "are", out->count);
         return;
     }
     out->usable = look(index, out);

@@ -42,7 +42,8 @@ static tp_status look_at_device(tp_ctx *ctx, tpi_cuda_device *device)
         {cudaDevAttrMaxSharedMemoryPerBlockOptin, &shared},
     };
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++)
-        TPI_TRY(tpi_cuda_call(ctx, cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute, device->index), "cudaDeviceGetAttribute"));
+        TPI_TRY(tpi_cuda_call(ctx, cudaDeviceGetAttribute(wanted[i].value, wanted[i].attribute, device->index),
+                              "cudaDeviceGetAttribute"));
     device->shared_bytes = (size_t)shared;
     return TP_OK;
 }
@@ -117,7 +118,9 @@ void tpi_cuda_close(tp_ctx *ctx)
 /* Called under the context's memory lock: no failure may be told from here. */
 void *tpi_cuda_allocate(tp_ctx *ctx, size_t bytes)
 {
-    size_t size = bytes > SIZE_MAX - ALIGNMENT ? SIZE_MAX : bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t size = bytes > SIZE_MAX - ALIGNMENT ? SIZE_MAX
+                  : bytes == 0                 ? ALIGNMENT
+                                               : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (size == SIZE_MAX)
         return NULL;
     if (ctx->desc.dry_run) {
@@ -156,7 +159,8 @@ void *tpi_cuda_allocate_shared(tp_ctx *ctx, size_t bytes)
     if (ctx->desc.dry_run)
         return tpi_host_allocate(ctx, bytes);
     void *memory = NULL;
-    if (tpi_cuda_enter(ctx) != TP_OK || cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault) != cudaSuccess) {
+    if (tpi_cuda_enter(ctx) != TP_OK ||
+        cudaHostAlloc(&memory, bytes > 0 ? bytes : 1, cudaHostAllocDefault) != cudaSuccess) {
         cudaGetLastError();
         tpi_refuse(ctx, TP_ERR_MEMORY, "out of pinned memory: %zu bytes asked for", bytes);
         return NULL;
@@ -179,9 +183,11 @@ tp_status tpi_cuda_reach(tp_ctx *ctx, int device_index)
         return TP_OK;
     TPI_TRY(tpi_cuda_enter(ctx));
     int able = 0;
-    TPI_TRY(tpi_cuda_call(ctx, cudaDeviceCanAccessPeer(&able, ctx->desc.device_index, device_index), "cudaDeviceCanAccessPeer"));
+    TPI_TRY(tpi_cuda_call(ctx, cudaDeviceCanAccessPeer(&able, ctx->desc.device_index, device_index),
+                          "cudaDeviceCanAccessPeer"));
     if (!able)
-        return tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: device %d can't access the memory of device %d", ctx->desc.device_index, device_index);
+        return tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: device %d can't access the memory of device %d",
+                          ctx->desc.device_index, device_index);
     cudaError_t error = cudaDeviceEnablePeerAccess(device_index, 0);
     if (error == cudaErrorPeerAccessAlreadyEnabled) {
         cudaGetLastError(); /* by another context of this process */
@@ -198,7 +204,8 @@ static tp_status see_peers(tp_ctx *ctx, const tpi_cuda_fault *fault)
     TPI_TRY(tpi_ctx_usable(ctx));
     if (fault->kind == TPI_CUDA_FAULT_HALT)
         return tpi_fail(ctx, TP_ERR_PEER, "an all-reduce was broken off because another rank failed");
-    return tpi_fail(ctx, TP_ERR_TIMEOUT, "all_reduce: waited %lld ms in a kernel, rank %d of the communicator did not come to meeting %lld",
+    return tpi_fail(ctx, TP_ERR_TIMEOUT,
+                    "all_reduce: waited %lld ms in a kernel, rank %d of the communicator did not come to meeting %lld",
                     fault->vocabulary, fault->value, fault->place);
 }
 
@@ -211,9 +218,9 @@ tp_status tpi_cuda_see_fault(tp_ctx *ctx)
         return see_peers(ctx, fault);
     if (fault->kind == TPI_CUDA_FAULT_ID || fault->kind == TPI_CUDA_FAULT_POSITION) {
         const bool id = fault->kind == TPI_CUDA_FAULT_ID;
-        return tpi_fail(ctx, TP_ERR_ARGUMENT, TPI_WRONG_ID, id ? "ids" : "positions", fault->place, (long long)fault->value,
-                        id ? "vocabulary" : "positions", fault->vocabulary);
+        return tpi_fail(ctx, TP_ERR_ARGUMENT, TPI_WRONG_ID, id ? "ids" : "positions", fault->place,
+                        (long long)fault->value, id ? "vocabulary" : "positions", fault->vocabulary);
     }
-    return tpi_fail(ctx, TP_ERR_ARGUMENT, "target %d of row %lld is outside the vocabulary of %lld", fault->value, fault->place,
-                    fault->vocabulary);
+    return tpi_fail(ctx, TP_ERR_ARGUMENT, "target %d of row %lld is outside the vocabulary of %lld", fault->value,
+                    fault->place, fault->vocabulary);
 }

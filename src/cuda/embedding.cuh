@@ -8,7 +8,8 @@ namespace tpi
 {
 
 /* Positions are known here: the first that the table doesn't have is refused. offsets as given to sequences_of. */
-inline tp_status check_positions(tpi_stream *stream, const int64_t *offsets, const Sequences &sequences, int64_t positions)
+inline tp_status check_positions(tpi_stream *stream, const int64_t *offsets, const Sequences &sequences,
+                                 int64_t positions)
 {
     int64_t begin = 0;
 
@@ -16,8 +17,9 @@ inline tp_status check_positions(tpi_stream *stream, const int64_t *offsets, con
         int64_t length = offsets ? offsets[s + 1] - offsets[s] : sequences.length;
 
         if (length > positions)
-            return tpi_cuda_refuse(stream, TP_ERR_ARGUMENT, TPI_WRONG_ID, "positions", static_cast<long long>(begin + positions),
-                                   static_cast<long long>(positions), "positions", static_cast<long long>(positions));
+            return tpi_cuda_refuse(stream, TP_ERR_ARGUMENT, TPI_WRONG_ID, "positions",
+                                   static_cast<long long>(begin + positions), static_cast<long long>(positions),
+                                   "positions", static_cast<long long>(positions));
         begin += length;
     }
     return TP_OK;
@@ -34,7 +36,8 @@ struct IdCheck {
 
 inline IdCheck id_check_of(tpi_stream *stream, bool positions, int64_t first_row, int64_t vocabulary)
 {
-    return {tpi_cuda_device_of(stream)->fault, positions ? TPI_CUDA_FAULT_POSITION : TPI_CUDA_FAULT_ID, first_row, vocabulary};
+    return {tpi_cuda_device_of(stream)->fault, positions ? TPI_CUDA_FAULT_POSITION : TPI_CUDA_FAULT_ID, first_row,
+            vocabulary};
 }
 
 static __device__ __forceinline__ void check_id(const IdCheck &check, int64_t id, int64_t row)

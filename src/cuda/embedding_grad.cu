@@ -21,7 +21,8 @@ struct EmbeddingGradView {
     float *grad;
 };
 
-/* What tokens are sorted by: the row of the table, or table_rows for ids of other ranks. keys NULL: ids are only looked at. */
+/* What tokens are sorted by: the row of the table, or table_rows for ids of other ranks. keys NULL: ids are only looked
+ * at. */
 __global__ void __launch_bounds__(256)
     embedding_keys(EmbeddingGradView view, const __grid_constant__ IdCheck check, uint32_t *keys, uint32_t *tokens)
 {
@@ -96,8 +97,8 @@ struct Run {
     int64_t first, end;
 };
 
-/* The run with place `place` in it, if it is long and no earlier multiple of LONG_RUN is in it, which another block has;
- * else an empty one. Keys are sorted: the block looks at as many of them at a time as it has threads. */
+/* The run with place `place` in it, if it is long and no earlier multiple of LONG_RUN is in it, which another block
+ * has; else an empty one. Keys are sorted: the block looks at as many of them at a time as it has threads. */
 static __device__ __forceinline__ Run long_run(const uint32_t *keys, int64_t place, int64_t count)
 {
     const uint32_t id = keys[place];
@@ -190,7 +191,8 @@ template <bool Aligned, typename T>
 __global__ void __launch_bounds__(GRAD_THREADS) embedding_grad_long(EmbeddingGradView view, SortedTokens sorted)
 {
     __shared__ RunTile<T> tiles[RUN_STAGES];
-    const int64_t place = static_cast<int64_t>(blockIdx.x) * LONG_RUN, col = static_cast<int64_t>(blockIdx.y) * RUN_COLS;
+    const int64_t place = static_cast<int64_t>(blockIdx.x) * LONG_RUN,
+                  col = static_cast<int64_t>(blockIdx.y) * RUN_COLS;
     const uint32_t id = sorted.keys[place];
     const bool there = col + threadIdx.x < view.cols;
 
@@ -297,7 +299,8 @@ static tp_status grad_by_ids(tpi_stream *stream, const EmbeddingGradView &view, 
 }
 
 /* One chain a position, over sequences. */
-static tp_status grad_by_positions(tpi_stream *stream, const EmbeddingGradView &view, const tpi_embedding_grad_args *args)
+static tp_status grad_by_positions(tpi_stream *stream, const EmbeddingGradView &view,
+                                   const tpi_embedding_grad_args *args)
 {
     Sequences sequences;
     tp_status status = sequences_of(stream, args->offsets, args->sequences, args->rows, &sequences);
@@ -335,8 +338,10 @@ tp_status tpi_cuda_embedding_grad(tpi_stream *stream, const tpi_embedding_grad_a
         return tpi_cuda_refuse(stream, TP_ERR_UNSUPPORTED, "embedding_grad: rows is %lld, the most on a GPU is %lld",
                           static_cast<long long>(args->rows), static_cast<long long>(UINT32_MAX));
     if (adds)
-        tpi::with_dtype(args->dy_dtype, [&](auto zero) { status = tpi::grad_by_ids<decltype(zero)>(stream, view, check); });
+        tpi::with_dtype(args->dy_dtype,
+                        [&](auto zero) { status = tpi::grad_by_ids<decltype(zero)>(stream, view, check); });
     else if (!dry)
-        tpi::embedding_keys<<<tpi::grid_of(args->rows, 256), 256, 0, tpi_cuda_handle(stream)>>>(view, check, nullptr, nullptr);
+        tpi::embedding_keys<<<tpi::grid_of(args->rows, 256), 256, 0, tpi_cuda_handle(stream)>>>(view, check, nullptr,
+                                                                                                nullptr);
     return status == TP_OK && !dry ? tpi_cuda_check(stream, cudaGetLastError(), "embedding_grad") : status;
 }

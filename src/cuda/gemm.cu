@@ -8,8 +8,8 @@ namespace tpi {
 
 constexpr int SUM_ROWS = 32; /* of one warp */
 
-/* One thread a row, a chain over the inner dimension. Operands with the inner dimension along memory pass through shared memory, so that lanes
- * read neighbours. */
+/* One thread a row, a chain over the inner dimension. Operands with the inner dimension along memory pass through
+ * shared memory, so that lanes read neighbours. */
 template <typename T> __global__ void __launch_bounds__(128) gemm_row_sums(const __grid_constant__ tpi_gemm_args args)
 {
     __shared__ float tiles[4][SUM_ROWS][SUM_ROWS + 1];
@@ -48,7 +48,8 @@ __global__ void __launch_bounds__(256) gemm_finish_sums(const __grid_constant__ 
 {
     const int64_t pairs = (gemm.args.cols + 1) / 2;
 
-    for (int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x; i < gemm.args.rows * pairs; i += static_cast<int64_t>(gridDim.x) * 256) {
+    for (int64_t i = static_cast<int64_t>(blockIdx.x) * 256 + threadIdx.x; i < gemm.args.rows * pairs;
+         i += static_cast<int64_t>(gridDim.x) * 256) {
         const int64_t row = i / pairs, col = i % pairs * 2;
         const int n = col + 1 < gemm.args.cols ? 2 : 1;
         const float *sum = sums + row * gemm.args.cols + col;
@@ -109,7 +110,8 @@ static Gemm describe(const tpi_gemm_args &args)
     return gemm;
 }
 
-/* The size of tiles that is done first, if a tile's time is its elements' over its size's speed; the bits are the same. */
+/* The size of tiles that is done first, if a tile's time is its elements' over its size's speed; the bits are the
+ * same. */
 static GemmKernel choose(const tpi_cuda_device *device, const Gemm &gemm)
 {
     static const float speed[GEMM_SIZES] = {1.0f, 0.75f, 0.45f}; /* small tiles read more for each product */
@@ -124,7 +126,8 @@ static GemmKernel choose(const tpi_cuda_device *device, const Gemm &gemm)
         const GemmKernel kernel =
             kernel_of(args.a.inner_stride == 1, args.b.inner_stride == 1, static_cast<GemmSize>(size));
         const int64_t tiles = divided_up(args.rows, kernel.rows) * divided_up(args.cols, kernel.cols);
-        const float time = static_cast<float>(divided_up(tiles, device->multiprocessors) * kernel.rows * kernel.cols) / speed[size];
+        const float time =
+            static_cast<float>(divided_up(tiles, device->multiprocessors) * kernel.rows * kernel.cols) / speed[size];
 
         if ((kernel.vectors && !(gemm.a_vector && gemm.b_vector)) || kernel.shared_bytes > device->shared_bytes ||
             (kernel.kept == GEMM_NO_TREE && gemm.blocks > 1))

@@ -1,12 +1,14 @@
 /* What all GEMM kernels share: the walk over the inner dimension, the tree of blocks and the epilogue.
  *
- * A block of threads makes one tile of C after the other. Of each it runs the chains of ops.h in their order: a chain walks its segments in steps
- * of TPI_GEMM_STEP inner indices counted from the segment's begin, the last one filled with zeros. A chain of f32 is one fused multiply-add an
- * index; one of bf16 or f16 is one mma.sync an STEP/2 = 16 indices, always into the same accumulator. So an element's bits depend on the order
- * and on the kind of GPU, and on nothing else: not on rows, columns, tile or the rank that holds them. The zeros don't change a sum, for x + 0 is x
- * (the one exception, a sum of -0 becoming +0, is the same for all layouts, since padding follows from the segments alone).
+ * A block of threads makes one tile of C after the other. Of each it runs the chains of ops.h in their order: a chain
+ * walks its segments in steps of TPI_GEMM_STEP inner indices counted from the segment's begin, the last one filled with
+ * zeros. A chain of f32 is one fused multiply-add an index; one of bf16 or f16 is one mma.sync an STEP/2 = 16 indices,
+ * always into the same accumulator. So an element's bits depend on the order and on the kind of GPU, and on nothing
+ * else: not on rows, columns, tile or the rank that holds them. The zeros don't change a sum, for x + 0 is x (the one
+ * exception, a sum of -0 becoming +0, is the same for all layouts, since padding follows from the segments alone).
  *
- * A weight gradient goes on from the stored sum: in f32 it may be cut anywhere, in bf16 and f16 at multiples of 16 tokens without a change. */
+ * A weight gradient goes on from the stored sum: in f32 it may be cut anywhere, in bf16 and f16 at multiples of 16
+ * tokens without a change. */
 #ifndef TPI_CUDA_GEMM_CUH
 #define TPI_CUDA_GEMM_CUH
 
@@ -51,7 +53,9 @@ struct GemmKernel {
 
     size_t tree_bytes() const
     {
-        return kept < GEMM_LEVELS ? sizeof(float) * static_cast<size_t>(rows) * static_cast<size_t>(cols) * static_cast<size_t>(GEMM_LEVELS - kept) : 0;
+        return kept < GEMM_LEVELS ? sizeof(float) * static_cast<size_t>(rows) * static_cast<size_t>(cols) *
+                                        static_cast<size_t>(GEMM_LEVELS - kept)
+                                  : 0;
     }
 };
 
@@ -82,8 +86,8 @@ static __device__ __forceinline__ GemmTile gemm_tile(const Gemm &gemm, int64_t i
 
 /* ---- the walk over the inner dimension ---- */
 
-/* Brings both operands of one tile of C, step after step, ahead of the products. A loader is one thread's part of one operand: enter() goes to an
- * inner index, load() brings a step, of which some indices exist, and moves on. */
+/* Brings both operands of one tile of C, step after step, ahead of the products. A loader is one thread's part of one
+ * operand: enter() goes to an inner index, load() brings a step, of which some indices exist, and moves on. */
 template <typename Element, int Stages, class ALoader, class BLoader> struct GemmFeed {
     static constexpr int A = ALoader::Elements, Stage = A + BLoader::Elements;
 
@@ -132,15 +136,16 @@ template <typename Element, int Stages, class ALoader, class BLoader> struct Gem
 
 /* ---- the tree of blocks ---- */
 
-/* Keeps the compiler from moving loads up across it: a thread has no registers for many loads in flight beside its sums. */
+/* Keeps the compiler from moving loads up across it: a thread has no registers for many loads in flight beside its
+ * sums. */
 static __device__ __forceinline__ void gemm_hold_loads(int i)
 {
     if (i % 16 == 0)
         asm volatile("" ::: "memory");
 }
 
-/* Finished chains on their way up. Each thread keeps its own sums: of the lowest levels, which change most often, in registers, of the others in
- * shared memory where there is room, else in global memory. */
+/* Finished chains on their way up. Each thread keeps its own sums: of the lowest levels, which change most often, in
+ * registers, of the others in shared memory where there is room, else in global memory. */
 template <int Threads, int Kept, int N> struct GemmTree {
     float kept[Kept > 0 ? Kept : 1][N];
     float *own;
@@ -149,7 +154,8 @@ template <int Threads, int Kept, int N> struct GemmTree {
     {
         constexpr int64_t block = static_cast<int64_t>(GEMM_LEVELS - Kept) * N * Threads;
 
-        own = (gemm.waiting != nullptr ? gemm.waiting + blockIdx.x * block : static_cast<float *>(shared)) + threadIdx.x;
+        own =
+            (gemm.waiting != nullptr ? gemm.waiting + blockIdx.x * block : static_cast<float *>(shared)) + threadIdx.x;
     }
 
     /* A finished chain adds what waits to its left, and waits itself, the sum of the last block excepted. */
@@ -225,7 +231,8 @@ static __device__ __forceinline__ void gemm_store(void *data, tp_dtype dtype, in
             store<false>(to, x, n);
     } else {
         uint16_t *to = static_cast<uint16_t *>(data) + at;
-        uint32_t bits = dtype == TP_DTYPE_BF16 ? packed_pair<__nv_bfloat16>(x[0], x[1]) : packed_pair<__half>(x[0], x[1]);
+        uint32_t bits =
+            dtype == TP_DTYPE_BF16 ? packed_pair<__nv_bfloat16>(x[0], x[1]) : packed_pair<__half>(x[0], x[1]);
 
         if (both) {
             *reinterpret_cast<uint32_t *>(to) = bits;
@@ -273,10 +280,11 @@ static __device__ __forceinline__ void gemm_finish(const Gemm &gemm, float (&x)[
     gemm_store(args.c, args.c_dtype, row * args.c_stride + col, x, n, gemm.pairs);
 }
 
-/* Finishes a tile of sums that all threads have put into shared memory, lines of Cols + 4, behind a barrier. Neighbouring lanes have
- * neighbouring pairs. */
+/* Finishes a tile of sums that all threads have put into shared memory, lines of Cols + 4, behind a barrier.
+ * Neighbouring lanes have neighbouring pairs. */
 template <int Rows, int Cols, int Threads>
-__device__ __forceinline__ void gemm_finish_tile(const Gemm &gemm, const float *sums, int64_t first_row, int64_t first_col)
+__device__ __forceinline__ void gemm_finish_tile(const Gemm &gemm, const float *sums, int64_t first_row,
+                                                 int64_t first_col)
 {
     const tpi_gemm_args &args = gemm.args;
 

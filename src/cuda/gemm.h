@@ -6,7 +6,8 @@
 
 TP_BEGIN_DECLS
 
-/* The product by cuBLASLt, if it can be told to do it; `done` says whether it was. Row sums are made too. Sums are in the library's order. */
+/* The product by cuBLASLt, if it can be told to do it; `done` says whether it was. Row sums are made too. Sums are in
+ * the library's order. */
 tp_status tpi_cuda_gemm_library(tpi_stream *stream, const tpi_gemm_args *args, bool *done);
 
 /* Finished C from f32 sums, dense [rows, cols]. */

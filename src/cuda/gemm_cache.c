@@ -9,7 +9,8 @@ static bool set(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t att
 
 static bool make_layout(cublasLtMatrixLayout_t *out, int32_t type, int64_t rows, int64_t cols, int64_t line)
 {
-    return cublasLtMatrixLayoutCreate(out, (cudaDataType_t)type, (uint64_t)rows, (uint64_t)cols, line) == CUBLAS_STATUS_SUCCESS;
+    return cublasLtMatrixLayoutCreate(out, (cudaDataType_t)type, (uint64_t)rows, (uint64_t)cols, line) ==
+           CUBLAS_STATUS_SUCCESS;
 }
 
 static bool describe(tpi_cuda_gemm_algorithm *found)
@@ -60,8 +61,8 @@ static void ask(tpi_cuda_gemm_algorithm *found, cublasLtHandle_t handle)
     if (!describe(found) || cublasLtMatmulPreferenceCreate(&preference) != CUBLAS_STATUS_SUCCESS)
         return;
     if (prefer(preference, &found->shape) &&
-        cublasLtMatmulAlgoGetHeuristic(handle, found->product, found->a, found->b, found->c, found->d, preference, 1, &result,
-                                       &count) == CUBLAS_STATUS_SUCCESS &&
+        cublasLtMatmulAlgoGetHeuristic(handle, found->product, found->a, found->b, found->c, found->d, preference, 1,
+                                       &result, &count) == CUBLAS_STATUS_SUCCESS &&
         count > 0 && result.state == CUBLAS_STATUS_SUCCESS) {
         found->supported = true;
         found->algorithm = result.algo;
@@ -81,7 +82,8 @@ static void forget(tpi_cuda_gemm_algorithm *found)
     *found = (tpi_cuda_gemm_algorithm){.supported = false};
 }
 
-tpi_cuda_gemm_algorithm *tpi_cuda_gemm_find(tpi_cuda_gemm_cache *cache, cublasLtHandle_t handle, const tpi_cuda_gemm_shape *shape)
+tpi_cuda_gemm_algorithm *tpi_cuda_gemm_find(tpi_cuda_gemm_cache *cache, cublasLtHandle_t handle,
+                                            const tpi_cuda_gemm_shape *shape)
 {
     for (int i = 0; i < cache->count; i++)
         if (memcmp(&cache->at[i].shape, shape, sizeof *shape) == 0)

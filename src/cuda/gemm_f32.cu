@@ -16,8 +16,8 @@ typedef F32Shape<64, 64, 2, 2> F32Small;
 
 constexpr int F32_STAGES = 2;
 
-/* This thread's part in bringing one operand's tiles: some floats of one line of memory, then the same Lines further down. In shared memory an inner
- * index has a line of rows; 4 floats are added to it against bank conflicts. */
+/* This thread's part in bringing one operand's tiles: some floats of one line of memory, then the same Lines further
+ * down. In shared memory an inner index has a line of rows; 4 floats are added to it against bank conflicts. */
 template <class Shape, int Rows, bool Inner> struct F32Loader {
     static constexpr int Line = Rows + 4, Elements = GEMM_STEP * Line;
     static constexpr int Across = Inner ? GEMM_STEP : Rows, Down = Inner ? Rows : GEMM_STEP; /* as memory has it */
@@ -35,7 +35,8 @@ template <class Shape, int Rows, bool Inner> struct F32Loader {
         place = vector ? threadIdx.x % (Across / 4) * 4 : threadIdx.x % Across;
         line_stride = Inner ? operand.outer_stride : operand.inner_stride;
         step_stride = GEMM_STEP * (Inner ? 1 : operand.inner_stride);
-        begin = static_cast<const float *>(operand.data) + place + line * line_stride + (Inner ? first * operand.outer_stride : first);
+        begin = static_cast<const float *>(operand.data) + place + line * line_stride +
+                (Inner ? first * operand.outer_stride : first);
         left = static_cast<int>(rows - first < Rows ? rows - first : Rows) - (Inner ? line : place);
         next = begin;
     }
@@ -54,7 +55,8 @@ template <class Shape, int Rows, bool Inner> struct F32Loader {
 
 #pragma unroll
             for (int p = 0; p < Down / FourLines; p++, from += FourLines * line_stride)
-                copy_async_16(tile + (line + p * FourLines) * Line + place, from, line + p * FourLines < indices ? exist * 4 : 0);
+                copy_async_16(tile + (line + p * FourLines) * Line + place, from,
+                              line + p * FourLines < indices ? exist * 4 : 0);
         } else {
 #pragma unroll 4
             for (int p = 0; p < Down / OneLines; p++, from += OneLines * line_stride) {
@@ -124,7 +126,8 @@ template <class Shape> struct F32Part {
 template <class Shape, bool AInner, bool BInner>
 __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_f32_kernel(const __grid_constant__ Gemm gemm)
 {
-    typedef GemmFeed<float, F32_STAGES, F32Loader<Shape, Shape::Rows, AInner>, F32Loader<Shape, Shape::Cols, BInner>> Feed;
+    typedef GemmFeed<float, F32_STAGES, F32Loader<Shape, Shape::Rows, AInner>, F32Loader<Shape, Shape::Cols, BInner>>
+        Feed;
     extern __shared__ __align__(128) unsigned char shared[];
     float *stages = reinterpret_cast<float *>(shared);
     const int a_at = threadIdx.x / 16 * 4, b_at = Feed::A + threadIdx.x % 16 * 4;

@@ -1,4 +1,5 @@
-/* GEMM by cuBLASLt, for TP_SUM_FAST: what its epilogues can do goes into the product; else it makes f32 sums that a kernel of ours finishes. */
+/* GEMM by cuBLASLt, for TP_SUM_FAST: what its epilogues can do goes into the product; else it makes f32 sums that a
+ * kernel of ours finishes. */
 #include "cuda/gemm_library.h"
 
 #include <string.h>
@@ -56,7 +57,8 @@ static const void *operand_at(const tpi_operand *operand, int64_t k)
     return (const char *)operand->data + (size_t)(k * operand->inner_stride) * tp_dtype_size(operand->dtype);
 }
 
-/* What epilogues read and write beside C isn't among the alignments that the heuristic is told: the library takes vectors for granted. */
+/* What epilogues read and write beside C isn't among the alignments that the heuristic is told: the library takes
+ * vectors for granted. */
 static bool is_vector(const void *data)
 {
     return alignment_of(data) >= 16;
@@ -85,7 +87,8 @@ static bool choose_epilogue(library_call *call)
         *epilogue = CUBLASLT_EPILOGUE_DGELU;
         call->aux = (void *)args->act_input;
         call->shape.aux_line = args->act_input_stride;
-        return args->activation == TPI_ACT_GELU_TANH && !args->residual && aux_fits(args->act_input, args->act_input_stride);
+        return args->activation == TPI_ACT_GELU_TANH && !args->residual &&
+               aux_fits(args->act_input, args->act_input_stride);
     }
     switch (args->activation) {
     case TPI_ACT_NONE:
@@ -154,7 +157,8 @@ static void describe(library_call *call)
 
 static bool set_pointer(cublasLtMatmulDesc_t product, cublasLtMatmulDescAttributes_t attribute, const void *pointer)
 {
-    return !pointer || cublasLtMatmulDescSetAttribute(product, attribute, &pointer, sizeof pointer) == CUBLAS_STATUS_SUCCESS;
+    return !pointer ||
+           cublasLtMatmulDescSetAttribute(product, attribute, &pointer, sizeof pointer) == CUBLAS_STATUS_SUCCESS;
 }
 
 static size_t rounded(size_t bytes)
@@ -163,26 +167,32 @@ static size_t rounded(size_t bytes)
 }
 
 /* Workspace: the algorithm's, then sums of the product, then those of rows. */
-static tp_status multiply(const library_call *call, const tpi_cuda_gemm_algorithm *found, float **sums, float **row_sums)
+static tp_status multiply(const library_call *call, const tpi_cuda_gemm_algorithm *found, float **sums,
+                          float **row_sums)
 {
     const tpi_gemm_args *args = call->args;
     const float one = 1, zero = 0;
     const size_t sums_bytes = call->direct ? 0 : rounded((size_t)args->rows * (size_t)args->cols * sizeof(float));
     void *workspace;
-    TPI_TRY(tpi_cuda_workspace(call->stream, rounded(found->workspace) + sums_bytes + (size_t)args->rows * sizeof(float), &workspace));
+    TPI_TRY(tpi_cuda_workspace(
+        call->stream, rounded(found->workspace) + sums_bytes + (size_t)args->rows * sizeof(float), &workspace));
     *sums = (float *)((char *)workspace + rounded(found->workspace));
     *row_sums = (float *)((char *)*sums + sums_bytes);
     void *d = call->direct ? args->c : *sums;
-    const void *c = call->residual ? call->residual : d, *bias = call->sum_rows ? *row_sums : call->direct ? call->bias : NULL;
+    const void *c = call->residual ? call->residual : d, *bias = call->sum_rows ? *row_sums
+                                                                 : call->direct ? call->bias
+                                                                                : NULL;
     const bool adds = args->accumulate || call->residual;
     cublasStatus_t status = CUBLAS_STATUS_INVALID_VALUE;
     if (set_pointer(found->product, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias) &&
         set_pointer(found->product, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, call->direct ? call->aux : NULL))
-        status = cublasLtMatmul(tpi_cuda_device_of(call->stream)->blaslt, found->product, &one, operand_at(&args->b, call->begin),
-                                found->a, operand_at(&args->a, call->begin), found->b, adds ? &one : &zero, c, found->c, d,
-                                found->d, &found->algorithm, workspace, found->workspace, tpi_cuda_handle(call->stream));
+        status = cublasLtMatmul(tpi_cuda_device_of(call->stream)->blaslt, found->product, &one,
+                                operand_at(&args->b, call->begin), found->a, operand_at(&args->a, call->begin),
+                                found->b, adds ? &one : &zero, c, found->c, d, found->d, &found->algorithm, workspace,
+                                found->workspace, tpi_cuda_handle(call->stream));
     if (status != CUBLAS_STATUS_SUCCESS)
-        return tpi_fail(call->stream->ctx, TP_ERR_BACKEND, "gemm: cublasLtMatmul returned %d for [%lld, %lld] over %lld", (int)status,
+        return tpi_fail(call->stream->ctx, TP_ERR_BACKEND,
+                        "gemm: cublasLtMatmul returned %d for [%lld, %lld] over %lld", (int)status,
                         (long long)args->rows, (long long)args->cols, (long long)call->length);
     return tpi_cuda_check(call->stream, cudaGetLastError(), "gemm");
 }
@@ -194,7 +204,8 @@ static tp_status try_call(library_call *call, tpi_cuda_gemm_cache *cache, bool *
     float *sums = NULL, *row_sums = NULL;
     describe(call);
     pthread_mutex_lock(&cache->lock);
-    const tpi_cuda_gemm_algorithm *found = tpi_cuda_gemm_find(cache, tpi_cuda_device_of(call->stream)->blaslt, &call->shape);
+    const tpi_cuda_gemm_algorithm *found =
+        tpi_cuda_gemm_find(cache, tpi_cuda_device_of(call->stream)->blaslt, &call->shape);
     *done = found->supported;
     tp_status status = *done ? multiply(call, found, &sums, &row_sums) : TP_OK;
     pthread_mutex_unlock(&cache->lock);
@@ -239,7 +250,8 @@ static tp_status count_workspace(tpi_stream *stream, const library_call *call)
 {
     void *workspace;
     const size_t sums = call->direct ? 0 : rounded((size_t)call->args->rows * (size_t)call->args->cols * sizeof(float));
-    return tpi_cuda_workspace(stream, rounded(TPI_CUDA_GEMM_WORKSPACE) + sums + (size_t)call->args->rows * sizeof(float), &workspace);
+    return tpi_cuda_workspace(
+        stream, rounded(TPI_CUDA_GEMM_WORKSPACE) + sums + (size_t)call->args->rows * sizeof(float), &workspace);
 }
 
 tp_status tpi_cuda_gemm_library(tpi_stream *stream, const tpi_gemm_args *args, bool *done)

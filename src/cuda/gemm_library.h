@@ -10,7 +10,8 @@
 #define TPI_CUDA_GEMM_SHAPES 256
 #define TPI_CUDA_GEMM_WORKSPACE ((size_t)32 << 20) /* the most that an algorithm may ask for */
 
-/* A product as the library sees it, in columns: D[m, n] = op(A) op(B). All that an algorithm depends on; compared byte by byte, so made from zeros. */
+/* A product as the library sees it, in columns: D[m, n] = op(A) op(B). All that an algorithm depends on; compared byte
+ * by byte, so made from zeros. */
 typedef struct tpi_cuda_gemm_shape {
     int64_t m, n, k;
     int64_t a_rows, a_cols, a_line, b_rows, b_cols, b_line; /* as stored */
@@ -38,6 +39,7 @@ struct tpi_cuda_gemm_cache {
 };
 
 /* The algorithm for a shape, with the cache's lock held; it stays until the next call. */
-tpi_cuda_gemm_algorithm *tpi_cuda_gemm_find(tpi_cuda_gemm_cache *cache, cublasLtHandle_t handle, const tpi_cuda_gemm_shape *shape);
+tpi_cuda_gemm_algorithm *tpi_cuda_gemm_find(tpi_cuda_gemm_cache *cache, cublasLtHandle_t handle,
+                                            const tpi_cuda_gemm_shape *shape);
 
 #endif

@@ -6,7 +6,8 @@
 
 namespace tpi {
 
-/* Tile sizes. A warp makes WarpRows x WarpCols of the tile. Kept: levels of the tree that wait in registers, GEMM_NO_TREE: one chain only. */
+/* Tile sizes. A warp makes WarpRows x WarpCols of the tile. Kept: levels of the tree that wait in registers,
+ * GEMM_NO_TREE: one chain only. */
 template <int Rows_, int Cols_, int WarpRows_, int WarpCols_, int Resident_, int Kept_, bool Vectors_> struct MmaShape {
     static constexpr int Rows = Rows_, Cols = Cols_, WarpRows = WarpRows_, WarpCols = WarpCols_;
     static constexpr int Threads = Rows / WarpRows * (Cols / WarpCols) * 32;
@@ -19,8 +20,8 @@ typedef MmaShape<128, 256, 64, 64, 1, GEMM_NO_TREE, true> MmaWide;
 typedef MmaShape<128, 128, 64, 32, 1, 1, true> MmaLarge;
 typedef MmaShape<64, 64, 32, 32, 3, 1, false> MmaSmall;
 
-/* One operand's tile in shared memory: lines of inner indices, or lines of rows; 8 elements are added to a line so that the eight addresses of a
- * matrix fall into different banks. */
+/* One operand's tile in shared memory: lines of inner indices, or lines of rows; 8 elements are added to a line so that
+ * the eight addresses of a matrix fall into different banks. */
 template <int Rows, bool Inner> struct MmaOperand {
     static constexpr int Line = Inner ? GEMM_STEP + 8 : Rows + 8;
     static constexpr int Elements = (Inner ? Rows : GEMM_STEP) * Line;
@@ -35,8 +36,8 @@ template <class Shape, bool AInner, bool BInner> constexpr size_t mma_shared_byt
     return stages > sums ? stages : sums;
 }
 
-/* This thread's part in bringing one operand's tiles: eight neighbours of a line, then the same Lines further down. Addresses are made once a
- * segment and then moved on: made anew for each step they cost more than the products. */
+/* This thread's part in bringing one operand's tiles: eight neighbours of a line, then the same Lines further down.
+ * Addresses are made once a segment and then moved on: made anew for each step they cost more than the products. */
 template <class Shape, int Rows, bool Inner> struct MmaLoader {
     static constexpr int Line = MmaOperand<Rows, Inner>::Line, Eights = (Inner ? GEMM_STEP : Rows) / 8;
     static constexpr int Lines = Shape::Threads / Eights, Passes = (Inner ? Rows : GEMM_STEP) / Lines;
@@ -157,11 +158,14 @@ template <class Shape> struct MmaPart {
     }
 };
 
-/* The next step's first fragments are fetched before this step's last products, so that tensor cores don't wait for shared memory. */
+/* The next step's first fragments are fetched before this step's last products, so that tensor cores don't wait for
+ * shared memory. */
 template <typename T, class Shape, bool AInner, bool BInner>
 __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_mma_kernel(const __grid_constant__ Gemm gemm)
 {
-    typedef GemmFeed<uint16_t, GEMM_STAGES, MmaLoader<Shape, Shape::Rows, AInner>, MmaLoader<Shape, Shape::Cols, BInner>> Feed;
+    typedef GemmFeed<uint16_t, GEMM_STAGES, MmaLoader<Shape, Shape::Rows, AInner>,
+                     MmaLoader<Shape, Shape::Cols, BInner>>
+        Feed;
     extern __shared__ __align__(128) unsigned char shared[];
     uint16_t *stages = reinterpret_cast<uint16_t *>(shared);
     float *sums = reinterpret_cast<float *>(shared);
@@ -175,7 +179,8 @@ __global__ void __launch_bounds__(Shape::Threads, Shape::Resident) gemm_mma_kern
         const int64_t first_row = tile.row * Shape::Rows, first_col = tile.col * Shape::Cols;
         Feed feed(gemm, first_row, first_col, stages);
         MmaFragments<Shape> fragments[2];
-        GemmTree<Shape::Threads, Shape::Kept, Shape::Sums> tree(gemm, shared + mma_shared_bytes<Shape, AInner, BInner>());
+        GemmTree<Shape::Threads, Shape::Kept, Shape::Sums> tree(gemm,
+                                                                shared + mma_shared_bytes<Shape, AInner, BInner>());
         const uint16_t *from = stages;
         float sum[Shape::Sums];
         int steps = gemm.steps;

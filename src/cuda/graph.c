@@ -1,5 +1,6 @@
-/* CUDA graphs of what the contexts of one process issue between two calls (comm/graph.c). One capture has all their streams. CUDA's graphs must not be used by
- * two threads at once, and ranks issue from threads of their own: whatever adds to a capture holds the body's lock. */
+/* CUDA graphs of what the contexts of one process issue between two calls (comm/graph.c). One capture has all their
+ * streams. CUDA's graphs must not be used by two threads at once, and ranks issue from threads of their own: whatever
+ * adds to a capture holds the body's lock. */
 #include <pthread.h>
 #include <stdlib.h>
 
@@ -43,11 +44,13 @@ static cudaGraph_t close_capture(tp_ctx *ctx, tpi_graph_body *body, bool silent)
         return graph;
     cudaGetLastError(); /* the next launch's check must not find it */
     if (!silent)
-        tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: cudaStreamEndCapture: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
+        tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: cudaStreamEndCapture: %s (%s)", cudaGetErrorString(error),
+                   cudaGetErrorName(error));
     return NULL;
 }
 
-/* cudaStreamCaptureModeRelaxed: any rank may end it, and no thread is kept from calls that don't touch the captured streams, such as allocations. */
+/* cudaStreamCaptureModeRelaxed: any rank may end it, and no thread is kept from calls that don't touch the captured
+ * streams, such as allocations. */
 static tp_status begin(tp_ctx *ctx, uint64_t number, int holders, tpi_graph_body **out)
 {
     tpi_graph_body *body = calloc(1, sizeof *body);
@@ -67,7 +70,8 @@ static tp_status begin(tp_ctx *ctx, uint64_t number, int holders, tpi_graph_body
         cudaGetLastError();
         pthread_mutex_destroy(&body->lock);
         free(body);
-        return tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: cudaStreamBeginCapture: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
+        return tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: cudaStreamBeginCapture: %s (%s)", cudaGetErrorString(error),
+                          cudaGetErrorName(error));
     }
     enter(ctx, number, body);
     *out = body;
@@ -89,7 +93,8 @@ static tp_status end(tp_ctx *ctx, tpi_graph_body *body)
         return TP_OK;
     cudaGetLastError();
     body->exec = NULL;
-    return tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: cudaGraphInstantiate: %s (%s)", cudaGetErrorString(error), cudaGetErrorName(error));
+    return tpi_refuse(ctx, TP_ERR_BACKEND, "CUDA: cudaGraphInstantiate: %s (%s)", cudaGetErrorString(error),
+                      cudaGetErrorName(error));
 }
 
 static void drop(tp_ctx *ctx)
@@ -107,7 +112,9 @@ static void drop(tp_ctx *ctx)
 
 static tp_status launch(tp_ctx *ctx, tpi_graph_body *body)
 {
-    return body->exec != NULL ? tpi_cuda_call(ctx, cudaGraphLaunch(body->exec, tpi_cuda_handle(ctx->compute)), "cudaGraphLaunch") : TP_OK;
+    return body->exec != NULL
+               ? tpi_cuda_call(ctx, cudaGraphLaunch(body->exec, tpi_cuda_handle(ctx->compute)), "cudaGraphLaunch")
+               : TP_OK;
 }
 
 /* With the last graph goes what was kept for graphs; after a failure it goes with the streams. */

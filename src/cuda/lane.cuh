@@ -168,8 +168,8 @@ TPI_LANE_INLINE vf vf_scale2(vf x, vf n)
 
 #include "cpu/activation_math.h"
 
-/* vf_exp of an x that is not above 0, or NaN, with less work. The exponent, which is in [-151, 0], stays in the low bits of
- * the sum with the magic number; with 64 more it is a normal number's, so that only the last product rounds. */
+/* vf_exp of an x that is not above 0, or NaN, with less work. The exponent, which is in [-151, 0], stays in the low
+ * bits of the sum with the magic number; with 64 more it is a normal number's, so that only the last product rounds. */
 TPI_LANE_INLINE vf vf_exp_below(vf x)
 {
     vf sum, fraction;

@@ -1,4 +1,5 @@
-/* Tensor-core products and asynchronous copies, sm_80 and up: one source serves all architectures that the library is built for. */
+/* Tensor-core products and asynchronous copies, sm_80 and up: one source serves all architectures that the library is
+ * built for. */
 #ifndef TPI_CUDA_MMA_CUH
 #define TPI_CUDA_MMA_CUH
 
@@ -18,7 +19,8 @@ static __device__ __forceinline__ uint32_t shared_address(const void *pointer)
 
 /* ---- asynchronous copies from global to shared memory ---- */
 
-/* 16 bytes to `to`, of which the first `bytes` come from memory and the rest are 0. Both addresses are multiples of 16. */
+/* 16 bytes to `to`, of which the first `bytes` come from memory and the rest are 0. Both addresses are multiples of
+ * 16. */
 static __device__ __forceinline__ void copy_async_16(void *to, const void *from, int bytes)
 {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;\n" ::"r"(shared_address(to)), "l"(from), "r"(bytes)
@@ -46,7 +48,8 @@ template <int N> __device__ __forceinline__ void copies_wait()
     asm volatile("cp.async.wait_group %0;\n" ::"n"(N) : "memory");
 }
 
-/* Eight neighbouring 16-bit elements, of which the first `exist`; the others are 0. One by one: `from` may have any address. */
+/* Eight neighbouring 16-bit elements, of which the first `exist`; the others are 0. One by one: `from` may have any
+ * address. */
 static __device__ __forceinline__ void load_eight(uint16_t *to, const uint16_t *from, int exist)
 {
     uint32_t word[4];
@@ -61,8 +64,8 @@ static __device__ __forceinline__ void load_eight(uint16_t *to, const uint16_t *
 
 /* ---- fragments ---- */
 
-/* Four 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i. Lane l gets elements 2 (l mod 4) and the next of
- * row l / 4 of each; transposed: of column l / 4. */
+/* Four 8x8 matrices of 16-bit elements; lane 8 i + r gives the address of row r of matrix i. Lane l gets elements 2 (l
+ * mod 4) and the next of row l / 4 of each; transposed: of column l / 4. */
 static __device__ __forceinline__ void load_matrices(uint32_t (&fragment)[4], const void *row)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];\n"
@@ -79,7 +82,8 @@ static __device__ __forceinline__ void load_matrices_transposed(uint32_t (&fragm
                  : "memory");
 }
 
-/* A 16x16 left operand at (row 0, inner 0) of a tile: rows are lines of `line` elements, inner along them; transposed: the other way. */
+/* A 16x16 left operand at (row 0, inner 0) of a tile: rows are lines of `line` elements, inner along them; transposed:
+ * the other way. */
 static __device__ __forceinline__ void load_left(uint32_t (&fragment)[4], const uint16_t *tile, int line)
 {
     int lane = threadIdx.x & 31;
@@ -94,8 +98,8 @@ static __device__ __forceinline__ void load_left_transposed(uint32_t (&fragment)
     load_matrices_transposed(fragment, tile + ((lane & 7) + (lane >> 4) * 8) * line + ((lane >> 3) & 1) * 8);
 }
 
-/* Two right operands, columns 0-7 in fragment[0..1] and 8-15 in fragment[2..3], inner 0-15. Columns are lines, inner along them; transposed:
- * inner indices are lines. */
+/* Two right operands, columns 0-7 in fragment[0..1] and 8-15 in fragment[2..3], inner 0-15. Columns are lines, inner
+ * along them; transposed: inner indices are lines. */
 static __device__ __forceinline__ void load_right(uint32_t (&fragment)[4], const uint16_t *tile, int line)
 {
     int lane = threadIdx.x & 31;
@@ -110,10 +114,11 @@ static __device__ __forceinline__ void load_right_transposed(uint32_t (&fragment
     load_matrices_transposed(fragment, tile + (lane & 15) * line + (lane >> 4) * 8);
 }
 
-/* sum += left * right, 16x8 over an inner dimension of 16. Lane l holds rows l / 4 and l / 4 + 8 (sum[2], sum[3]), columns 2 (l mod 4) and the
- * next. */
+/* sum += left * right, 16x8 over an inner dimension of 16. Lane l holds rows l / 4 and l / 4 + 8 (sum[2], sum[3]),
+ * columns 2 (l mod 4) and the next. */
 template <typename T>
-__device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32_t (&left)[4], uint32_t right0, uint32_t right1);
+__device__ __forceinline__ void multiply_add(float (&sum)[4], const uint32_t (&left)[4], uint32_t right0,
+                                             uint32_t right1);
 
 template <>
 __device__ __forceinline__ void multiply_add<__nv_bfloat16>(float (&sum)[4], const uint32_t (&left)[4], uint32_t right0,

@@ -1,7 +1,9 @@
-/* NCCL as a fabric (comm/fabric.h). Its communicators don't block: every wait is a poll within the context's bound, during which peers' failures are seen.
+/* NCCL as a fabric (comm/fabric.h). Its communicators don't block: every wait is a poll within the context's bound,
+ * during which peers' failures are seen.
  *
- * Its device code is not used: a window's handle is for calls of the host only. A handle is no proof of symmetric memory, as NCCL 2.28 and older give one without,
- * too; the addresses of peers' memory, which later ones give the host, are. */
+ * Its device code is not used: a window's handle is for calls of the host only. A handle is no proof of symmetric
+ * memory, as NCCL 2.28 and older give one without, too; the addresses of peers' memory, which later ones give the host,
+ * are. */
 #include <stdio.h>
 #include <string.h>
 
@@ -27,8 +29,9 @@ static bool available(char text[TPI_FABRIC_TEXT])
         return false;
     snprintf(text, TPI_FABRIC_TEXT, "NCCL " TPI_NCCL_VERSION_FORMAT ": %s", TPI_NCCL_VERSION_PARTS(calls.version),
              calls.ncclGetPeerDevicePointer ? "windows, and symmetric buffers where GPUs reach each other"
-             : calls.ncclCommWindowRegister ? "windows, no symmetric buffers between processes: 2.29.2 has them"
-                                            : "no windows: 2.27.1 has them, 2.29.2 symmetric buffers between processes too");
+             : calls.ncclCommWindowRegister
+                 ? "windows, no symmetric buffers between processes: 2.29.2 has them"
+                 : "no windows: 2.27.1 has them, 2.29.2 symmetric buffers between processes too");
     return true;
 }
 
@@ -45,11 +48,11 @@ static tp_status check(tp_ctx *ctx, const tpi_nccl_calls *call, ncclResult_t res
         return TP_OK;
     const char *detail = call->ncclGetLastError(NULL);
     tp_status status = result == ncclInvalidArgument || result == ncclInvalidUsage ? TP_ERR_STATE : TP_ERR_COMM;
-    return tpi_fail(ctx, status, "NCCL: %s: %s%s%s", what, call->ncclGetErrorString(result), detail && detail[0] ? ": " : "",
-                    detail ? detail : "");
+    return tpi_fail(ctx, status, "NCCL: %s: %s%s%s", what, call->ncclGetErrorString(result),
+                    detail && detail[0] ? ": " : "", detail ? detail : "");
 }
 
-/* ---- waiting for calls that go on in the background ---------------------------------------------------------------------------------------------- */
+/* ---- waiting for calls that go on in the background -------------------------------------------------------------- */
 
 static cudaError_t query_state(void *object)
 {
@@ -73,7 +76,7 @@ static tp_status settle(tpi_fabric_comm *comm, ncclResult_t result, const char *
     return check(comm->ctx, &comm->call, result, what);
 }
 
-/* ---- communicators --------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- communicators ----------------------------------------------------------------------------------------------- */
 
 static tpi_fabric_comm *new_comm(tp_ctx *ctx, const tpi_nccl_calls *call)
 {
@@ -149,7 +152,8 @@ static tp_status split(tpi_fabric_comm *parent, int color, int key, tpi_fabric_c
     tpi_fabric_comm *comm = new_comm(ctx, &parent->call);
     if (!comm)
         return tpi_fail(ctx, TP_ERR_MEMORY, "no memory for an NCCL communicator");
-    ncclResult_t result = parent->call.ncclCommSplit(parent->handle, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm->handle, NULL);
+    ncclResult_t result =
+        parent->call.ncclCommSplit(parent->handle, color < 0 ? NCCL_SPLIT_NOCOLOR : color, key, &comm->handle, NULL);
     tp_status status = settle(parent, result, "ncclCommSplit");
     if (status == TP_OK && comm->handle)
         status = settle(comm, ncclInProgress, "ncclCommSplit");
@@ -163,7 +167,8 @@ static tp_status split(tpi_fabric_comm *parent, int color, int key, tpi_fabric_c
 static void destroy(tpi_fabric_comm *comm)
 {
     tp_ctx *ctx = comm->ctx;
-    bool whole = tpi_cuda_enter(ctx) == TP_OK && settle(comm, comm->call.ncclCommFinalize(comm->handle), "ncclCommFinalize") == TP_OK;
+    bool whole = tpi_cuda_enter(ctx) == TP_OK &&
+                 settle(comm, comm->call.ncclCommFinalize(comm->handle), "ncclCommFinalize") == TP_OK;
     if (whole) {
         comm->call.ncclCommDestroy(comm->handle);
         comm->handle = NULL;
@@ -180,7 +185,7 @@ static tp_status health(tpi_fabric_comm *comm)
     return check(comm->ctx, &comm->call, asked != ncclSuccess ? asked : state, "a collective");
 }
 
-/* ---- operations ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- operations -------------------------------------------------------------------------------------------------- */
 
 static tp_status group_begin(tpi_fabric_comm *comm)
 {
@@ -226,47 +231,47 @@ static ncclRedOp_t op_of(tp_reduce_op op)
 
 static tp_status send(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op)
 {
-    ncclResult_t result =
-        comm->call.ncclSend(op->in, (size_t)op->count, type_of(op->dtype), op->peer, comm->handle, tpi_cuda_handle(stream));
+    ncclResult_t result = comm->call.ncclSend(op->in, (size_t)op->count, type_of(op->dtype), op->peer, comm->handle,
+                                              tpi_cuda_handle(stream));
     return issued(comm, result, "ncclSend");
 }
 
 static tp_status receive(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op)
 {
-    ncclResult_t result =
-        comm->call.ncclRecv(op->out, (size_t)op->count, type_of(op->dtype), op->peer, comm->handle, tpi_cuda_handle(stream));
+    ncclResult_t result = comm->call.ncclRecv(op->out, (size_t)op->count, type_of(op->dtype), op->peer, comm->handle,
+                                              tpi_cuda_handle(stream));
     return issued(comm, result, "ncclRecv");
 }
 
 static tp_status broadcast(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op)
 {
-    ncclResult_t result = comm->call.ncclBroadcast(op->in, op->out, (size_t)op->count, type_of(op->dtype), op->peer, comm->handle,
-                                                   tpi_cuda_handle(stream));
+    ncclResult_t result = comm->call.ncclBroadcast(op->in, op->out, (size_t)op->count, type_of(op->dtype), op->peer,
+                                                   comm->handle, tpi_cuda_handle(stream));
     return issued(comm, result, "ncclBroadcast");
 }
 
 static tp_status all_gather(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op)
 {
-    ncclResult_t result =
-        comm->call.ncclAllGather(op->in, op->out, (size_t)op->count, type_of(op->dtype), comm->handle, tpi_cuda_handle(stream));
+    ncclResult_t result = comm->call.ncclAllGather(op->in, op->out, (size_t)op->count, type_of(op->dtype), comm->handle,
+                                                   tpi_cuda_handle(stream));
     return issued(comm, result, "ncclAllGather");
 }
 
 static tp_status all_reduce(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op)
 {
-    ncclResult_t result = comm->call.ncclAllReduce(op->in, op->out, (size_t)op->count, type_of(op->dtype), op_of(op->op), comm->handle,
-                                                   tpi_cuda_handle(stream));
+    ncclResult_t result = comm->call.ncclAllReduce(op->in, op->out, (size_t)op->count, type_of(op->dtype),
+                                                   op_of(op->op), comm->handle, tpi_cuda_handle(stream));
     return issued(comm, result, "ncclAllReduce");
 }
 
 static tp_status reduce_scatter(tpi_stream *stream, tpi_fabric_comm *comm, const tpi_fabric_op *op)
 {
-    ncclResult_t result = comm->call.ncclReduceScatter(op->in, op->out, (size_t)op->count, type_of(op->dtype), op_of(op->op), comm->handle,
-                                                       tpi_cuda_handle(stream));
+    ncclResult_t result = comm->call.ncclReduceScatter(op->in, op->out, (size_t)op->count, type_of(op->dtype),
+                                                       op_of(op->op), comm->handle, tpi_cuda_handle(stream));
     return issued(comm, result, "ncclReduceScatter");
 }
 
-/* ---- windows --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
 
 static tp_status window_allocate(tp_ctx *ctx, size_t bytes, void **out)
 {
@@ -274,13 +279,15 @@ static tp_status window_allocate(tp_ctx *ctx, size_t bytes, void **out)
     *out = NULL;
     TPI_TRY(load(ctx, &call));
     if (!call.ncclCommWindowRegister)
-        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "NCCL " TPI_NCCL_VERSION_FORMAT " has no windows, 2.27.1 has", TPI_NCCL_VERSION_PARTS(call.version));
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "NCCL " TPI_NCCL_VERSION_FORMAT " has no windows, 2.27.1 has",
+                          TPI_NCCL_VERSION_PARTS(call.version));
     TPI_TRY(tpi_cuda_enter(ctx));
     ncclResult_t result = call.ncclMemAlloc(out, bytes);
     if (result == ncclSuccess)
         return TP_OK;
     cudaGetLastError(); /* as in tpi_cuda_allocate */
-    return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a window: ncclMemAlloc of %zu bytes: %s", bytes, call.ncclGetErrorString(result));
+    return tpi_refuse(ctx, TP_ERR_MEMORY, "no memory for a window: ncclMemAlloc of %zu bytes: %s", bytes,
+                      call.ncclGetErrorString(result));
 }
 
 static void window_free(tp_ctx *ctx, void *memory, size_t bytes)
@@ -297,7 +304,8 @@ static tp_status window_open(tpi_fabric_comm *comm, void *memory, size_t bytes, 
     *out = NULL;
     TPI_TRY(tpi_cuda_enter(comm->ctx));
     comm->window = NULL;
-    ncclResult_t result = comm->call.ncclCommWindowRegister(comm->handle, memory, bytes, &comm->window, NCCL_WIN_COLL_SYMMETRIC);
+    ncclResult_t result =
+        comm->call.ncclCommWindowRegister(comm->handle, memory, bytes, &comm->window, NCCL_WIN_COLL_SYMMETRIC);
     TPI_TRY(settle(comm, result, "ncclCommWindowRegister"));
     *out = comm->window;
     return TP_OK;
@@ -314,10 +322,15 @@ static tp_status window_address(tpi_fabric_comm *comm, void *window, int rank, v
     tp_ctx *ctx = comm->ctx;
     *out = NULL;
     if (!comm->call.ncclGetPeerDevicePointer)
-        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: NCCL " TPI_NCCL_VERSION_FORMAT " does not say where peers' memory is, 2.29.2 does",
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED,
+                          "symmetric_create: NCCL " TPI_NCCL_VERSION_FORMAT
+                          " does not say where peers' memory is, 2.29.2 does",
                           TPI_NCCL_VERSION_PARTS(comm->call.version));
-    TPI_TRY(check(ctx, &comm->call, comm->call.ncclGetPeerDevicePointer(window, 0, rank, out), "ncclGetPeerDevicePointer"));
-    return *out ? TP_OK : tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: rank %d's memory can't be reached from this GPU", rank);
+    TPI_TRY(
+        check(ctx, &comm->call, comm->call.ncclGetPeerDevicePointer(window, 0, rank, out), "ncclGetPeerDevicePointer"));
+    return *out ? TP_OK
+                : tpi_refuse(ctx, TP_ERR_UNSUPPORTED,
+                             "symmetric_create: rank %d's memory can't be reached from this GPU", rank);
 }
 
 const tpi_fabric tpi_fabric_nccl = {

@@ -62,8 +62,8 @@ static bool open_library(tpi_nccl_calls *out, char *reason, size_t bytes)
 static void drop_calls(tpi_nccl_calls *calls)
 {
 #define DROP(name) calls->name = NULL;
-    if (calls->version < FIRST_WITH_WINDOWS || !calls->ncclMemAlloc || !calls->ncclMemFree || !calls->ncclCommWindowRegister ||
-        !calls->ncclCommWindowDeregister) {
+    if (calls->version < FIRST_WITH_WINDOWS || !calls->ncclMemAlloc || !calls->ncclMemFree ||
+        !calls->ncclCommWindowRegister || !calls->ncclCommWindowDeregister) {
         TPI_NCCL_WINDOW_CALLS(DROP)
     }
     if (calls->version < FIRST_WITH_ADDRESSES || !calls->ncclCommWindowRegister) {
@@ -78,7 +78,9 @@ bool tpi_nccl_load(tpi_nccl_calls *out, char *reason, size_t bytes)
     if (!tpi_nccl_linked(out) && !open_library(out, reason, bytes))
         return false;
     if (out->ncclGetVersion(&out->version) != ncclSuccess || out->version < FIRST_VERSION) {
-        snprintf(reason, bytes, "NCCL: " LIBRARY " has version " TPI_NCCL_VERSION_FORMAT ", at least " TPI_NCCL_VERSION_FORMAT " is needed",
+        snprintf(reason, bytes,
+                 "NCCL: " LIBRARY " has version " TPI_NCCL_VERSION_FORMAT ", at least " TPI_NCCL_VERSION_FORMAT
+                 " is needed",
                  TPI_NCCL_VERSION_PARTS(out->version), TPI_NCCL_VERSION_PARTS(FIRST_VERSION));
         return false;
     }

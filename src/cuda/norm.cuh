@@ -1,5 +1,5 @@
-/* What the kernels of norms share: where a thread is in its row, and how it reads it. A row has 64/N neighbouring threads
- * of a warp, each with N of the 64 chains of row_total (vec.cuh), so that sums are the CPU's. */
+/* What the kernels of norms share: where a thread is in its row, and how it reads it. A row has 64/N neighbouring
+ * threads of a warp, each with N of the 64 chains of row_total (vec.cuh), so that sums are the CPU's. */
 #ifndef TPI_CUDA_NORM_CUH
 #define TPI_CUDA_NORM_CUH
 
@@ -30,7 +30,8 @@ template <typename T> struct RowPlace {
     }
 };
 
-/* Calls fn(step, n) for a row's steps: n of a thread's N columns exist, at most, and all of them where n is ROW_CHAINS. */
+/* Calls fn(step, n) for a row's steps: n of a thread's N columns exist, at most, and all of them where n is
+ * ROW_CHAINS. */
 template <int Unroll, typename T, typename F>
 __device__ __forceinline__ void for_each_step(const RowPlace<T> &place, int64_t cols, F fn)
 {
@@ -43,8 +44,8 @@ __device__ __forceinline__ void for_each_step(const RowPlace<T> &place, int64_t 
         fn(whole, cols - whole * ROW_CHAINS - place.col);
 }
 
-/* A thread's columns of one row: of step s, N from column s * 64 + col on. Kept: they wait in shared memory, in slots that
- * no other thread touches, so that the whole row is on its way at once and comes from memory only once. */
+/* A thread's columns of one row: of step s, N from column s * 64 + col on. Kept: they wait in shared memory, in slots
+ * that no other thread touches, so that the whole row is on its way at once and comes from memory only once. */
 template <bool Aligned, bool Kept, typename T> struct RowReader {
     static constexpr int N = 16 / sizeof(T);
 
@@ -52,7 +53,8 @@ template <bool Aligned, bool Kept, typename T> struct RowReader {
     uint4 *slots;  /* a step's is 32 further */
     int64_t left;  /* columns from there on */
 
-    __device__ __forceinline__ RowReader(const void *matrix, int64_t stride, const RowPlace<T> &place, uint4 *first_slot)
+    __device__ __forceinline__ RowReader(const void *matrix, int64_t stride, const RowPlace<T> &place,
+                                         uint4 *first_slot)
         : data(static_cast<const T *>(matrix) + place.row * stride + place.col), slots(first_slot), left(place.left)
     {
     }
@@ -131,7 +133,8 @@ __device__ __forceinline__ void load_weights(float (&x)[N], const void *weights,
         x[i] = to_float(vector.at[i]);
 }
 
-/* Whether the device lets a block have shared memory for `arrays` arrays' rows; above 48 KiB the kernel must be told. */
+/* Whether the device lets a block have shared memory for `arrays` arrays' rows; above 48 KiB the kernel must be
+ * told. */
 template <typename Kernel>
 bool shared_for_rows(const tpi_stream *stream, Kernel kernel, int64_t cols, int arrays, size_t *bytes)
 {

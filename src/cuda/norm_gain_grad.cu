@@ -1,6 +1,6 @@
-/* Gradients of a norm's gain and bias: a column's chain over the rows of a virtual rank, continued from what is stored. A
- * chain is one thread's, and the rows come to it through shared memory: the whole block copies tiles of rows, several of
- * them ahead. */
+/* Gradients of a norm's gain and bias: a column's chain over the rows of a virtual rank, continued from what is stored.
+ * A chain is one thread's, and the rows come to it through shared memory: the whole block copies tiles of rows, several
+ * of them ahead. */
 #include "cuda/norm.cuh"
 
 namespace tpi

@@ -1,4 +1,5 @@
-/* The CUDA backend's ops: one file a noun, each the slot of THE backend table (core/backend.h) of the same name. Compiles as C and C++. */
+/* The CUDA backend's ops: one file a noun, each the slot of THE backend table (core/backend.h) of the same name.
+ * Compiles as C and C++. */
 #ifndef TPI_CUDA_OPS_H
 #define TPI_CUDA_OPS_H
 
@@ -7,8 +8,8 @@
 TP_BEGIN_DECLS
 
 size_t tpi_cuda_gemm_packed_bytes(tp_ctx *ctx, tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order);
-tp_status tpi_cuda_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner, const tpi_inner *order,
-                             const tpi_packed *out);
+tp_status tpi_cuda_gemm_pack(tpi_stream *stream, const tpi_operand *b, int64_t cols, int64_t inner,
+                             const tpi_inner *order, const tpi_packed *out);
 tp_status tpi_cuda_gemm(tpi_stream *stream, const tpi_gemm_args *args);
 tp_status tpi_cuda_reduce(tpi_stream *stream, const tpi_reduce_args *args);
 tp_status tpi_cuda_peer_reduce(tpi_stream *stream, const tpi_peer_reduce_args *args);

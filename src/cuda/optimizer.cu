@@ -37,8 +37,8 @@ struct OptimizerList {
 };
 
 /* One element; returns the new weight. */
-static __device__ __forceinline__ float adamw_step(const OptimizerMath &math, float decay, float w, float grad, float &m,
-                                                   float &v)
+static __device__ __forceinline__ float adamw_step(const OptimizerMath &math, float decay, float w, float grad,
+                                                   float &m, float &v)
 {
     float root, direction;
 

@@ -25,7 +25,8 @@ tp_status tpi_cuda_peer_sum(tpi_stream *stream, const tpi_peer_reduce_args *args
     tpi::PeerView view = tpi::peer_view(stream, args);
 
     if (args->op != TP_REDUCE_SUM)
-        return tpi::with_dtype(args->in_dtype, [&](auto zero) { return tpi::launch_extreme<decltype(zero)>(stream, view); });
+        return tpi::with_dtype(args->in_dtype,
+                               [&](auto zero) { return tpi::launch_extreme<decltype(zero)>(stream, view); });
     return tpi::with_peer_dtypes(args, [&](auto in_zero, auto out_zero) {
         return tpi::launch_peer<true, false, decltype(in_zero), decltype(out_zero)>(stream, view);
     });

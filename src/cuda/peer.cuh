@@ -1,10 +1,11 @@
-/* An all-reduce in one kernel a rank, over memory that peers reach. Each rank copies its input to its staging, tells all peers so by a flag in their
- * memory, waits for theirs, and adds what lies in all staging by the fixed tree (one-shot); or adds its part of that, puts it into its staging, meets
- * the others again, and copies theirs (two-shot).
+/* An all-reduce in one kernel a rank, over memory that peers reach. Each rank copies its input to its staging, tells
+ * all peers so by a flag in their memory, waits for theirs, and adds what lies in all staging by the fixed tree
+ * (one-shot); or adds its part of that, puts it into its staging, meets the others again, and copies theirs (two-shot).
  *
- * A block meets only the blocks with its number, which have the same elements. Flags count meetings and are never reset. Staging is used in turn:
- * who comes to a call's first meeting has ended the call before, so whoever is past that meeting, and only then ends its call and begins the next
- * but one, may write again what was read in the call before. */
+ * A block meets only the blocks with its number, which have the same elements. Flags count meetings and are never
+ * reset. Staging is used in turn: who comes to a call's first meeting has ended the call before, so whoever is past
+ * that meeting, and only then ends its call and begins the next but one, may write again what was read in the call
+ * before. */
 #ifndef TPI_CUDA_PEER_CUH
 #define TPI_CUDA_PEER_CUH
 
@@ -72,7 +73,8 @@ static __device__ __forceinline__ unsigned long long nanoseconds()
     return now;
 }
 
-static __device__ __forceinline__ void give_up(const PeerView &view, tpi_cuda_fault_kind why, int peer, unsigned meeting)
+static __device__ __forceinline__ void give_up(const PeerView &view, tpi_cuda_fault_kind why, int peer,
+                                               unsigned meeting)
 {
     store_relaxed(&view.args.memory[view.args.rank]->broken, 1);
     report_fault(view.fault, why, peer, meeting, view.args.timeout_ms);
@@ -102,7 +104,8 @@ static __device__ bool wait_for_peer(const PeerView &view, int peer, unsigned me
     return true;
 }
 
-/* What this block has written before is there for the same block of all ranks afterwards; false: a rank did not come, now or before. */
+/* What this block has written before is there for the same block of all ranks afterwards; false: a rank did not come,
+ * now or before. */
 static __device__ __forceinline__ bool meet(const PeerView &view, unsigned meeting)
 {
     int peer = static_cast<int>(threadIdx.x);
@@ -157,7 +160,8 @@ static __device__ __forceinline__ char *staging_of(const PeerView &view, int ran
 
 /* The finished sums of elements at .. at + n - 1. Without alignment a group may lie in two rows. */
 template <bool Aligned, bool Sum, typename In, typename Out>
-__device__ __forceinline__ void sum_group(float (&x)[PEER_GROUP], const PeerView &view, unsigned call, int64_t at, int64_t n)
+__device__ __forceinline__ void sum_group(float (&x)[PEER_GROUP], const PeerView &view, unsigned call, int64_t at,
+                                          int64_t n)
 {
     const tpi_peer_reduce_args &args = view.args;
 
@@ -174,8 +178,9 @@ __device__ __forceinline__ void sum_group(float (&x)[PEER_GROUP], const PeerView
             float one[1] = {0.0f};
 
             if (i < n) {
-                subtree<false, Sum>(one, args.op, args.size, 1,
-                                    [&](int rank) { return reinterpret_cast<const In *>(staging_of(view, rank, call)) + at + i; });
+                subtree<false, Sum>(one, args.op, args.size, 1, [&](int rank) {
+                    return reinterpret_cast<const In *>(staging_of(view, rank, call)) + at + i;
+                });
                 finish<false, Out>(one, view.last, row, at + i - row * args.cols, args.cols);
             }
             x[i] = one[0];
@@ -192,11 +197,13 @@ template <typename In, typename Out> __device__ __forceinline__ Out *sums_at(cha
 template <bool Aligned, typename In, typename Out>
 __device__ __forceinline__ void copy_sums(const PeerView &view, unsigned call, Stretch own)
 {
-    for (int i = 0; i < view.args.size; i++) { /* everyone begins at its own, so that not all read the same rank at once */
+    for (int i = 0; i < view.args.size; i++) { /* everyone begins at its own, so that not all read the same rank at
+                                                * once */
         int owner = (view.args.rank + i) % view.args.size;
 
         each_group(share_of(own, PEER_GROUP, view.args.size, owner), [&](int64_t at, int64_t n) {
-            move_group<Aligned>(static_cast<Out *>(view.args.out) + at, sums_at<In, Out>(staging_of(view, owner, call), at), n);
+            move_group<Aligned>(static_cast<Out *>(view.args.out) + at,
+                                sums_at<In, Out>(staging_of(view, owner, call), at), n);
         });
     }
 }
@@ -240,10 +247,12 @@ __global__ void __launch_bounds__(PEER_THREADS) peer_reduce(const __grid_constan
     const tpi_peer_reduce_args &args = view.args;
     tpi_peer_memory *mine = args.memory[args.rank];
     unsigned meeting = mine->meetings + 1, call = mine->calls + 1;
-    Stretch own = share_of({0, args.rows * args.cols}, view.unit, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
+    Stretch own =
+        share_of({0, args.rows * args.cols}, view.unit, static_cast<int>(gridDim.x), static_cast<int>(blockIdx.x));
     char *staging = staging_of(view, args.rank, call);
 
-    if (load_relaxed(&mine->broken) == 0) /* else peers may still read what the call that failed has left there, and the meeting fails */
+    if (load_relaxed(&mine->broken) == 0) /* else peers may still read what the call that failed has left there, and the
+                                           * meeting fails */
         each_group(own, [&](int64_t at, int64_t n) {
             move_group<Aligned>(reinterpret_cast<In *>(staging) + at, static_cast<const In *>(args.in) + at, n);
         });
@@ -275,7 +284,8 @@ inline bool peer_aligned(const tpi_peer_reduce_args *args)
 
     return is_aligned(args->in, 1, 0) && is_aligned(args->out, 1, 0) && is_aligned(args->residual, 1, 0) &&
            is_aligned(args->bias, 1, 0) && (!rows || args->cols % PEER_GROUP == 0) &&
-           (!args->norm || (is_aligned(args->norm->y, 1, 0) && is_aligned(args->norm->gain, 1, 0) && is_aligned(args->norm->bias, 1, 0)));
+           (!args->norm || (is_aligned(args->norm->y, 1, 0) && is_aligned(args->norm->gain, 1, 0) &&
+                            is_aligned(args->norm->bias, 1, 0)));
 }
 
 /* The same on all ranks: by what they have in common. */
@@ -324,7 +334,9 @@ inline PeerView peer_view(tpi_stream *stream, const tpi_peer_reduce_args *args)
     PeerView view = {};
 
     view.args = *args;
-    view.last = {args->bias, args->bias_dtype, args->residual, dropout_of(args->dropout, args->dropout_key), args->first_row, 0, args->cols};
+    view.last = {
+        args->bias, args->bias_dtype, args->residual, dropout_of(args->dropout, args->dropout_key), args->first_row,
+        0,          args->cols};
     view.fault = tpi_cuda_device_of(stream)->fault;
     view.unit = args->norm ? args->cols : PEER_UNIT;
     view.units = divided_up(args->rows * args->cols, view.unit);

@@ -10,7 +10,8 @@ tp_status tpi_cuda_peer_reduce(tpi_stream *stream, const tpi_peer_reduce_args *a
     }
     TPI_TRY(args->norm ? tpi_cuda_peer_sum_norm(stream, args) : tpi_cuda_peer_sum(stream, args));
     enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    TPI_TRY(tpi_cuda_call(stream->ctx, cudaStreamIsCapturing(tpi_cuda_handle(stream), &capture), "cudaStreamIsCapturing"));
+    TPI_TRY(
+        tpi_cuda_call(stream->ctx, cudaStreamIsCapturing(tpi_cuda_handle(stream), &capture), "cudaStreamIsCapturing"));
     /* An event recorded in a capture is the graph's: nobody else may ask for it. */
     return args->done && capture == cudaStreamCaptureStatusNone ? tpi_cuda_event_record(args->done, stream) : TP_OK;
 }

@@ -15,7 +15,8 @@ TP_API bool tp_plugin_entry(const tpi_host_table *host, tpi_plugin *out);
 bool tp_plugin_entry(const tpi_host_table *host, tpi_plugin *out)
 {
     if (host->version != TPI_PLUGIN_VERSION || host->bytes != sizeof *host || out->version != TPI_PLUGIN_VERSION) {
-        snprintf(out->reason, sizeof out->reason, "version %u of the library and %u of the plugin differ: build both together", host->version,
+        snprintf(out->reason, sizeof out->reason,
+                 "version %u of the library and %u of the plugin differ: build both together", host->version,
                  TPI_PLUGIN_VERSION);
         return false;
     }

@@ -25,7 +25,8 @@ template <bool Sum> __device__ __forceinline__ float combine(tp_reduce_op op, fl
     return op == TP_REDUCE_MAX ? vf_max_nan(left, right) : vf_min_nan(left, right);
 }
 
-/* The tree over `count` inputs, those of eight that there are: neighbours, then twice the distance, and so on. source(i): where input i has them. */
+/* The tree over `count` inputs, those of eight that there are: neighbours, then twice the distance, and so on.
+ * source(i): where input i has them. */
 template <bool Aligned, bool Sum, int N, typename Source>
 __device__ __forceinline__ void subtree(float (&x)[N], tp_reduce_op op, int count, int64_t n, Source source)
 {

@@ -6,8 +6,8 @@
 namespace tpi
 {
 
-/* A stretch of a matrix along its order's dimension: one segment, or what no segment has. Its rows' sums are at rows_at of
- * the workspace, and the next piece's follow. */
+/* A stretch of a matrix along its order's dimension: one segment, or what no segment has. Its rows' sums are at rows_at
+ * of the workspace, and the next piece's follow. */
 struct SquarePiece {
     unsigned begin, length, rows_at;
     unsigned short item;
@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(SQUARE_THREADS) square_rows(const __grid_const
         int64_t place = first + threadIdx.x / ROW_LANES;
         int low = 0, high = list.pieces;
 
-        while (high - low > 1) { /* the last piece that begins at or before the row: those before it are full or empty */
+        while (high - low > 1) { /* the last piece that begins at or before the row: those before it are full or
+                                  * empty */
             int middle = (low + high) / 2;
 
             if (list.piece[middle].rows_at <= place)

@@ -1,5 +1,5 @@
-/* Copies between the host and the GPU. What goes up passes through pinned pieces that are used in turn, so that the caller may reuse its memory at
- * once and no stream is waited for unless all pieces are under way. */
+/* Copies between the host and the GPU. What goes up passes through pinned pieces that are used in turn, so that the
+ * caller may reuse its memory at once and no stream is waited for unless all pieces are under way. */
 #include <string.h>
 
 #include "core/context.h"
@@ -17,7 +17,8 @@ static tp_status make(tpi_cuda_stream *stream)
     TPI_TRY(tpi_cuda_enter(ctx));
     for (int i = 0; i < TPI_CUDA_STAGES && !ctx->desc.dry_run; i++)
         if (!staging->event[i])
-            TPI_TRY(tpi_cuda_call(ctx, cudaEventCreateWithFlags(&staging->event[i], cudaEventDisableTiming), "cudaEventCreateWithFlags"));
+            TPI_TRY(tpi_cuda_call(ctx, cudaEventCreateWithFlags(&staging->event[i], cudaEventDisableTiming),
+                                  "cudaEventCreateWithFlags"));
     if (!staging->device) {
         TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SCRATCH, ALL_BYTES, &device));
         staging->device = device;
@@ -52,7 +53,8 @@ static tp_status close_open(tpi_cuda_stream *stream)
     tpi_cuda_staging *staging = &stream->staging;
     for (int i = 0; i < staging->open_pieces; i++) {
         int piece = staging->open + i;
-        TPI_TRY(tpi_cuda_call(stream->base.ctx, cudaEventRecord(staging->event[piece], tpi_cuda_handle(&stream->base)), "cudaEventRecord"));
+        TPI_TRY(tpi_cuda_call(stream->base.ctx, cudaEventRecord(staging->event[piece], tpi_cuda_handle(&stream->base)),
+                              "cudaEventRecord"));
         staging->recorded[piece] = true;
     }
     staging->open_pieces = 0;
@@ -64,10 +66,12 @@ static tp_status refuse_capture(tpi_cuda_stream *stream)
 {
     tp_ctx *ctx = stream->base.ctx;
     enum cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
-    TPI_TRY(tpi_cuda_call(ctx, cudaStreamIsCapturing(tpi_cuda_handle(&stream->base), &capturing), "cudaStreamIsCapturing"));
+    TPI_TRY(
+        tpi_cuda_call(ctx, cudaStreamIsCapturing(tpi_cuda_handle(&stream->base), &capturing), "cudaStreamIsCapturing"));
     if (capturing == cudaStreamCaptureStatusNone)
         return TP_OK;
-    return tpi_fail(ctx, TP_ERR_UNSUPPORTED, "CUDA: a copy from the host in a capture that tp_graph_begin did not begin");
+    return tpi_fail(ctx, TP_ERR_UNSUPPORTED,
+                    "CUDA: a copy from the host in a capture that tp_graph_begin did not begin");
 }
 
 /* Takes consecutive free pieces; the first one's number. */
@@ -101,15 +105,18 @@ static tp_status send_up(tpi_cuda_stream *stream, void *to, const void *from, si
         char *pinned = stream->staging.pinned + (size_t)piece * TPI_CUDA_STAGE_BYTES;
         memcpy(pinned, (const char *)from + begin, part);
         TPI_TRY(tpi_cuda_call(
-            ctx, cudaMemcpyAsync((char *)to + begin, pinned, part, cudaMemcpyHostToDevice, tpi_cuda_handle(&stream->base)), "cudaMemcpyAsync"));
+            ctx,
+            cudaMemcpyAsync((char *)to + begin, pinned, part, cudaMemcpyHostToDevice, tpi_cuda_handle(&stream->base)),
+            "cudaMemcpyAsync"));
     }
     return TP_OK;
 }
 
 tp_status tpi_cuda_copy(tpi_stream *base, void *to, const void *from, size_t bytes, tpi_copy_kind kind)
 {
-    static const enum cudaMemcpyKind kinds[] = {
-        [TPI_COPY_WITHIN] = cudaMemcpyDeviceToDevice, [TPI_COPY_SHARED] = cudaMemcpyHostToDevice, [TPI_COPY_DOWN] = cudaMemcpyDeviceToHost};
+    static const enum cudaMemcpyKind kinds[] = {[TPI_COPY_WITHIN] = cudaMemcpyDeviceToDevice,
+                                                [TPI_COPY_SHARED] = cudaMemcpyHostToDevice,
+                                                [TPI_COPY_DOWN] = cudaMemcpyDeviceToHost};
     tp_ctx *ctx = base->ctx;
     TPI_TRY(tpi_ctx_usable(ctx));
     if (bytes == 0 || to == from)
@@ -137,7 +144,8 @@ static tp_status copy_aside(tp_ctx *ctx, void *to, const void *from, size_t byte
 {
     cudaStream_t side;
     TPI_TRY(tpi_cuda_call(ctx, cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking), "cudaStreamCreateWithFlags"));
-    tp_status status = tpi_cuda_call(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, side), "cudaMemcpyAsync");
+    tp_status status =
+        tpi_cuda_call(ctx, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, side), "cudaMemcpyAsync");
     if (status == TP_OK)
         status = tpi_cuda_poll(ctx, query_side, &side, "a copy for a graph");
     cudaStreamDestroy(side);
@@ -171,8 +179,8 @@ static tp_status keep(tpi_cuda_stream *stream, const void *host, size_t bytes, c
     return TP_OK;
 }
 
-/* Longer than all pieces: piece by piece to memory of its own, behind the op that may read it still. An op has one such array at most: offsets; heads are
- * never as many. */
+/* Longer than all pieces: piece by piece to memory of its own, behind the op that may read it still. An op has one such
+ * array at most: offsets; heads are never as many. */
 static tp_status stage_long(tpi_cuda_stream *stream, const void *host, size_t bytes, const void **out)
 {
     tpi_cuda_staging *staging = &stream->staging;
@@ -199,7 +207,8 @@ tp_status tpi_cuda_stage(tpi_stream *base, const void *host, size_t bytes, const
     size_t place = (size_t)first * TPI_CUDA_STAGE_BYTES;
     memcpy(stream->staging.pinned + place, host, bytes);
     *out = stream->staging.device + place;
-    return tpi_cuda_call(ctx, cudaMemcpyAsync(stream->staging.device + place, stream->staging.pinned + place, bytes, cudaMemcpyHostToDevice,
-                                              tpi_cuda_handle(base)),
+    return tpi_cuda_call(ctx,
+                         cudaMemcpyAsync(stream->staging.device + place, stream->staging.pinned + place, bytes,
+                                         cudaMemcpyHostToDevice, tpi_cuda_handle(base)),
                          "cudaMemcpyAsync");
 }

@@ -70,7 +70,8 @@ tp_status tpi_cuda_enter(tp_ctx *ctx);
 /* TP_OK, or breaks the context with CUDA's words. */
 tp_status tpi_cuda_call(tp_ctx *ctx, cudaError_t error, const char *what);
 
-/* Polls until `query` says something other than "not ready" or the context's bound has passed; what: for the message. */
+/* Polls until `query` says something other than "not ready" or the context's bound has passed; what: for the
+ * message. */
 typedef cudaError_t (*tpi_cuda_query)(void *object);
 tp_status tpi_cuda_poll(tp_ctx *ctx, tpi_cuda_query query, void *object, const char *what);
 
@@ -89,7 +90,8 @@ tp_status tpi_cuda_see_fault(tp_ctx *ctx);
 tp_status tpi_cuda_stream_create(tp_ctx *ctx, const char *name, bool inline_lane, tpi_stream **out);
 void tpi_cuda_stream_destroy(tpi_stream *stream);
 /* What graphs may use: keeps it until there is none, and frees all of it, which nothing under way uses. */
-/* Device memory of the stream for `bytes`, grown where `held` is less: what it was before is not kept. `what` names it. */
+/* Device memory of the stream for `bytes`, grown where `held` is less: what it was before is not kept. `what` names
+ * it. */
 tp_status tpi_cuda_stream_grow(tpi_cuda_stream *stream, void **memory, size_t *held, size_t bytes, const char *what);
 tp_status tpi_cuda_stream_retire(tpi_cuda_stream *stream, void *memory, size_t bytes);
 void tpi_cuda_stream_forget(tpi_cuda_stream *stream);
@@ -109,8 +111,8 @@ tp_status tpi_cuda_timer_read(tpi_timer *timer, double *seconds);
 
 /* graph.c */
 extern const tpi_graph_table tpi_graph_table_cuda;
-/* Around every call that adds to a stream: while the context is in a capture, one rank at a time adds to it. A failure if another rank gave it up; the
- * second is called after success only. */
+/* Around every call that adds to a stream: while the context is in a capture, one rank at a time adds to it. A failure
+ * if another rank gave it up; the second is called after success only. */
 tp_status tpi_cuda_issue_begin(tp_ctx *ctx);
 void tpi_cuda_issue_end(tp_ctx *ctx);
 /* Before the host waits for something: refused in a capture, which a broken context gives up. */

@@ -65,7 +65,8 @@ tp_status tpi_cuda_poll(tp_ctx *ctx, tpi_cuda_query query, void *object, const c
             TPI_TRY(tpi_cuda_call(ctx, error, what));
             return late ? tpi_ctx_usable(ctx) : TP_OK;
         }
-        (void)cudaGetLastError(); /* "not ready" stays the last error until asked for: the check of the next launch must not find it */
+        (void)cudaGetLastError(); /* "not ready" stays the last error until asked for: the check of the next launch must
+                                   * not find it */
         if (poll < QUICK_POLLS)
             continue;
         if (now() > deadline && !late) {
@@ -104,9 +105,11 @@ static tp_status make_handle(tp_ctx *ctx, tpi_cuda_stream *stream, bool urgent)
         return TP_OK;
     TPI_TRY(tpi_cuda_enter(ctx));
     int least = 0, greatest = 0;
-    TPI_TRY(tpi_cuda_call(ctx, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
-    return tpi_cuda_call(ctx, cudaStreamCreateWithPriority(&stream->handle, cudaStreamNonBlocking, urgent ? greatest : least),
-                         "cudaStreamCreateWithPriority");
+    TPI_TRY(
+        tpi_cuda_call(ctx, cudaDeviceGetStreamPriorityRange(&least, &greatest), "cudaDeviceGetStreamPriorityRange"));
+    return tpi_cuda_call(
+        ctx, cudaStreamCreateWithPriority(&stream->handle, cudaStreamNonBlocking, urgent ? greatest : least),
+        "cudaStreamCreateWithPriority");
 }
 
 /* What other lanes do is what compute waits for, so it goes first. */
@@ -221,7 +224,8 @@ tp_status tpi_cuda_event_create(tp_ctx *ctx, tpi_event **out)
     if (!ctx->desc.dry_run) {
         status = tpi_cuda_enter(ctx);
         if (status == TP_OK)
-            status = tpi_cuda_call(ctx, cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+            status = tpi_cuda_call(ctx, cudaEventCreateWithFlags(&event->handle, cudaEventDisableTiming),
+                                   "cudaEventCreateWithFlags");
     }
     if (status == TP_OK)
         *out = event;
@@ -259,10 +263,12 @@ tp_status tpi_cuda_event_record(tpi_event *event, tpi_stream *stream)
     return TP_OK;
 }
 
-/* Events don't lead in or out of a graph, and needn't: its launch comes after all that was issued before, and before all that is issued later. */
+/* Events don't lead in or out of a graph, and needn't: its launch comes after all that was issued before, and before
+ * all that is issued later. */
 static bool leads_to(const tpi_event *event, const tp_ctx *ctx)
 {
-    return event->handle && atomic_load(&event->recorded) && atomic_load(&event->capture) == tpi_cuda_state_of(ctx)->capture_number;
+    return event->handle && atomic_load(&event->recorded) &&
+           atomic_load(&event->capture) == tpi_cuda_state_of(ctx)->capture_number;
 }
 
 tp_status tpi_cuda_event_wait(tpi_event *event, tpi_stream *stream)

@@ -1,4 +1,5 @@
-/* What op files see of a stream and its device. Compiles as C and C++; op files never include core/context.h (C11 atomics). */
+/* What op files see of a stream and its device. Compiles as C and C++; op files never include core/context.h (C11
+ * atomics). */
 #ifndef TPI_CUDA_STREAM_H
 #define TPI_CUDA_STREAM_H
 
@@ -6,8 +7,8 @@
 
 #include "cuda/ops.h"
 
-/* What the first wrong input of a kernel was; in pinned memory that kernels write. kind 0: nothing. Claimed by compare-and-swap on kind, with
- * system scope; read by the host after a synchronisation. */
+/* What the first wrong input of a kernel was; in pinned memory that kernels write. kind 0: nothing. Claimed by
+ * compare-and-swap on kind, with system scope; read by the host after a synchronisation. */
 typedef enum tpi_cuda_fault_kind {
     TPI_CUDA_FAULT_NONE = 0,
     TPI_CUDA_FAULT_ID,
@@ -52,7 +53,8 @@ tp_status tpi_cuda_workspace(tpi_stream *stream, size_t bytes, void **out);
 /* A dry run: what an op needs was counted when it asked for it, and nothing is launched. */
 bool tpi_cuda_dry(const tpi_stream *stream);
 
-/* A host array as device memory for one op; copied at once, so the host may reuse it. For arrays too long for kernel arguments. */
+/* A host array as device memory for one op; copied at once, so the host may reuse it. For arrays too long for kernel
+ * arguments. */
 tp_status tpi_cuda_stage(tpi_stream *stream, const void *host, size_t bytes, const void **out);
 
 TP_END_DECLS

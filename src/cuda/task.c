@@ -48,9 +48,11 @@ static tp_status run(tpi_stream *base, tpi_cuda_task *filled, const void *args, 
 {
     tp_ctx *ctx = base->ctx;
     tpi_cuda_stream *stream = (tpi_cuda_stream *)base;
-    TPI_TRY(tpi_cuda_leave_capture(ctx, "a task of the host")); /* its arguments would be others' by the time of a launch */
+    TPI_TRY(tpi_cuda_leave_capture(ctx, "a task of the host")); /* its arguments would be others' by the time of a
+                                                                 * launch */
     if (bytes > TPI_TASK_BYTES)
-        return tpi_refuse(ctx, TP_ERR_INTERNAL, "task arguments of %zu bytes, at most %d are taken", bytes, TPI_TASK_BYTES);
+        return tpi_refuse(ctx, TP_ERR_INTERNAL, "task arguments of %zu bytes, at most %d are taken", bytes,
+                          TPI_TASK_BYTES);
     tpi_cuda_task *place = &stream->tasks[stream->tasks_issued++ % TPI_CUDA_TASKS];
     TPI_TRY(tpi_cuda_poll(ctx, query_place, place, base->name));
     place->ctx = ctx;

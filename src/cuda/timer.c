@@ -21,7 +21,8 @@ static tp_status make_events(tpi_timer *timer)
 {
     TPI_TRY(tpi_cuda_enter(timer->ctx));
     for (int mark = 0; mark < 2; mark++)
-        TPI_TRY(tpi_cuda_call(timer->ctx, cudaEventCreateWithFlags(&timer->event[mark], cudaEventDefault), "cudaEventCreateWithFlags"));
+        TPI_TRY(tpi_cuda_call(timer->ctx, cudaEventCreateWithFlags(&timer->event[mark], cudaEventDefault),
+                              "cudaEventCreateWithFlags"));
     return TP_OK;
 }
 
@@ -54,7 +55,8 @@ tp_status tpi_cuda_timer_read(tpi_timer *timer, double *seconds)
 {
     float milliseconds = 0;
     if (timer->event[0])
-        TPI_TRY(tpi_cuda_call(timer->ctx, cudaEventElapsedTime(&milliseconds, timer->event[0], timer->event[1]), "cudaEventElapsedTime"));
+        TPI_TRY(tpi_cuda_call(timer->ctx, cudaEventElapsedTime(&milliseconds, timer->event[0], timer->event[1]),
+                              "cudaEventElapsedTime"));
     *seconds = 1e-3 * (double)milliseconds;
     return TP_OK;
 }

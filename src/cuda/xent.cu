@@ -391,7 +391,8 @@ template <typename T> static void launch_xent(tpi_stream *stream, const XentView
     case TPI_XENT_MAX: xent_max<T><<<grid, XENT_THREADS, 0, handle>>>(view); return;
     case TPI_XENT_SUMS:
         with_flag(view.args.label_smoothing > 0, [&](auto flag) {
-            xent_sums<decltype(flag)::value, T><<<static_cast<unsigned>(sum_blocks), SumPlace<T>::THREADS, 0, handle>>>(view);
+            xent_sums<decltype(flag)::value, T>
+                <<<static_cast<unsigned>(sum_blocks), SumPlace<T>::THREADS, 0, handle>>>(view);
         });
         return;
     default: xent_grad<T><<<grid, XENT_THREADS, 0, handle>>>(view);

@@ -102,23 +102,25 @@ static tp_data_format detect(const data_file *file)
 static tp_status read_llmc_header(data_file *file)
 {
     if (file->size < LLMC_HEADER_BYTES)
-        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": file of %zu bytes is shorter than its header of %d", file->path, file->size,
-                           (int)LLMC_HEADER_BYTES);
+        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": file of %zu bytes is shorter than its header of %d",
+                           file->path, file->size, (int)LLMC_HEADER_BYTES);
     uint32_t magic = little_endian(file->bytes, 4);
     if (!has_llmc_magic(file))
-        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": magic is %" PRIu32 ", not %d or %d", file->path, magic, (int)LLMC_MAGIC_GPT2,
-                           (int)LLMC_MAGIC_LLAMA3);
+        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": magic is %" PRIu32 ", not %d or %d", file->path, magic,
+                           (int)LLMC_MAGIC_GPT2, (int)LLMC_MAGIC_LLAMA3);
     uint32_t version = little_endian(file->bytes + 4, 4);
     uint32_t expected = magic == LLMC_MAGIC_GPT2 ? LLMC_VERSION_GPT2 : LLMC_VERSION_LLAMA3;
     if (version != expected)
-        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": version is %" PRIu32 ", magic %" PRIu32 " has version %" PRIu32, file->path,
+        return tpi_message(TP_ERR_FORMAT,
+                           "data: \"%s\": version is %" PRIu32 ", magic %" PRIu32 " has version %" PRIu32, file->path,
                            version, magic, expected);
     int64_t tokens = (int32_t)little_endian(file->bytes + 8, 4);
     file->header = LLMC_HEADER_BYTES;
     file->token_bytes = magic == LLMC_MAGIC_GPT2 ? 2 : 4;
     size_t rest = file->size - LLMC_HEADER_BYTES;
     if (tokens < 1 || (size_t)tokens * (size_t)file->token_bytes != rest)
-        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": header counts %" PRId64 " tokens of %d bytes, the file has %zu bytes of them",
+        return tpi_message(TP_ERR_FORMAT,
+                           "data: \"%s\": header counts %" PRId64 " tokens of %d bytes, the file has %zu bytes of them",
                            file->path, tokens, file->token_bytes, rest);
     return TP_OK;
 }
@@ -133,8 +135,8 @@ static tp_status read_layout(data_file *file, tp_data_format format)
     }
     size_t rest = file->size - file->header;
     if (rest % (size_t)file->token_bytes != 0)
-        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": %zu bytes are no whole number of tokens of %d bytes", file->path, rest,
-                           file->token_bytes);
+        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": %zu bytes are no whole number of tokens of %d bytes",
+                           file->path, rest, file->token_bytes);
     file->tokens = (int64_t)(rest / (size_t)file->token_bytes);
     return TP_OK;
 }
@@ -156,7 +158,8 @@ static tp_status find_vocabulary(const data_file *file, int64_t *vocabulary)
         largest = token > largest ? token : largest;
     }
     if (largest >= INT32_MAX)
-        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": token %" PRIu32 " is larger than %d", file->path, largest, INT32_MAX - 1);
+        return tpi_message(TP_ERR_FORMAT, "data: \"%s\": token %" PRIu32 " is larger than %d", file->path, largest,
+                           INT32_MAX - 1);
     *vocabulary = *vocabulary > (int64_t)largest + 1 ? *vocabulary : (int64_t)largest + 1;
     return TP_OK;
 }
@@ -168,8 +171,8 @@ static tp_status open_file(tp_data *data, int index, const char *path, tp_data_f
     TPI_TRY(map_file(file));
     TPI_TRY(read_layout(file, format));
     if (file->format != data->file[0].format)
-        return tpi_message(TP_ERR_FORMAT, "data: \"%s\" is %s but \"%s\" is %s", path, format_names[file->format], data->file[0].path,
-                           format_names[data->file[0].format]);
+        return tpi_message(TP_ERR_FORMAT, "data: \"%s\" is %s but \"%s\" is %s", path, format_names[file->format],
+                           data->file[0].path, format_names[data->file[0].format]);
     TPI_TRY(find_vocabulary(file, &data->vocabulary));
     file->first = data->tokens;
     data->tokens += file->tokens;
@@ -254,7 +257,8 @@ tp_status tp_data_read(const tp_data *data, int64_t at, int64_t count, int32_t *
     if (at < 0)
         return tpi_message(TP_ERR_ARGUMENT, "data: at is %" PRId64 ", must be at least 0", at);
     if (count < 0 || count >= data->tokens)
-        return tpi_message(TP_ERR_ARGUMENT, "data: count is %" PRId64 ", must be in [0, %" PRId64 "), the number of tokens", count,
+        return tpi_message(TP_ERR_ARGUMENT,
+                           "data: count is %" PRId64 ", must be in [0, %" PRId64 "), the number of tokens", count,
                            data->tokens);
     copy_tokens(data, at % data->tokens, count, ids);
     copy_tokens(data, (at % data->tokens + 1) % data->tokens, count, targets);

@@ -5,14 +5,16 @@
 static tp_status check_heads(tp_ctx *ctx, const char *name, const tp_attention_desc *desc)
 {
     if (desc->hidden < 1 || desc->heads < 1 || desc->kv_heads < 0 || desc->head_dim < 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: hidden %lld, heads %lld, kv_heads %lld, head_dim %lld: sizes must be positive", name,
-                          (long long)desc->hidden, (long long)desc->heads, (long long)desc->kv_heads, (long long)desc->head_dim);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "%s: hidden %lld, heads %lld, kv_heads %lld, head_dim %lld: sizes must be positive", name,
+                          (long long)desc->hidden, (long long)desc->heads, (long long)desc->kv_heads,
+                          (long long)desc->head_dim);
     if (desc->kv_heads > 0 && desc->heads % desc->kv_heads != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: heads %lld is not a multiple of kv_heads %lld", name, (long long)desc->heads,
-                          (long long)desc->kv_heads);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: heads %lld is not a multiple of kv_heads %lld", name,
+                          (long long)desc->heads, (long long)desc->kv_heads);
     if (desc->head_dim == 0 && desc->hidden % desc->heads != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: hidden %lld is not a multiple of heads %lld", name, (long long)desc->hidden,
-                          (long long)desc->heads);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: hidden %lld is not a multiple of heads %lld", name,
+                          (long long)desc->hidden, (long long)desc->heads);
     int ranks = tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
     if (desc->heads < ranks)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: heads %lld < tp %d", name, (long long)desc->heads, ranks);
@@ -24,16 +26,18 @@ static tp_status check_desc(tp_ctx *ctx, const tp_attention_desc *desc)
     const char *name = desc->name ? desc->name : "attention";
     TPI_TRY(check_heads(ctx, name, desc));
     if ((int)desc->mask < 0 || desc->mask > TP_MASK_FULL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: mask %d is not one of 0 to %d", name, (int)desc->mask, TP_MASK_FULL);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: mask %d is not one of 0 to %d", name, (int)desc->mask,
+                          TP_MASK_FULL);
     if (desc->window < 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: window %lld < 0", name, (long long)desc->window);
     int64_t head_dim = desc->head_dim > 0 ? desc->head_dim : desc->hidden / desc->heads;
     int64_t rope_dim = desc->rope_dim != 0 ? desc->rope_dim : head_dim;
     if (!(desc->rope_theta == 0 || desc->rope_theta > 1)) /* NaN too */
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_theta %g must be above 1, or 0 for none", name, desc->rope_theta);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_theta %g must be above 1, or 0 for none", name,
+                          desc->rope_theta);
     if (desc->rope_theta != 0 && (rope_dim < 2 || rope_dim % 2 != 0 || rope_dim > head_dim))
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_dim %lld must be even and at most head_dim %lld", name, (long long)rope_dim,
-                          (long long)head_dim);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_dim %lld must be even and at most head_dim %lld", name,
+                          (long long)rope_dim, (long long)head_dim);
     TPI_TRY(tpi_layer_check_dropout(ctx, name, "probability_dropout", desc->probability_dropout));
     return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
 }
@@ -41,7 +45,8 @@ static tp_status check_desc(tp_ctx *ctx, const tp_attention_desc *desc)
 /* What a GPU has kernels for, its backend says of an op on no rows. */
 static tp_status check_backend(tp_ctx *ctx, const tp_attention_desc *desc)
 {
-    const tpi_attention_args nothing = {.head_dim = desc->head_dim > 0 ? desc->head_dim : desc->hidden / desc->heads, .dtype = desc->dtype};
+    const tpi_attention_args nothing = {.head_dim = desc->head_dim > 0 ? desc->head_dim : desc->hidden / desc->heads,
+                                        .dtype = desc->dtype};
     return ctx->desc.device == TP_DEVICE_CPU ? TP_OK : ctx->backend->attention(ctx->compute, &nothing);
 }
 
@@ -174,8 +179,8 @@ static tp_status compute_core(const tpi_chain_call *call, tpi_stream *stream, tp
     return tpi_attention(stream, &core);
 }
 
-static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm,
-                               tp_attention_saved *saved)
+static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
+                               const tpi_norm_args *norm, tp_attention_saved *saved)
 {
     tpi_chain_call call;
     TPI_TRY(tpi_chain_begin(ctx, layer->qkv, layer->proj, pass, &call));
@@ -190,8 +195,8 @@ static tp_status forward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_
     return tpi_chain_forward(&call, &layer->chain, io);
 }
 
-static tp_status forward_in(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm,
-                            tp_attention_saved *saved)
+static tp_status forward_in(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
+                            const tpi_norm_args *norm, tp_attention_saved *saved)
 {
     const tpi_linear_fusion last = {.norm = norm};
     tp_io qkv = {.in = io->in, .out = saved->qkv};
@@ -205,8 +210,8 @@ static tp_status forward_in(tp_ctx *ctx, const tp_attention *layer, const tp_pas
     return tpi_linear_forward(ctx, layer->proj, pass, &proj, &last, &saved->proj_input);
 }
 
-tp_status tpi_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm,
-                                tp_attention_saved *saved)
+tp_status tpi_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
+                                const tpi_norm_args *norm, tp_attention_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL)
@@ -231,7 +236,8 @@ tp_status tpi_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp
     return status;
 }
 
-tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, tp_attention_saved *saved)
+tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
+                               tp_attention_saved *saved)
 {
     return tpi_attention_forward(ctx, layer, pass, io, NULL, saved);
 }
@@ -262,8 +268,8 @@ size_t tp_attention_delayed_bytes(const tp_attention *layer, const tp_pass *pass
 }
 
 /* dy -> dcore -> dqkv; dcore lives in scratch. */
-static tp_status backward_core(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy, const tp_attention_saved *saved,
-                               tp_attention_delayed *delayed)
+static tp_status backward_core(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy,
+                               const tp_attention_saved *saved, tp_attention_delayed *delayed)
 {
     tp_tensor dcore;
     TPI_TRY(tpi_scratch_tensor(ctx, layer->desc.dtype, pass->tokens, layer->q_width, &dcore));
@@ -273,10 +279,11 @@ static tp_status backward_core(tp_ctx *ctx, const tp_attention *layer, const tp_
 }
 
 /* Carves the delayed memory and fills all of it but qkv's part. */
-static tp_status backward_to_qkv(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy, const tp_attention_saved *saved,
-                                 tp_attention_delayed *delayed)
+static tp_status backward_to_qkv(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy,
+                                 const tp_attention_saved *saved, tp_attention_delayed *delayed)
 {
-    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_attention_delayed_bytes(layer, pass)));
+    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes,
+                                   tp_attention_delayed_bytes(layer, pass)));
     tpi_attention_gradients gradients = carve_gradients(layer, pass, delayed->memory);
     delayed->dqkv = gradients.dqkv;
     delayed->proj = (tp_linear_delayed){.memory = gradients.proj, .bytes = gradients.proj_bytes};
@@ -300,8 +307,8 @@ tp_status tp_attention_backward_input(tp_ctx *ctx, const tp_attention *layer, co
     return tp_linear_backward_input(ctx, layer->qkv, &resolved, &qkv, &delayed->qkv);
 }
 
-tp_status tp_attention_backward_weight(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_attention_saved *saved,
-                                       const tp_attention_delayed *delayed)
+tp_status tp_attention_backward_weight(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass,
+                                       const tp_attention_saved *saved, const tp_attention_delayed *delayed)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || saved == NULL || delayed == NULL)
@@ -320,7 +327,8 @@ static tp_status core_gradient(const tpi_chain_backward *call, tpi_stream *strea
 }
 
 /* Both gradients of both layers in one plan. */
-static tp_status backward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tp_attention_saved *saved)
+static tp_status backward_chain(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
+                                const tp_attention_saved *saved)
 {
     tpi_chain_backward call;
     TPI_TRY(tpi_chain_begin_backward(ctx, layer->proj, layer->qkv, pass, &call));
@@ -334,7 +342,8 @@ static tp_status backward_chain(tp_ctx *ctx, const tp_attention *layer, const tp
     return tpi_chain_run_backward(&call, &layer->backward, io);
 }
 
-static tp_status backward_in_turn(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tp_attention_saved *saved)
+static tp_status backward_in_turn(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
+                                  const tp_attention_saved *saved)
 {
     tp_attention_delayed delayed = {.bytes = tp_attention_delayed_bytes(layer, pass)};
     TPI_TRY(tpi_scratch(ctx, delayed.bytes, &delayed.memory));
@@ -344,7 +353,8 @@ static tp_status backward_in_turn(tp_ctx *ctx, const tp_attention *layer, const 
     return tp_linear_backward_weight(ctx, layer->proj, pass, &saved->proj_input, &delayed.proj);
 }
 
-tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io, const tp_attention_saved *saved)
+tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
+                                const tp_attention_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL || saved == NULL)
@@ -353,7 +363,8 @@ tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
     bool chain = tpi_chain_runs_backward(layer->proj, layer->qkv, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = chain ? backward_chain(ctx, layer, &resolved, io, saved) : backward_in_turn(ctx, layer, &resolved, io, saved);
+    tp_status status =
+        chain ? backward_chain(ctx, layer, &resolved, io, saved) : backward_in_turn(ctx, layer, &resolved, io, saved);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

@@ -6,7 +6,8 @@
 
 #include "layers/chain.h"
 
-/* How partial dK, dV are added up. A slot is the chain over the query heads of one virtual rank that read one kv head. */
+/* How partial dK, dV are added up. A slot is the chain over the query heads of one virtual rank that read one kv
+ * head. */
 typedef struct tpi_head_map {
     tp_range heads, kv_heads;  /* global indices of this rank's query heads and of the kv heads it holds */
     int blocks;                /* virtual ranks of this rank */
@@ -35,13 +36,15 @@ tp_status tpi_head_map_create(tp_ctx *ctx, int64_t heads, int64_t kv_heads, tpi_
 void tpi_head_map_destroy(tp_ctx *ctx, tpi_head_map *map);
 
 /* The op's arguments for this rank's heads over saved->qkv. */
-tpi_attention_args tpi_attention_core_args(const tp_attention *layer, const tp_pass *pass, const tp_attention_saved *saved);
+tpi_attention_args tpi_attention_core_args(const tp_attention *layer, const tp_pass *pass,
+                                           const tp_attention_saved *saved);
 
 /* Rotates q and k of a [T, q | k | v] matrix in place; inverse: back. Nothing without rotary embedding. */
-tp_status tpi_attention_rotate(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_tensor *qkv, bool inverse);
+tp_status tpi_attention_rotate(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_tensor *qkv,
+                               bool inverse);
 
 /* dcore -> dqkv. */
-tp_status tpi_attention_core_backward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_tensor *dcore,
-                                      const tp_attention_saved *saved, const tp_tensor *dqkv);
+tp_status tpi_attention_core_backward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass,
+                                      const tp_tensor *dcore, const tp_attention_saved *saved, const tp_tensor *dqkv);
 
 #endif

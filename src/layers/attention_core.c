@@ -1,4 +1,5 @@
-/* The middle of an attention layer: rotary embedding, softmax(QK^T)V, and the sums of dK, dV over the virtual ranks that share a kv head. */
+/* The middle of an attention layer: rotary embedding, softmax(QK^T)V, and the sums of dK, dV over the virtual ranks
+ * that share a kv head. */
 #include <math.h>
 
 #include "layers/attention.h"
@@ -8,7 +9,8 @@ static const void *column(const tp_tensor *matrix, int64_t first)
     return (const char *)matrix->data + (size_t)first * tp_dtype_size(matrix->dtype);
 }
 
-tpi_attention_args tpi_attention_core_args(const tp_attention *layer, const tp_pass *pass, const tp_attention_saved *saved)
+tpi_attention_args tpi_attention_core_args(const tp_attention *layer, const tp_pass *pass,
+                                           const tp_attention_saved *saved)
 {
     const tp_attention_desc *desc = &layer->desc;
     const tpi_head_map *map = &layer->map;
@@ -34,13 +36,15 @@ tpi_attention_args tpi_attention_core_args(const tp_attention *layer, const tp_p
                                 .causal = desc->mask == TP_MASK_CAUSAL,
                                 .window = desc->window,
                                 .dropout = tpi_pass_dropout(pass, desc->probability_dropout),
-                                .dropout_key = tpi_dropout_key(layer->ctx, desc->layer << 8 | TPI_SITE_PROBABILITIES, pass),
+                                .dropout_key =
+                                    tpi_dropout_key(layer->ctx, desc->layer << 8 | TPI_SITE_PROBABILITIES, pass),
                                 .first_token = pass->first_token,
                                 .first_head = map->heads.begin,
                                 .total_heads = desc->heads};
 }
 
-tp_status tpi_attention_rotate(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_tensor *qkv, bool inverse)
+tp_status tpi_attention_rotate(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_tensor *qkv,
+                               bool inverse)
 {
     const tp_attention_desc *desc = &layer->desc;
     if (desc->rope_theta == 0)
@@ -76,8 +80,8 @@ static int64_t head_elements(const tpi_slot_sum *s)
     return s->rows * s->layer->desc.head_dim;
 }
 
-/* Adds the slots of kv head `kv` in the tree's order, absent virtual ranks as +0, into `to`. The last leaf makes -0 into +0, as adding the empty ranks of
- * any other layout would. */
+/* Adds the slots of kv head `kv` in the tree's order, absent virtual ranks as +0, into `to`. The last leaf makes -0
+ * into +0, as adding the empty ranks of any other layout would. */
 static tp_status add_slots(const tpi_slot_sum *s, int64_t kv, float *to)
 {
     const tpi_head_map *map = &s->layer->map;
@@ -180,23 +184,24 @@ static tp_status sum_slots(tpi_slot_sum *s, const float *slots, const tp_tensor 
     return s->layer->map.shared > 0 ? sum_shared_heads(s) : TP_OK;
 }
 
-tp_status tpi_attention_core_backward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_tensor *dcore,
-                                      const tp_attention_saved *saved, const tp_tensor *dqkv)
+tp_status tpi_attention_core_backward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass,
+                                      const tp_tensor *dcore, const tp_attention_saved *saved, const tp_tensor *dqkv)
 {
     const tpi_head_map *map = &layer->map;
     size_t bytes = (size_t)map->slots * (size_t)pass->tokens * (size_t)layer->desc.head_dim * sizeof(float);
     void *dk, *dv;
     TPI_TRY(tpi_scratch(ctx, bytes, &dk));
     TPI_TRY(tpi_scratch(ctx, bytes, &dv));
-    TPI_TRY(tpi_attention_grad(ctx->compute, &(tpi_attention_grad_args){.forward = tpi_attention_core_args(layer, pass, saved),
-                                                                       .dout = dcore->data,
-                                                                       .dout_stride = dcore->stride[0],
-                                                                       .dq = dqkv->data,
-                                                                       .dq_stride = dqkv->stride[0],
-                                                                       .slots = map->slots,
-                                                                       .slot_of_head = map->slot_of_head,
-                                                                       .dk = dk,
-                                                                       .dv = dv}));
+    TPI_TRY(tpi_attention_grad(ctx->compute,
+                               &(tpi_attention_grad_args){.forward = tpi_attention_core_args(layer, pass, saved),
+                                                          .dout = dcore->data,
+                                                          .dout_stride = dcore->stride[0],
+                                                          .dq = dqkv->data,
+                                                          .dq_stride = dqkv->stride[0],
+                                                          .slots = map->slots,
+                                                          .slot_of_head = map->slot_of_head,
+                                                          .dk = dk,
+                                                          .dv = dv}));
     tpi_slot_sum sum;
     TPI_TRY(prepare_sum(ctx, layer, pass->tokens, &sum));
     TPI_TRY(sum_slots(&sum, dk, dqkv, layer->q_width));

@@ -19,15 +19,17 @@ static tp_status agree(tp_ctx *ctx, const tp_block_desc *desc)
     const tp_attention_desc *attention = &desc->attention;
     const tp_mlp_desc *mlp = &desc->mlp;
     if ((int)desc->place < 0 || desc->place > TP_NORM_POST)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: place %d is not one of 0 to %d", name, (int)desc->place, TP_NORM_POST);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: place %d is not one of 0 to %d", name, (int)desc->place,
+                          TP_NORM_POST);
     if (attention->hidden != 0 && attention->hidden != desc->hidden)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: attention.hidden %lld, hidden %lld", name, (long long)attention->hidden,
-                          (long long)desc->hidden);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: attention.hidden %lld, hidden %lld", name,
+                          (long long)attention->hidden, (long long)desc->hidden);
     if (mlp->hidden != 0 && mlp->hidden != desc->hidden)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: mlp.hidden %lld, hidden %lld", name, (long long)mlp->hidden, (long long)desc->hidden);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: mlp.hidden %lld, hidden %lld", name, (long long)mlp->hidden,
+                          (long long)desc->hidden);
     if ((attention->dtype != 0 && attention->dtype != desc->dtype) || (mlp->dtype != 0 && mlp->dtype != desc->dtype))
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: attention is %s and mlp %s, expected %s", name, tp_dtype_name(attention->dtype),
-                          tp_dtype_name(mlp->dtype), tp_dtype_name(desc->dtype));
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: attention is %s and mlp %s, expected %s", name,
+                          tp_dtype_name(attention->dtype), tp_dtype_name(mlp->dtype), tp_dtype_name(desc->dtype));
     return TP_OK;
 }
 
@@ -154,7 +156,8 @@ size_t tp_block_saved_bytes(const tp_block *layer, const tp_pass *pass)
 }
 
 /* keep: whether the parts keep their own activations; the tensors between them are always there. */
-static tp_status forward_pre(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, tp_block_saved *saved, bool keep)
+static tp_status forward_pre(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                             tp_block_saved *saved, bool keep)
 {
     tp_io norm1 = {.in = io->in, .out = saved->norm1_out};
     TPI_TRY(tp_norm_forward(ctx, layer->norm1, pass, &norm1, keep ? &saved->norm1 : NULL));
@@ -168,13 +171,16 @@ static tp_status forward_pre(tp_ctx *ctx, const tp_block *layer, const tp_pass *
 }
 
 /* middle: x + attention(x); norm1_out: the first norm of it; norm2_out: the second norm's input. */
-static tp_status forward_post(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, tp_block_saved *saved, bool keep)
+static tp_status forward_post(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                              tp_block_saved *saved, bool keep)
 {
     tpi_norm_args norm;
-    tp_io attention = {.in = io->in, .out = saved->middle, .residual = io->in}, norm1 = {.in = saved->middle, .out = saved->norm1_out};
+    tp_io attention = {.in = io->in, .out = saved->middle, .residual = io->in},
+          norm1 = {.in = saved->middle, .out = saved->norm1_out};
     TPI_TRY(tpi_norm_prepare(ctx, layer->norm1, pass, &norm1, keep ? &saved->norm1 : NULL, &norm));
     TPI_TRY(tpi_attention_forward(ctx, layer->attention, pass, &attention, &norm, keep ? &saved->attention : NULL));
-    tp_io mlp = {.in = saved->norm1_out, .out = saved->norm2_out, .residual = saved->norm1_out}, norm2 = {.in = saved->norm2_out, .out = io->out};
+    tp_io mlp = {.in = saved->norm1_out, .out = saved->norm2_out, .residual = saved->norm1_out},
+          norm2 = {.in = saved->norm2_out, .out = io->out};
     TPI_TRY(tpi_norm_prepare(ctx, layer->norm2, pass, &norm2, keep ? &saved->norm2 : NULL, &norm));
     return tpi_mlp_forward(ctx, layer->mlp, pass, &mlp, &norm, keep ? &saved->mlp : NULL);
 }
@@ -182,14 +188,16 @@ static tp_status forward_post(tp_ctx *ctx, const tp_block *layer, const tp_pass 
 static tp_status resolve_pass(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, tp_tensor in, tp_pass *out)
 {
     const tp_block_desc *desc = &layer->desc;
-    bool dropout = desc->attention.probability_dropout > 0 || desc->attention.output_dropout > 0 || desc->mlp.output_dropout > 0;
+    bool dropout =
+        desc->attention.probability_dropout > 0 || desc->attention.output_dropout > 0 || desc->mlp.output_dropout > 0;
     tpi_pass_need need = {layer->name, desc->sequence_parallel, dropout ? 1 : 0, layer->ctx};
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, in.shape[0], out));
     tp_tensor expected = stream_view(layer, out);
     return tpi_layer_check_matrix(ctx, layer->name, "input", in, &expected);
 }
 
-static tp_status forward_with(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, tp_block_saved *saved, bool keep)
+static tp_status forward_with(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                              tp_block_saved *saved, bool keep)
 {
     return layer->desc.place == TP_NORM_PRE ? forward_pre(ctx, layer, pass, io, saved, keep)
                                             : forward_post(ctx, layer, pass, io, saved, keep);
@@ -206,7 +214,8 @@ static tp_status forward_unsaved(tp_ctx *ctx, const tp_block *layer, const tp_pa
     return forward_with(ctx, layer, pass, io, &between, false);
 }
 
-tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, tp_block_saved *saved)
+tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                           tp_block_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL)
@@ -215,7 +224,8 @@ tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pa
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
     TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     if (saved != NULL) {
-        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes, tp_block_saved_bytes(layer, &resolved)));
+        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes,
+                                       tp_block_saved_bytes(layer, &resolved)));
         carve_saved(layer, &resolved, saved->memory, saved);
         return forward_with(ctx, layer, &resolved, io, saved, true);
     }
@@ -246,22 +256,23 @@ size_t tp_block_delayed_bytes(const tp_block *layer, const tp_pass *pass)
 }
 
 /* gradient[0]: of norm2's output; [1]: of middle; [2]: of norm1's output. */
-static tp_status backward_pre(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, const tp_block_saved *saved,
-                              tp_block_delayed *delayed)
+static tp_status backward_pre(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                              const tp_block_saved *saved, tp_block_delayed *delayed)
 {
     tp_io mlp = {.in = io->in, .out = delayed->gradient[0]};
     TPI_TRY(tp_mlp_backward_input(ctx, layer->mlp, pass, &mlp, &saved->mlp, &delayed->mlp));
     tp_io norm2 = {.in = delayed->gradient[0], .out = delayed->gradient[1], .residual = io->in};
     TPI_TRY(tp_norm_backward_input(ctx, layer->norm2, pass, &norm2, &saved->norm2, &delayed->norm2));
     tp_io attention = {.in = delayed->gradient[1], .out = delayed->gradient[2]};
-    TPI_TRY(tp_attention_backward_input(ctx, layer->attention, pass, &attention, &saved->attention, &delayed->attention));
+    TPI_TRY(
+        tp_attention_backward_input(ctx, layer->attention, pass, &attention, &saved->attention, &delayed->attention));
     tp_io norm1 = {.in = delayed->gradient[2], .out = io->out, .residual = delayed->gradient[1]};
     return tp_norm_backward_input(ctx, layer->norm1, pass, &norm1, &saved->norm1, &delayed->norm1);
 }
 
 /* gradient[0]: of norm2's input; [1]: of norm1's output; [2]: of norm1's input. */
-static tp_status backward_post(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, const tp_block_saved *saved,
-                               tp_block_delayed *delayed)
+static tp_status backward_post(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                               const tp_block_saved *saved, tp_block_delayed *delayed)
 {
     tp_io norm2 = {.in = io->in, .out = delayed->gradient[0]};
     TPI_TRY(tp_norm_backward_input(ctx, layer->norm2, pass, &norm2, &saved->norm2, &delayed->norm2));
@@ -273,15 +284,16 @@ static tp_status backward_post(tp_ctx *ctx, const tp_block *layer, const tp_pass
     return tp_attention_backward_input(ctx, layer->attention, pass, &attention, &saved->attention, &delayed->attention);
 }
 
-tp_status tp_block_backward_input(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, const tp_block_saved *saved,
-                                  tp_block_delayed *delayed)
+tp_status tp_block_backward_input(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                                  const tp_block_saved *saved, tp_block_delayed *delayed)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL || saved == NULL || delayed == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_block_backward_input: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
-    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_block_delayed_bytes(layer, &resolved)));
+    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes,
+                                   tp_block_delayed_bytes(layer, &resolved)));
     carve_delayed(layer, &resolved, delayed->memory, delayed);
     return layer->desc.place == TP_NORM_PRE ? backward_pre(ctx, layer, &resolved, io, saved, delayed)
                                             : backward_post(ctx, layer, &resolved, io, saved, delayed);
@@ -299,7 +311,8 @@ tp_status tp_block_backward_weight(tp_ctx *ctx, const tp_block *layer, const tp_
     return tp_norm_backward_weight(ctx, layer->norm1, pass, &saved->norm1, &delayed->norm1);
 }
 
-tp_status tp_block_backward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io, const tp_block_saved *saved)
+tp_status tp_block_backward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pass, const tp_io *io,
+                            const tp_block_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL || saved == NULL)

@@ -26,7 +26,8 @@ tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, boo
     return tpi_site_make(first->ctx, first->group, &plan, &shape, out);
 }
 
-tp_status tpi_chain_begin(tp_ctx *ctx, const tp_linear *first, const tp_linear *second, const tp_pass *pass, tpi_chain_call *call)
+tp_status tpi_chain_begin(tp_ctx *ctx, const tp_linear *first, const tp_linear *second, const tp_pass *pass,
+                          tpi_chain_call *call)
 {
     *call = (tpi_chain_call){.layer = NULL};
     TPI_TRY(tpi_linear_begin(ctx, first, pass, pass->tokens, &call->first));
@@ -55,7 +56,8 @@ static tp_status run_in_scratch(tpi_chain_call *call, tpi_prepared *plan, const 
 {
     const tp_linear *second = call->second.layer;
     int64_t first = tpi_linear_rows(second, &call->second.pass).begin;
-    tpi_job job = {.table = &chain_table, .user = call, .tokens = call->first.pass.tokens, .norm = call->second.fusion.norm};
+    tpi_job job = {
+        .table = &chain_table, .user = call, .tokens = call->first.pass.tokens, .norm = call->second.fusion.norm};
     job.view[TP_BUFFER_INPUT] = tpi_view_of(io->in, first);
     job.view[TP_BUFFER_MIDDLE] = tpi_view_of(call->middle, 0);
     job.view[TP_BUFFER_CORE] = tpi_view_of(call->core, 0);

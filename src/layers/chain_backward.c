@@ -1,6 +1,7 @@
 #include "layers/chain.h"
 
-bool tpi_chain_runs_backward(const tp_linear *row, const tp_linear *column, const tpi_site *site, const tp_pass *pass, const tp_io *io)
+bool tpi_chain_runs_backward(const tp_linear *row, const tp_linear *column, const tpi_site *site, const tp_pass *pass,
+                             const tp_io *io)
 {
     bool gradients = row->weight->grad.data != NULL && column->weight->grad.data != NULL;
     return tpi_site_at(site, pass->tokens) != NULL && gradients && !tp_tensor_is_none(io->out);
@@ -25,7 +26,8 @@ tp_status tpi_chain_prepare_backward(const tp_linear *row, const tp_linear *colu
     return tpi_site_make(row->ctx, row->group, &plan, &shape, out);
 }
 
-tp_status tpi_chain_begin_backward(tp_ctx *ctx, const tp_linear *row, const tp_linear *column, const tp_pass *pass, tpi_chain_backward *call)
+tp_status tpi_chain_begin_backward(tp_ctx *ctx, const tp_linear *row, const tp_linear *column, const tp_pass *pass,
+                                   tpi_chain_backward *call)
 {
     *call = (tpi_chain_backward){.ordered = tp_tensor_none()};
     TPI_TRY(tpi_linear_begin(ctx, row, pass, pass->tokens, &call->first));
@@ -40,12 +42,14 @@ static tpi_view rows_of(tp_tensor tensor, tp_range rows)
 }
 
 /* ROW's weight gradient: dy from wherever it came, its input is here. */
-static tp_status row_weight(const tpi_chain_backward *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+static tp_status row_weight(const tpi_chain_backward *call, const tpi_run *run, tpi_stream *stream,
+                            const tp_plan_op *op)
 {
     tp_range all = {0, call->first.pass.tokens};
     if (!tp_tensor_is_none(call->ordered)) { /* one unit */
         TPI_TRY(tpi_linear_collect(&call->first, run, stream, call->ordered));
-        return tpi_linear_weight_rows(&call->first, stream, all.end, rows_of(call->ordered, all), rows_of(call->row_input, all));
+        return tpi_linear_weight_rows(&call->first, stream, all.end, rows_of(call->ordered, all),
+                                      rows_of(call->row_input, all));
     }
     for (int i = 0; i < tpi_run_segments(run, op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
@@ -74,7 +78,8 @@ static tp_status backward_compute(const tpi_run *run, tpi_stream *stream, const 
     return TP_OK;
 }
 
-static const tpi_plan_table backward_table = {.issue = {[TP_OP_GEMM] = backward_gemm, [TP_OP_COMPUTE] = backward_compute}};
+static const tpi_plan_table backward_table = {
+    .issue = {[TP_OP_GEMM] = backward_gemm, [TP_OP_COMPUTE] = backward_compute}};
 
 static tp_status gather_both(tpi_chain_backward *call, const tpi_prepared *plan, tpi_job *job)
 {
@@ -85,7 +90,8 @@ static tp_status gather_both(tpi_chain_backward *call, const tpi_prepared *plan,
     TPI_TRY(tpi_linear_gathered(&call->second, plan, TP_BUFFER_SECOND, TP_BUFFER_GATHERED_SECOND, job));
     if (shape->algorithm != TP_OVERLAP_PIPELINE || shape->chunks == 1)
         return TP_OK;
-    return tpi_scratch_tensor(call->first.ctx, job->view[TP_BUFFER_INPUT].dtype, job->tokens, job->view[TP_BUFFER_INPUT].cols, &call->ordered);
+    return tpi_scratch_tensor(call->first.ctx, job->view[TP_BUFFER_INPUT].dtype, job->tokens,
+                              job->view[TP_BUFFER_INPUT].cols, &call->ordered);
 }
 
 static tp_status run_in_scratch(tpi_chain_backward *call, tpi_prepared *plan, const tp_io *io)

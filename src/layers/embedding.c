@@ -17,12 +17,14 @@ struct tp_embedding {
 static tp_status check_desc(tp_ctx *ctx, const tp_embedding_desc *desc, int ranks)
 {
     if (desc->vocabulary < ranks || desc->vocabulary < 1 || desc->vocabulary > INT32_MAX)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: vocabulary is %" PRId64 ", must be in [ranks %d, %d]", desc->vocabulary, ranks,
-                          INT32_MAX);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: vocabulary is %" PRId64 ", must be in [ranks %d, %d]",
+                          desc->vocabulary, ranks, INT32_MAX);
     if (desc->features < 1)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: features is %" PRId64 ", must be at least 1", desc->features);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: features is %" PRId64 ", must be at least 1",
+                          desc->features);
     if (desc->positions < 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: positions is %" PRId64 ", must be at least 0", desc->positions);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: positions is %" PRId64 ", must be at least 0",
+                          desc->positions);
     TPI_TRY(tpi_layer_check_dtype(ctx, "embedding", desc->dtype));
     return tpi_layer_check_dropout(ctx, "embedding", "dropout", desc->dropout);
 }
@@ -103,14 +105,17 @@ int tp_embedding_params(tp_embedding *layer, tp_param **out, int capacity)
 static tp_status check_pass(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass)
 {
     TPI_TRY(tpi_pass_check(ctx, pass));
-    TPI_TRY(tpi_pass_check_ids(ctx, &(tpi_pass_ids){"ids", "vocabulary", pass->ids, pass->tokens, 0, layer->desc.vocabulary}));
+    TPI_TRY(tpi_pass_check_ids(
+        ctx, &(tpi_pass_ids){"ids", "vocabulary", pass->ids, pass->tokens, 0, layer->desc.vocabulary}));
     if (layer->position == NULL)
         return TP_OK;
     if (pass->positions != NULL)
-        return tpi_pass_check_ids(ctx, &(tpi_pass_ids){"positions", "positions", pass->positions, pass->tokens, 0, layer->desc.positions});
+        return tpi_pass_check_ids(
+            ctx, &(tpi_pass_ids){"positions", "positions", pass->positions, pass->tokens, 0, layer->desc.positions});
     int64_t longest = tpi_pass_longest(pass);
     if (longest > layer->desc.positions)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: a sequence of %" PRId64 " tokens is longer than positions %" PRId64, longest,
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "pass: a sequence of %" PRId64 " tokens is longer than positions %" PRId64, longest,
                           layer->desc.positions);
     return TP_OK;
 }
@@ -127,7 +132,8 @@ static tpi_embedding_args gather_args(const tp_embedding *layer, const tp_pass *
 }
 
 /* Rows of the position table for this rank's tokens. */
-static tp_status gather_positions(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_dtype dtype, tp_tensor *out)
+static tp_status gather_positions(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_dtype dtype,
+                                  tp_tensor *out)
 {
     *out = tp_tensor_none();
     if (layer->position == NULL)
@@ -169,7 +175,8 @@ static tp_status gather_table(tp_ctx *ctx, const tp_embedding *layer, const tp_p
 }
 
 /* out = dropout(in): in f32, rounded once to out's dtype. The same op forward and backward. */
-static tp_status drop(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor in, tp_tensor out, int64_t first)
+static tp_status drop(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor in, tp_tensor out,
+                      int64_t first)
 {
     return tpi_map(ctx->compute,
                    &(tpi_map_args){.rows = in.shape[0],
@@ -185,8 +192,8 @@ static tp_status drop(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pas
                                    .first_row = pass->first_token + first});
 }
 
-/* y = dropout(sum over ranks + positions). A reduction would add positions after dropout, so with dropout it writes f32 (the same f32 value
- * that it would round otherwise) and the mask and the one rounding come after it. */
+/* y = dropout(sum over ranks + positions). A reduction would add positions after dropout, so with dropout it writes f32
+ * (the same f32 value that it would round otherwise) and the mask and the one rounding come after it. */
 static tp_status combine(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor y)
 {
     bool dropping = tpi_pass_dropout(pass, layer->desc.dropout) > 0.0f;
@@ -201,10 +208,12 @@ static tp_status combine(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *
         TPI_TRY(tp_reduce_scatter(ctx, group, partial, sum, NULL, &finish));
     else
         TPI_TRY(tp_all_reduce(ctx, group, partial, sum, &finish));
-    return dropping ? drop(ctx, layer, pass, sum, y, tp_pass_rows(ctx, pass, layer->desc.sequence_parallel).begin) : TP_OK;
+    return dropping ? drop(ctx, layer, pass, sum, y, tp_pass_rows(ctx, pass, layer->desc.sequence_parallel).begin)
+                    : TP_OK;
 }
 
-static tp_status check_call(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, const char *what, tp_tensor tensor)
+static tp_status check_call(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, const char *what,
+                            tp_tensor tensor)
 {
     TPI_TRY_OBJECT(ctx, "embedding", layer);
     TPI_TRY(check_pass(ctx, layer, pass));
@@ -212,8 +221,8 @@ static tp_status check_call(tp_ctx *ctx, const tp_embedding *layer, const tp_pas
     tp_tensor expected = tp_tensor_2d(NULL, layer->desc.dtype, mine.end - mine.begin, layer->desc.features);
     TPI_TRY(tpi_layer_check_matrix(ctx, "embedding", what, tensor, &expected));
     if (!tp_tensor_is_dense(tensor))
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "embedding: %s is not dense: rows of %" PRId64 " are %" PRId64 " apart", what, tensor.shape[1],
-                          tensor.stride[0]);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "embedding: %s is not dense: rows of %" PRId64 " are %" PRId64 " apart",
+                          what, tensor.shape[1], tensor.stride[0]);
     return TP_OK;
 }
 
@@ -227,7 +236,8 @@ tp_status tp_embedding_forward(tp_ctx *ctx, const tp_embedding *layer, const tp_
 }
 
 /* Gradient of all tokens before dropout: gathered under sequence parallelism. */
-static tp_status whole_gradient(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor dy, tp_tensor *out)
+static tp_status whole_gradient(tp_ctx *ctx, const tp_embedding *layer, const tp_pass *pass, tp_tensor dy,
+                                tp_tensor *out)
 {
     tp_tensor all = dy;
     if (layer->desc.sequence_parallel) {

@@ -1,5 +1,5 @@
-/* Head and loss as one module: logits of this rank's vocabulary live in saved memory, where backward turns them into their gradient. Structs of views
- * are the host's records of that memory. */
+/* Head and loss as one module: logits of this rank's vocabulary live in saved memory, where backward turns them into
+ * their gradient. Structs of views are the host's records of that memory. */
 #include "layers/head.h"
 
 #include <inttypes.h>
@@ -32,7 +32,8 @@ static int64_t head_features(const void *self)
     return 0;
 }
 
-/* Rows of logits begin at multiples of 64 elements, whatever the vocabulary: products and vectors are slow on other rows. */
+/* Rows of logits begin at multiples of 64 elements, whatever the vocabulary: products and vectors are slow on other
+ * rows. */
 enum { ROW_ELEMENTS = 64 };
 
 static tp_tensor padded_logits(const head_module *head, const tp_pass *pass)
@@ -54,7 +55,8 @@ static size_t carve(const head_module *head, const tp_pass *pass, void *memory, 
     size_t loss_at = tpi_bytes_aligned(tp_tensor_bytes(padded)), loss_bytes = tp_cross_entropy_saved_bytes(pass);
     if (memory != NULL) {
         padded.data = memory;
-        *out = (head_saved){.logits = logits_of(head, padded), .loss = {.memory = (char *)memory + loss_at, .bytes = loss_bytes}};
+        *out = (head_saved){.logits = logits_of(head, padded),
+                            .loss = {.memory = (char *)memory + loss_at, .bytes = loss_bytes}};
     }
     return tpi_bytes_sum(loss_at, loss_bytes);
 }
@@ -79,7 +81,8 @@ static tp_status run(tp_ctx *ctx, const head_module *head, const tp_pass *pass, 
     } else {
         logits = saved->logits;
     }
-    TPI_TRY(tp_linear_forward(ctx, head->layer, pass, &(tp_io){.in = x, .out = logits}, saved != NULL ? &saved->linear : NULL));
+    TPI_TRY(tp_linear_forward(ctx, head->layer, pass, &(tp_io){.in = x, .out = logits},
+                              saved != NULL ? &saved->linear : NULL));
     return tpi_cross_entropy_forward(ctx, &(tpi_cross_entropy_args){.desc = &head->loss,
                                                                     .order = &head->order,
                                                                     .pass = pass,
@@ -105,7 +108,8 @@ static tp_status head_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_t
     return status;
 }
 
-static tp_status head_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *memory, void *delayed_memory)
+static tp_status head_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *memory,
+                                     void *delayed_memory)
 {
     head_module *head = self;
     void *record, *later;
@@ -163,14 +167,15 @@ static const tp_module_table head_table = {.kind = "head",
                                            .params = head_params,
                                            .destroy = head_destroy};
 
-static tp_status check_head(tp_ctx *ctx, const tp_linear_desc *head, const tp_cross_entropy_desc *loss, const float *total)
+static tp_status check_head(tp_ctx *ctx, const tp_linear_desc *head, const tp_cross_entropy_desc *loss,
+                            const float *total)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_given(ctx, "tp_module_head: head", head));
     TPI_TRY(tpi_cross_entropy_check(ctx, loss));
     if (head->kind != TP_LINEAR_COLUMN)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "head: linear kind is %d, must be TP_LINEAR_COLUMN (%d)", (int)head->kind,
-                          (int)TP_LINEAR_COLUMN);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "head: linear kind is %d, must be TP_LINEAR_COLUMN (%d)",
+                          (int)head->kind, (int)TP_LINEAR_COLUMN);
     if (head->out_features != loss->vocabulary)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "head: out_features is %" PRId64 ", vocabulary of the loss is %" PRId64,
                           head->out_features, loss->vocabulary);
@@ -179,7 +184,8 @@ static tp_status check_head(tp_ctx *ctx, const tp_linear_desc *head, const tp_cr
     return TP_OK;
 }
 
-tp_status tp_module_head(tp_ctx *ctx, const tp_linear_desc *desc, const tp_cross_entropy_desc *loss, float *total, tp_module *out)
+tp_status tp_module_head(tp_ctx *ctx, const tp_linear_desc *desc, const tp_cross_entropy_desc *loss, float *total,
+                         tp_module *out)
 {
     TPI_TRY(tpi_given(ctx, "tp_module_head: out", out));
     *out = (tp_module){0};

@@ -18,23 +18,24 @@ tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *
     return TP_OK;
 }
 
-tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given, const tp_tensor *expected)
+tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given,
+                                 const tp_tensor *expected)
 {
     int64_t rows = expected->shape[0], cols = expected->shape[1];
     if (given.dims != 2)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has %d dims, 2 expected", layer, tensor, given.dims);
     if (given.shape[0] != rows || given.shape[1] != cols)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s is [%lld, %lld], expected [%lld, %lld]", layer, tensor, (long long)given.shape[0],
-                          (long long)given.shape[1], (long long)rows, (long long)cols);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s is [%lld, %lld], expected [%lld, %lld]", layer, tensor,
+                          (long long)given.shape[0], (long long)given.shape[1], (long long)rows, (long long)cols);
     if (given.dtype != expected->dtype)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: %s is %s, expected %s", layer, tensor, tp_dtype_name(given.dtype),
                           tp_dtype_name(expected->dtype));
     if (given.stride[1] != 1 || given.stride[0] < cols)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has row stride %lld for %lld columns", layer, tensor, (long long)given.stride[0],
-                          (long long)cols);
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has row stride %lld for %lld columns", layer, tensor,
+                          (long long)given.stride[0], (long long)cols);
     if ((uintptr_t)given.data % tp_dtype_size(given.dtype) != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s at %p is not aligned to the %zu bytes of %s", layer, tensor, given.data,
-                          tp_dtype_size(given.dtype), tp_dtype_name(given.dtype));
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s at %p is not aligned to the %zu bytes of %s", layer, tensor,
+                          given.data, tp_dtype_size(given.dtype), tp_dtype_name(given.dtype));
     if (given.data == NULL && rows > 0 && cols > 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s has no memory", layer, tensor);
     return TP_OK;
@@ -50,10 +51,11 @@ tp_status tpi_layer_check_apart(tp_ctx *ctx, const char *layer, const tp_io *io)
 tp_status tpi_layer_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed)
 {
     if (given < needed || (memory == NULL && needed > 0))
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory of %zu bytes, %zu needed", layer, memory ? given : (size_t)0,
-                          needed);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory of %zu bytes, %zu needed", layer,
+                          memory ? given : (size_t)0, needed);
     if ((uintptr_t)memory % 64 != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory at %p is not aligned to 64 bytes", layer, memory);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: saved or delayed memory at %p is not aligned to 64 bytes", layer,
+                          memory);
     return TP_OK;
 }
 
@@ -77,7 +79,8 @@ tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *fi
 tp_status tpi_layer_check_overlap(tp_ctx *ctx, const char *layer, tp_overlap overlap, int chunks)
 {
     if ((int)overlap < 0 || overlap >= TP_OVERLAP_COUNT)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: overlap %d is not one of 0 to %d", layer, (int)overlap, TP_OVERLAP_COUNT - 1);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: overlap %d is not one of 0 to %d", layer, (int)overlap,
+                          TP_OVERLAP_COUNT - 1);
     if (chunks < 0 || chunks > TP_PLAN_MAX_CHUNKS)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: chunks %d, must be 0 to %d", layer, chunks, TP_PLAN_MAX_CHUNKS);
     return TP_OK;

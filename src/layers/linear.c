@@ -6,17 +6,19 @@ static tp_status check_desc(tp_ctx *ctx, const tp_linear_desc *desc)
 {
     const char *name = desc->name ? desc->name : "linear";
     if ((int)desc->kind < 0 || desc->kind > TP_LINEAR_REPLICATED)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: kind %d is not one of 0 to %d", name, (int)desc->kind, TP_LINEAR_REPLICATED);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: kind %d is not one of 0 to %d", name, (int)desc->kind,
+                          TP_LINEAR_REPLICATED);
     if (desc->in_features < 1 || desc->out_features < 1)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: in_features %lld, out_features %lld, both must be at least 1", name,
-                          (long long)desc->in_features, (long long)desc->out_features);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: in_features %lld, out_features %lld, both must be at least 1",
+                          name, (long long)desc->in_features, (long long)desc->out_features);
     if (desc->in_features > INT64_MAX / 8 / desc->out_features)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: in_features %lld times out_features %lld is too large", name,
                           (long long)desc->in_features, (long long)desc->out_features);
     TPI_TRY(tpi_layer_check_dtype(ctx, name, desc->dtype));
     TPI_TRY(tpi_layer_check_dropout(ctx, name, "dropout", desc->dropout));
     if (desc->kind == TP_LINEAR_COLUMN && desc->dropout > 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: dropout %g, but column-parallel outputs take none", name, (double)desc->dropout);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: dropout %g, but column-parallel outputs take none", name,
+                          (double)desc->dropout);
     TPI_TRY(tpi_layer_check_overlap(ctx, name, desc->overlap, desc->chunks));
     if (desc->parts < 0 || desc->parts > TP_PARAM_PARTS)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %d parts, at most %d", name, desc->parts, TP_PARAM_PARTS);
@@ -37,10 +39,11 @@ static tp_status resolve_parts(tp_ctx *ctx, tp_linear_desc *desc, int ranks)
         const tp_shard_part *part = &desc->part[p];
         int64_t dealt = part->readers > 0 ? part->readers : part->units;
         if (part->units < 1 || part->unit_size < 1 || dealt % part->units != 0)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: part %d has %lld units of %lld with %lld readers", desc->name, p,
-                              (long long)part->units, (long long)part->unit_size, (long long)part->readers);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: part %d has %lld units of %lld with %lld readers", desc->name,
+                              p, (long long)part->units, (long long)part->unit_size, (long long)part->readers);
         if (desc->kind != TP_LINEAR_REPLICATED && dealt < ranks)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %lld units of part %d < tp %d", desc->name, (long long)dealt, p, ranks);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %lld units of part %d < tp %d", desc->name, (long long)dealt,
+                              p, ranks);
     }
     if (tpi_parts_global(desc->part, desc->parts) != cut)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: parts add up to %lld, features to %lld", desc->name,
@@ -52,9 +55,9 @@ static tp_status check_borrowed(tp_ctx *ctx, const tp_linear_desc *desc)
 {
     const tp_param *weight = desc->weight;
     if (weight->dims != 2 || weight->shape[0] != desc->out_features || weight->shape[1] != desc->in_features)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: borrowed weight '%s' is [%lld, %lld], expected [%lld, %lld]", desc->name, weight->name,
-                          (long long)weight->shape[0], (long long)weight->shape[1], (long long)desc->out_features,
-                          (long long)desc->in_features);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: borrowed weight '%s' is [%lld, %lld], expected [%lld, %lld]",
+                          desc->name, weight->name, (long long)weight->shape[0], (long long)weight->shape[1],
+                          (long long)desc->out_features, (long long)desc->in_features);
     if (weight->value.dtype != desc->dtype)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: borrowed weight '%s' is %s, expected %s", desc->name, weight->name,
                           tp_dtype_name(weight->value.dtype), tp_dtype_name(desc->dtype));
@@ -62,10 +65,13 @@ static tp_status check_borrowed(tp_ctx *ctx, const tp_linear_desc *desc)
     if (desc->kind != TP_LINEAR_REPLICATED && same) {
         same = weight->parts == desc->parts;
         for (int p = 0; same && p < desc->parts; p++)
-            same = weight->part[p].units == desc->part[p].units && weight->part[p].unit_size == desc->part[p].unit_size &&
+            same = weight->part[p].units == desc->part[p].units &&
+                   weight->part[p].unit_size == desc->part[p].unit_size &&
                    weight->part[p].readers == desc->part[p].readers;
     }
-    return same ? TP_OK : tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: borrowed weight '%s' is cut in another way", desc->name, weight->name);
+    return same ? TP_OK
+                : tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: borrowed weight '%s' is cut in another way", desc->name,
+                             weight->name);
 }
 
 static tp_status create_params(tp_ctx *ctx, tp_linear *layer)
@@ -108,7 +114,8 @@ static tp_overlap_shape shape_of(const tp_linear *layer, tp_pattern pattern)
     int64_t in = column ? layer->desc.in_features : (layer->desc.in_features + share - 1) / share;
     int64_t out = column ? (layer->desc.out_features + share - 1) / share : layer->desc.out_features;
     tp_overlap_shape shape = {.dtype = layer->desc.dtype, .cols = {out, in}, .inner = {in, out}};
-    bool forward = column ? pattern == TP_PATTERN_GATHER_GEMM : pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_GEMM_REDUCE;
+    bool forward = column ? pattern == TP_PATTERN_GATHER_GEMM
+                          : pattern == TP_PATTERN_GEMM_SCATTER || pattern == TP_PATTERN_GEMM_REDUCE;
     if (!forward) {
         shape.cols[0] = in;
         shape.inner[0] = out;
@@ -158,7 +165,9 @@ static tp_status fill(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear *layer)
     layer->group = tp_ctx_group(ctx, TP_AXIS_TP);
     layer->ranks = tp_comm_size(layer->group);
     if (desc->kind == TP_LINEAR_REPLICATED && desc->sequence_parallel && layer->ranks > 1)
-        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "%s: a replicated layer (kind %d) sees all tokens, but sequence_parallel would give each of %d ranks its own",
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED,
+                          "%s: a replicated layer (kind %d) sees all tokens, but sequence_parallel would give each of "
+                          "%d ranks its own",
                           layer->name, (int)desc->kind, layer->ranks);
     TPI_TRY(resolve_parts(ctx, &layer->desc, layer->ranks));
     if (desc->weight != NULL)

@@ -32,10 +32,14 @@ typedef struct tpi_linear_call {
     tp_tensor whole; /* ROW's input gradient: where dy of all tokens has to be afterwards; none: nowhere */
 } tpi_linear_call;
 
-/* The GEMMs of one op: forward from read[0] into write[0], input gradient likewise, weight gradient from INPUT (dy) and SECOND (x). */
-tp_status tpi_linear_forward_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
-tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
-tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
+/* The GEMMs of one op: forward from read[0] into write[0], input gradient likewise, weight gradient from INPUT (dy) and
+ * SECOND (x). */
+tp_status tpi_linear_forward_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream,
+                                const tp_plan_op *op);
+tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream,
+                              const tp_plan_op *op);
+tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream,
+                               const tp_plan_op *op);
 
 /* What the reduction of forward adds to the sum. */
 tp_reduce_desc tpi_linear_reduce(const tpi_linear_call *call);
@@ -44,14 +48,18 @@ tp_reduce_desc tpi_linear_reduce(const tpi_linear_call *call);
 tp_status tpi_linear_run_slices(const tpi_linear_call *linear, const tp_io *io, tp_tensor x);
 
 /* dW += dy^T x over so many tokens. */
-tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy, tpi_view x);
+tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy,
+                                 tpi_view x);
 /* dy after dropout's mask, in scratch where there is one. */
 tp_status tpi_linear_mask(const tpi_linear_call *call, tp_tensor dy, tp_tensor *out);
-/* Pieces of GATHERED, and of INPUT where the algorithm leaves own ones there, into a tensor of all rows, unless they are there. */
+/* Pieces of GATHERED, and of INPUT where the algorithm leaves own ones there, into a tensor of all rows, unless they
+ * are there. */
 tp_status tpi_linear_collect(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, tp_tensor to);
 
-/* Scratch that the plan's algorithm needs: `to` (GATHERED, GATHERED_SECOND) for rows of `like` (INPUT, SECOND), and partial sums of `cols` columns with peers' INBOX. */
-tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tp_buffer to, tpi_job *job);
+/* Scratch that the plan's algorithm needs: `to` (GATHERED, GATHERED_SECOND) for rows of `like` (INPUT, SECOND), and
+ * partial sums of `cols` columns with peers' INBOX. */
+tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tp_buffer to,
+                              tpi_job *job);
 tp_status tpi_linear_partial(const tpi_linear_call *call, const tpi_prepared *plan, int64_t cols, tpi_job *job);
 
 bool tpi_linear_splits_tokens(const tp_linear *layer);
@@ -60,6 +68,7 @@ tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass);
 
 tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
 tp_status tpi_linear_check_backward(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
-tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows, tpi_linear_call *call);
+tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows,
+                           tpi_linear_call *call);
 
 #endif

@@ -2,7 +2,8 @@
 
 static const void *rows_from(const tp_tensor *tensor, int64_t row)
 {
-    return tensor->data ? (const char *)tensor->data + (size_t)(row * tensor->stride[0]) * tp_dtype_size(tensor->dtype) : NULL;
+    return tensor->data ? (const char *)tensor->data + (size_t)(row * tensor->stride[0]) * tp_dtype_size(tensor->dtype)
+                        : NULL;
 }
 
 /* Rows [.., out] x weight^T [in, out]. */
@@ -40,7 +41,8 @@ tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, t
 }
 
 /* dW [out, in] += dy^T x over these tokens; the bias gradient is the row sums of dy^T. */
-tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy, tpi_view x)
+tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy,
+                                 tpi_view x)
 {
     const tp_linear *layer = call->layer;
     TPI_TRY(tpi_gemm(stream, &(tpi_gemm_args){.rows = layer->out_local,
@@ -58,7 +60,8 @@ tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream
 }
 
 /* Tokens in order, whatever was here first. Under a plan of one GEMM both operands are the caller's. */
-tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream,
+                               const tp_plan_op *op)
 {
     bool alone = op->reads == 1;
     tp_region second = op->read[alone ? 0 : 2];
@@ -68,7 +71,8 @@ tp_status tpi_linear_weight_op(const tpi_linear_call *call, const tpi_run *run, 
         tpi_segment segment = tpi_run_segment(run, op, i);
         tpi_view one = tpi_run_at(run, &op->read[alone ? 0 : 1], segment), other = tpi_run_at(run, &second, segment);
         bool swapped = call->direct; /* ROW: x is here, dy is not */
-        TPI_TRY(tpi_linear_weight_rows(call, stream, segment.rows.end - segment.rows.begin, swapped ? other : one, swapped ? one : other));
+        TPI_TRY(tpi_linear_weight_rows(call, stream, segment.rows.end - segment.rows.begin, swapped ? other : one,
+                                       swapped ? one : other));
     }
     return TP_OK;
 }
@@ -120,7 +124,8 @@ tp_status tpi_linear_collect(const tpi_linear_call *call, const tpi_run *run, tp
     return TP_OK;
 }
 
-/* LEAVE of ROW's input gradient: dy of all tokens, which the weight gradient reads, where the algorithm left some of it elsewhere. */
+/* LEAVE of ROW's input gradient: dy of all tokens, which the weight gradient reads, where the algorithm left some of it
+ * elsewhere. */
 static tp_status complete_gradient(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
     const tpi_linear_call *call = tpi_run_job(run)->user;
@@ -148,7 +153,8 @@ tp_status tpi_linear_check_backward(const tp_linear *layer, const tp_pass *pass,
 {
     tp_range rows = tpi_linear_rows(layer, pass);
     int64_t mine = rows.end - rows.begin;
-    tp_tensor dy = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
+    tp_tensor dy =
+        tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
     tp_tensor dx = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? mine : pass->tokens, layer->in_local);
     TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "output gradient", io->in, &dy));
     if (!tp_tensor_is_none(io->out))
@@ -176,8 +182,10 @@ static tp_status mask_gradient(const tpi_linear_call *call, tp_tensor dy, tp_ten
                                                       .out_dtype = dy.dtype,
                                                       .out_stride = to.stride[0],
                                                       .dropout = tpi_pass_dropout(&call->pass, layer->desc.dropout),
-                                                      .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site, &call->pass),
-                                                      .first_row = call->pass.first_token + tpi_linear_rows(layer, &call->pass).begin});
+                                                      .dropout_key = tpi_dropout_key(call->ctx, layer->desc.site,
+                                                                                     &call->pass),
+                                                      .first_row = call->pass.first_token +
+                                                                   tpi_linear_rows(layer, &call->pass).begin});
 }
 
 tp_status tpi_linear_mask(const tpi_linear_call *call, tp_tensor dy, tp_tensor *out)
@@ -235,7 +243,8 @@ static tp_status gather_job(tpi_linear_call *call, const tpi_linear_gradients *g
     call->whole = gradients->full;
     const tp_plan *plan = tpi_prepared_plan(tpi_site_at(&layer->input, call->pass.tokens));
     if (plan->algorithm == TP_OVERLAP_PIPELINE && plan->chunks > 1)
-        return tpi_linear_gathered(call, tpi_site_at(&layer->input, call->pass.tokens), TP_BUFFER_INPUT, TP_BUFFER_GATHERED, job);
+        return tpi_linear_gathered(call, tpi_site_at(&layer->input, call->pass.tokens), TP_BUFFER_INPUT,
+                                   TP_BUFFER_GATHERED, job);
     job->view[TP_BUFFER_GATHERED] = tpi_view_of(gradients->full, 0);
     return TP_OK;
 }
@@ -249,7 +258,8 @@ static tp_status gather_only(const tpi_linear_call *call, const tpi_linear_gradi
     tp_tensor mine = gradients->dy;
     if (mine.stride[0] != mine.shape[1]) { /* rows that lie apart are gathered from where they go */
         mine = tp_tensor_rows(gradients->full, rows.begin, rows.end);
-        TPI_TRY(copy_rows(call->ctx->compute, rows.end - rows.begin, tpi_view_of(gradients->dy, rows.begin), gradients->full));
+        TPI_TRY(copy_rows(call->ctx->compute, rows.end - rows.begin, tpi_view_of(gradients->dy, rows.begin),
+                          gradients->full));
     }
     return tpi_comm_all_gather(call->ctx->compute, call->layer->group, mine, gradients->full, NULL);
 }
@@ -264,8 +274,8 @@ static tp_status run_input(tpi_linear_call *call, const tp_io *io, const tpi_lin
     return tpi_plan_run(tpi_site_at(&call->layer->input, call->pass.tokens), &job);
 }
 
-tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
-                                    tp_linear_delayed *delayed)
+tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                                    const tpi_linear_fusion *fusion, tp_linear_delayed *delayed)
 {
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
@@ -274,7 +284,8 @@ tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const t
         call.fusion = *fusion;
     void *memory = NULL;
     if (delayed != NULL) {
-        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_linear_delayed_bytes(layer, &call.pass)));
+        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes,
+                                       tp_linear_delayed_bytes(layer, &call.pass)));
         memory = delayed->memory;
     }
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
@@ -289,7 +300,8 @@ tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const t
 }
 
 /* The views of a weight gradient: what is here in INPUT, what may be at peers in SECOND. */
-static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor x, const tpi_prepared *plan, tpi_job *job)
+static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor x, const tpi_prepared *plan,
+                            tpi_job *job)
 {
     const tp_linear *layer = call->layer;
     int64_t first = tpi_linear_rows(layer, &call->pass).begin;
@@ -302,13 +314,14 @@ static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor
 static tp_status run_weight(tpi_linear_call *call, tp_tensor dy, tp_tensor x)
 {
     tpi_job job = {.table = &weight_table, .user = call, .tokens = call->pass.tokens};
-    tpi_prepared *plan = tpi_site_at(call->direct ? &call->layer->weight_direct : &call->layer->weight_site, call->pass.tokens);
+    tpi_prepared *plan =
+        tpi_site_at(call->direct ? &call->layer->weight_direct : &call->layer->weight_site, call->pass.tokens);
     TPI_TRY(weight_job(call, dy, x, plan, &job));
     return tpi_plan_run(plan, &job);
 }
 
-tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved,
-                                    const tp_linear_delayed *delayed)
+tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass,
+                                    const tp_linear_saved *saved, const tp_linear_delayed *delayed)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || saved == NULL || delayed == NULL)
@@ -324,7 +337,8 @@ tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const t
     return status;
 }
 
-tp_status tp_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, tp_linear_delayed *delayed)
+tp_status tp_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                                   tp_linear_delayed *delayed)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL)
@@ -356,15 +370,20 @@ static tp_status run_in_turn(tpi_linear_call *call, const tp_io *io, tp_tensor x
     return run_weight(call, gradients.full, x);
 }
 
-tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tp_linear_saved *saved)
+tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                             const tp_linear_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL || saved == NULL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_linear_backward: %s is NULL", layer == NULL ? "layer" : io == NULL ? "io" : "saved");
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_linear_backward: %s is NULL",
+                          layer == NULL ? "layer"
+                          : io == NULL  ? "io"
+                                        : "saved");
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
     TPI_TRY(tpi_linear_check_backward(layer, &call.pass, io));
-    bool both = tpi_site_at(&layer->both, call.pass.tokens) != NULL && !tp_tensor_is_none(io->out) && layer->weight->grad.data != NULL;
+    bool both = tpi_site_at(&layer->both, call.pass.tokens) != NULL && !tp_tensor_is_none(io->out) &&
+                layer->weight->grad.data != NULL;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status;
     if (both)

@@ -10,7 +10,8 @@ tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass)
     return tp_pass_rows(layer->ctx, pass, tpi_linear_splits_tokens(layer));
 }
 
-tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows, tpi_linear_call *call)
+tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows,
+                           tpi_linear_call *call)
 {
     tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.dropout, layer->ctx};
     *call = (tpi_linear_call){.ctx = ctx, .layer = layer, .residual = tp_tensor_none(), .whole = tp_tensor_none()};
@@ -20,7 +21,8 @@ tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *p
     return TP_OK;
 }
 
-tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tp_buffer to, tpi_job *job)
+tp_status tpi_linear_gathered(const tpi_linear_call *call, const tpi_prepared *plan, tp_buffer like, tp_buffer to,
+                              tpi_job *job)
 {
     if (tpi_prepared_plan(plan)->algorithm == TP_OVERLAP_DIRECT)
         return TP_OK;
@@ -47,7 +49,8 @@ tp_status tpi_linear_partial(const tpi_linear_call *call, const tpi_prepared *pl
 /* Rows from `row` on of a matrix of all rows; none stays NULL. */
 static void *rows_from(const tp_tensor *tensor, int64_t row)
 {
-    return tensor->data ? (char *)tensor->data + (size_t)(row * tensor->stride[0]) * tp_dtype_size(tensor->dtype) : NULL;
+    return tensor->data ? (char *)tensor->data + (size_t)(row * tensor->stride[0]) * tp_dtype_size(tensor->dtype)
+                        : NULL;
 }
 
 static void finish_gemm(const tpi_linear_call *call, int64_t row, tpi_gemm_args *args)
@@ -86,7 +89,8 @@ static tp_status forward_rows(const tpi_linear_call *call, tpi_stream *stream, i
     return tpi_gemm(stream, &args);
 }
 
-tp_status tpi_linear_forward_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+tp_status tpi_linear_forward_op(const tpi_linear_call *call, const tpi_run *run, tpi_stream *stream,
+                                const tp_plan_op *op)
 {
     for (int i = 0; i < tpi_run_segments(run, op); i++) {
         tpi_segment segment = tpi_run_segment(run, op, i);
@@ -117,13 +121,15 @@ tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, 
     tp_range rows = tpi_linear_rows(layer, pass);
     int64_t mine = rows.end - rows.begin;
     tp_tensor in = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? mine : pass->tokens, layer->in_local);
-    tp_tensor out = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
+    tp_tensor out =
+        tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
     TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "input", io->in, &in));
     TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "output", io->out, &out));
     TPI_TRY(tpi_layer_check_apart(layer->ctx, layer->name, io));
     if (!tp_tensor_is_none(io->residual)) {
         if (layer->desc.kind == TP_LINEAR_COLUMN)
-            return tpi_refuse(layer->ctx, TP_ERR_ARGUMENT, "%s: a column-parallel output takes no residual", layer->name);
+            return tpi_refuse(layer->ctx, TP_ERR_ARGUMENT, "%s: a column-parallel output takes no residual",
+                              layer->name);
         TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "residual", io->residual, &out));
     }
     return TP_OK;
@@ -150,8 +156,8 @@ static tp_status forward_in_scratch(tpi_linear_call *call, const tp_io *io)
     return tpi_plan_run(plan, &job);
 }
 
-tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
-                             tp_linear_saved *saved)
+tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                             const tpi_linear_fusion *fusion, tp_linear_saved *saved)
 {
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
@@ -166,7 +172,8 @@ tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
     return status;
 }
 
-tp_status tp_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io, tp_linear_saved *saved)
+tp_status tp_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, const tp_io *io,
+                            tp_linear_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL)

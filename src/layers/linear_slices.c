@@ -1,5 +1,6 @@
-/* ROW under sequence parallelism: both gradients in one plan, from slices of the columns of dy (TP_PATTERN_ROW_BACKWARD). A slice of all tokens is all that its rows
- * of the weight gradient need. Cut by tokens, which they sum over in order, no later rank could begin with its own before the last of the first rank's came. */
+/* ROW under sequence parallelism: both gradients in one plan, from slices of the columns of dy
+ * (TP_PATTERN_ROW_BACKWARD). A slice of all tokens is all that its rows of the weight gradient need. Cut by tokens,
+ * which they sum over in order, no later rank could begin with its own before the last of the first rank's came. */
 #include "layers/linear.h"
 
 typedef struct sliced_call {
@@ -60,21 +61,23 @@ static tp_status sum_slice(const sliced_call *call, const tpi_run *run, tpi_stre
     int chunks = tpi_run_plan(run)->chunks, slice = op->piece % chunks;
     tpi_segment segment = {op->piece, tpi_run_rows(run, op->piece, 1)};
     tp_range columns = tpi_run_columns(run, slice);
-    tpi_view from = tpi_run_at(run, &op->read[0], segment), out = tpi_run_at(run, &op->write[0], segment), sum = call->sum;
+    tpi_view from = tpi_run_at(run, &op->read[0], segment), out = tpi_run_at(run, &op->write[0], segment),
+             sum = call->sum;
     int64_t rows = segment.rows.end - segment.rows.begin;
     tpi_packed packed = packed_slice(weight, columns);
     if (sum.data != NULL)
         sum.data = (char *)sum.data + (size_t)(segment.rows.begin * sum.stride) * sizeof(float);
     TPI_TRY(tpi_gemm(stream, &(tpi_gemm_args){.rows = rows,
-                                             .cols = weight->value.shape[1],
-                                             .inner = columns.end - columns.begin,
-                                             .a = {from.data, from.dtype, from.stride, 1},
-                                             .b = {at(weight->value, columns.begin, 0), weight->value.dtype, 1, weight->value.stride[0]},
-                                             .b_packed = packed.data != NULL ? &packed : NULL,
-                                             .c = sum.data,
-                                             .c_dtype = TP_DTYPE_F32,
-                                             .c_stride = sum.stride,
-                                             .accumulate = slice > 0}));
+                                              .cols = weight->value.shape[1],
+                                              .inner = columns.end - columns.begin,
+                                              .a = {from.data, from.dtype, from.stride, 1},
+                                              .b = {at(weight->value, columns.begin, 0), weight->value.dtype, 1,
+                                                    weight->value.stride[0]},
+                                              .b_packed = packed.data != NULL ? &packed : NULL,
+                                              .c = sum.data,
+                                              .c_dtype = TP_DTYPE_F32,
+                                              .c_stride = sum.stride,
+                                              .accumulate = slice > 0}));
     return slice + 1 < chunks ? TP_OK : finish_rows(call, stream, rows, sum, out);
 }
 
@@ -91,7 +94,8 @@ static tp_status weight_slices(const sliced_call *call, const tpi_run *run, tpi_
     const tp_linear *layer = call->linear.layer;
     const tp_region *slices = &op->write[0];
     int last = op->piece + (op->pieces - 1) * op->step;
-    tp_range columns = {tpi_run_columns(run, slices->piece).begin, tpi_run_columns(run, slices->piece + slices->pieces - 1).end};
+    tp_range columns = {tpi_run_columns(run, slices->piece).begin,
+                        tpi_run_columns(run, slices->piece + slices->pieces - 1).end};
     tp_range rows = {tpi_run_rows(run, op->piece, 1).begin, tpi_run_rows(run, last, 1).end};
     bool packed = call->packed.data != NULL && rows.end - rows.begin == call->x.shape[0];
     tpi_view dy = tpi_run_at(run, &op->read[1], (tpi_segment){op->piece, rows});

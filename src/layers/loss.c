@@ -23,8 +23,8 @@ tp_status tpi_cross_entropy_check(tp_ctx *ctx, const tp_cross_entropy_desc *desc
     TPI_TRY(tpi_given(ctx, "cross-entropy: desc", desc));
     int ranks = tp_comm_size(group_of(ctx));
     if (desc->vocabulary < ranks || desc->vocabulary > INT32_MAX)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: vocabulary is %" PRId64 ", must be in [ranks %d, %d]", desc->vocabulary,
-                          ranks, INT32_MAX);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: vocabulary is %" PRId64 ", must be in [ranks %d, %d]",
+                          desc->vocabulary, ranks, INT32_MAX);
     TPI_TRY(tpi_layer_check_real(ctx, "cross-entropy: label_smoothing", desc->label_smoothing, 0.0, 1.0));
     return tpi_layer_check_real(ctx, "cross-entropy: z_loss", desc->z_loss, 0.0, INFINITY);
 }
@@ -37,14 +37,17 @@ void tpi_cross_entropy_order(const tp_ctx *ctx, int64_t vocabulary, tpi_inner *o
 
 tp_status tpi_cross_entropy_check_targets(tp_ctx *ctx, const tp_pass *pass, int64_t vocabulary)
 {
-    return tpi_pass_check_ids(ctx, &(tpi_pass_ids){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
+    return tpi_pass_check_ids(
+        ctx, &(tpi_pass_ids){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
 }
 
 static tp_status check_logits(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits)
 {
     tp_range mine = columns_of(ctx, desc->vocabulary);
     if (logits.dims == 2 && logits.shape[1] != mine.end - mine.begin)
-        return tpi_refuse(ctx, TP_ERR_SHAPE, "cross-entropy: logits have %" PRId64 " columns, this rank's share of vocabulary %" PRId64 " is %" PRId64,
+        return tpi_refuse(ctx, TP_ERR_SHAPE,
+                          "cross-entropy: logits have %" PRId64 " columns, this rank's share of vocabulary %" PRId64
+                          " is %" PRId64,
                           logits.shape[1], desc->vocabulary, mine.end - mine.begin);
     TPI_TRY(tpi_layer_check_dtype(ctx, "cross-entropy", logits.dtype));
     tp_tensor expected = tp_tensor_2d(NULL, logits.dtype, pass->tokens, mine.end - mine.begin);
@@ -70,7 +73,8 @@ static float loss_scale_of(const tp_pass *pass)
     return pass->loss_scale != 0.0f ? pass->loss_scale : 1.0f;
 }
 
-static tpi_xent_args op_args(const tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits)
+static tpi_xent_args op_args(const tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass,
+                             tp_tensor logits)
 {
     return (tpi_xent_args){.rows = pass->tokens,
                            .cols = logits.shape[1],
@@ -127,7 +131,8 @@ tp_status tpi_cross_entropy_forward(tp_ctx *ctx, const tpi_cross_entropy_args *a
     TPI_TRY(check_call(ctx, args));
     if (args->saved != NULL) {
         args->saved->logits = args->logits;
-        args->saved->lse = tp_tensor_1d((float *)args->saved->memory + 4 * args->pass->tokens, TP_DTYPE_F32, args->pass->tokens);
+        args->saved->lse =
+            tp_tensor_1d((float *)args->saved->memory + 4 * args->pass->tokens, TP_DTYPE_F32, args->pass->tokens);
     }
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = run_phases(ctx, args);
@@ -135,8 +140,8 @@ tp_status tpi_cross_entropy_forward(tp_ctx *ctx, const tpi_cross_entropy_args *a
     return status;
 }
 
-tp_status tp_cross_entropy_forward(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass, tp_tensor logits, float *total,
-                                   tp_cross_entropy_saved *saved)
+tp_status tp_cross_entropy_forward(tp_ctx *ctx, const tp_cross_entropy_desc *desc, const tp_pass *pass,
+                                   tp_tensor logits, float *total, tp_cross_entropy_saved *saved)
 {
     tpi_inner order = {0};
     TPI_TRY(tpi_ctx_usable(ctx));
@@ -153,7 +158,8 @@ tp_status tp_cross_entropy_backward(tp_ctx *ctx, const tp_cross_entropy_desc *de
     TPI_TRY(tpi_cross_entropy_check(ctx, desc));
     TPI_TRY(tpi_pass_check(ctx, pass));
     TPI_TRY(tpi_given(ctx, "cross-entropy: saved", saved));
-    TPI_TRY(tpi_layer_check_memory(ctx, "cross-entropy", saved->memory, saved->bytes, tp_cross_entropy_saved_bytes(pass)));
+    TPI_TRY(
+        tpi_layer_check_memory(ctx, "cross-entropy", saved->memory, saved->bytes, tp_cross_entropy_saved_bytes(pass)));
     TPI_TRY(check_logits(ctx, desc, pass, saved->logits));
     TPI_TRY(tpi_cross_entropy_check_targets(ctx, pass, desc->vocabulary));
     tpi_xent_args op = op_args(ctx, desc, pass, saved->logits);

@@ -33,8 +33,8 @@ static tp_status check_desc(tp_ctx *ctx, const tp_mlp_desc *desc)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: activation %d is not one of 0 to %d", name, (int)desc->activation,
                           TP_ACTIVATION_COUNT - 1);
     if (desc->hidden < 1 || desc->ffn < 1)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: hidden %lld, ffn %lld, both must be at least 1", name, (long long)desc->hidden,
-                          (long long)desc->ffn);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: hidden %lld, ffn %lld, both must be at least 1", name,
+                          (long long)desc->hidden, (long long)desc->ffn);
     int ranks = tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
     if (desc->ffn < ranks)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: ffn %lld < tp %d", name, (long long)desc->ffn, ranks);
@@ -124,7 +124,8 @@ static tpi_mlp_buffers carve_buffers(const tp_mlp *layer, const tp_pass *pass, v
 {
     tpi_carve carve = {memory, 0};
     tpi_mlp_buffers buffers;
-    buffers.pre = tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->gated ? 2 * layer->ffn_local : layer->ffn_local);
+    buffers.pre =
+        tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->gated ? 2 * layer->ffn_local : layer->ffn_local);
     buffers.act = tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->ffn_local);
     buffers.pre.data = tpi_carve_take(&carve, tp_tensor_bytes(buffers.pre));
     buffers.act.data = tpi_carve_take(&carve, tp_tensor_bytes(buffers.act));
@@ -153,12 +154,13 @@ static tp_status apply_gate(tpi_stream *stream, const tp_mlp *layer, const tp_te
 /* The gate between the chain's GEMMs, on some rows. */
 static tp_status gate_rows(const tpi_chain_call *call, tpi_stream *stream, tp_range rows)
 {
-    tp_tensor pre = tp_tensor_rows(call->middle, rows.begin, rows.end), act = tp_tensor_rows(call->core, rows.begin, rows.end);
+    tp_tensor pre = tp_tensor_rows(call->middle, rows.begin, rows.end),
+              act = tp_tensor_rows(call->core, rows.begin, rows.end);
     return apply_gate(stream, call->layer, &pre, &act);
 }
 
-static tp_status forward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_linear_fusion *fusion,
-                               const tpi_norm_args *norm, tp_mlp_saved *saved)
+static tp_status forward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                               const tpi_linear_fusion *fusion, const tpi_norm_args *norm, tp_mlp_saved *saved)
 {
     tpi_chain_call call;
     TPI_TRY(tpi_chain_begin(ctx, layer->up, layer->down, pass, &call));
@@ -173,7 +175,8 @@ static tp_status forward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *
     return tpi_chain_forward(&call, &layer->chain, io);
 }
 
-static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm, tp_mlp_saved *saved)
+static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                            const tpi_norm_args *norm, tp_mlp_saved *saved)
 {
     tp_tensor first = layer->gated ? saved->pre : saved->act;
     tp_io up = {.in = io->in, .out = first};
@@ -192,7 +195,8 @@ static tp_status forward_in(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pas
     return tpi_linear_forward(ctx, layer->down, pass, &down, &last, &saved->down_input);
 }
 
-tp_status tpi_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tpi_norm_args *norm, tp_mlp_saved *saved)
+tp_status tpi_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                          const tpi_norm_args *norm, tp_mlp_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL)
@@ -239,7 +243,8 @@ static tpi_mlp_gradients carve_gradients(const tp_mlp *layer, const tp_pass *pas
 {
     tpi_carve carve = {memory, 0};
     tpi_mlp_gradients gradients;
-    gradients.dpre = tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->gated ? 2 * layer->ffn_local : layer->ffn_local);
+    gradients.dpre =
+        tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->gated ? 2 * layer->ffn_local : layer->ffn_local);
     gradients.dpre.data = tpi_carve_take(&carve, tp_tensor_bytes(gradients.dpre));
     gradients.down_bytes = tp_linear_delayed_bytes(layer->down, pass);
     gradients.down = tpi_carve_take(&carve, gradients.down_bytes);
@@ -254,7 +259,8 @@ size_t tp_mlp_delayed_bytes(const tp_mlp *layer, const tp_pass *pass)
     return carve_gradients(layer, pass, NULL).bytes;
 }
 
-static tp_status gate_gradient(tpi_stream *stream, const tp_mlp *layer, const tp_tensor *pre, const tp_tensor *dact, const tp_tensor *dpre)
+static tp_status gate_gradient(tpi_stream *stream, const tp_mlp *layer, const tp_tensor *pre, const tp_tensor *dact,
+                               const tp_tensor *dpre)
 {
     return tpi_activate(stream, &(tpi_activation_args){.activation = layer->activation,
                                                        .gated = true,
@@ -273,13 +279,15 @@ static tp_status gate_gradient(tpi_stream *stream, const tp_mlp *layer, const tp
 static tp_status gate_gradient_rows(const tpi_chain_backward *call, tpi_stream *stream, tp_range rows)
 {
     const tp_mlp_saved *saved = call->saved;
-    tp_tensor pre = tp_tensor_rows(saved->pre, rows.begin, rows.end), dact = tp_tensor_rows(call->middle, rows.begin, rows.end);
+    tp_tensor pre = tp_tensor_rows(saved->pre, rows.begin, rows.end),
+              dact = tp_tensor_rows(call->middle, rows.begin, rows.end);
     tp_tensor dpre = tp_tensor_rows(call->core, rows.begin, rows.end);
     return gate_gradient(stream, call->layer, &pre, &dact, &dpre);
 }
 
 /* Both gradients of both layers in one plan. */
-static tp_status backward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved)
+static tp_status backward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                                const tp_mlp_saved *saved)
 {
     tpi_chain_backward call;
     TPI_TRY(tpi_chain_begin_backward(ctx, layer->down, layer->up, pass, &call));
@@ -299,8 +307,8 @@ static tp_status backward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass 
 }
 
 /* dy -> dpre, through the down projection and the activation. */
-static tp_status backward_down(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, tp_tensor dy, const tp_mlp_saved *saved,
-                               tp_mlp_delayed *delayed)
+static tp_status backward_down(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, tp_tensor dy,
+                               const tp_mlp_saved *saved, tp_mlp_delayed *delayed)
 {
     if (!layer->gated) {
         tpi_linear_fusion fusion = {.activation = layer->activation, .act_input = saved->pre};
@@ -315,10 +323,11 @@ static tp_status backward_down(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *
 }
 
 /* Carves the delayed memory and fills all of it but up's part. */
-static tp_status backward_to_up(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, tp_tensor dy, const tp_mlp_saved *saved,
-                                tp_mlp_delayed *delayed)
+static tp_status backward_to_up(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, tp_tensor dy,
+                                const tp_mlp_saved *saved, tp_mlp_delayed *delayed)
 {
-    TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_mlp_delayed_bytes(layer, pass)));
+    TPI_TRY(
+        tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes, tp_mlp_delayed_bytes(layer, pass)));
     tpi_mlp_gradients gradients = carve_gradients(layer, pass, delayed->memory);
     delayed->dpre = gradients.dpre;
     delayed->down = (tp_linear_delayed){.memory = gradients.down, .bytes = gradients.down_bytes};
@@ -329,8 +338,8 @@ static tp_status backward_to_up(tp_ctx *ctx, const tp_mlp *layer, const tp_pass 
     return status;
 }
 
-tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved,
-                                tp_mlp_delayed *delayed)
+tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                                const tp_mlp_saved *saved, tp_mlp_delayed *delayed)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL || saved == NULL || delayed == NULL)
@@ -353,7 +362,8 @@ tp_status tp_mlp_backward_weight(tp_ctx *ctx, const tp_mlp *layer, const tp_pass
     return tp_linear_backward_weight(ctx, layer->up, pass, &saved->up_input, &delayed->up);
 }
 
-static tp_status backward_in_turn(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved)
+static tp_status backward_in_turn(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                                  const tp_mlp_saved *saved)
 {
     tp_mlp_delayed delayed = {.bytes = tp_mlp_delayed_bytes(layer, pass)};
     TPI_TRY(tpi_scratch(ctx, delayed.bytes, &delayed.memory));
@@ -363,7 +373,8 @@ static tp_status backward_in_turn(tp_ctx *ctx, const tp_mlp *layer, const tp_pas
     return tp_linear_backward_weight(ctx, layer->down, pass, &saved->down_input, &delayed.down);
 }
 
-tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io, const tp_mlp_saved *saved)
+tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
+                          const tp_mlp_saved *saved)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || io == NULL || saved == NULL)
@@ -373,7 +384,8 @@ tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
     bool chain = tpi_chain_runs_backward(layer->down, layer->up, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
-    tp_status status = chain ? backward_chain(ctx, layer, &resolved, io, saved) : backward_in_turn(ctx, layer, &resolved, io, saved);
+    tp_status status =
+        chain ? backward_chain(ctx, layer, &resolved, io, saved) : backward_in_turn(ctx, layer, &resolved, io, saved);
     tpi_arena_release(&ctx->scratch, mark);
     return status;
 }

@@ -1,4 +1,5 @@
-/* Our layers behind the module table. A module's saved memory is what its layer's saved struct points to; the struct is the host's record of it. */
+/* Our layers behind the module table. A module's saved memory is what its layer's saved struct points to; the struct is
+ * the host's record of it. */
 #include <tp/module.h>
 
 #include <string.h>
@@ -30,7 +31,7 @@ static tp_status new_module(tp_ctx *ctx, size_t bytes, const char *kind, void **
     return TP_OK;
 }
 
-/* ---- block ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- block ------------------------------------------------------------------------------------------------------- */
 
 typedef struct block_module {
     tp_ctx *ctx;
@@ -67,7 +68,8 @@ static tp_status block_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_
     return tp_block_forward(ctx, module->layer, pass, &io, saved);
 }
 
-static tp_status block_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved, void *memory)
+static tp_status block_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved,
+                                      void *memory)
 {
     block_module *module = self;
     void *record, *later;
@@ -139,7 +141,7 @@ tp_status tp_module_block(tp_ctx *ctx, const tp_block_desc *desc, tp_module *out
     return TP_OK;
 }
 
-/* ---- norm ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- norm -------------------------------------------------------------------------------------------------------- */
 
 typedef struct norm_module {
     tp_ctx *ctx;
@@ -178,7 +180,8 @@ static tp_status norm_forward(tp_ctx *ctx, void *self, const tp_pass *pass, tp_t
     return tp_norm_forward(ctx, module->layer, pass, &io, saved);
 }
 
-static tp_status norm_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved, void *delayed)
+static tp_status norm_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved,
+                                     void *delayed)
 {
     norm_module *module = self;
     void *record, *later;
@@ -248,7 +251,7 @@ tp_status tp_module_norm(tp_ctx *ctx, const tp_norm_desc *desc, tp_module *out)
     return TP_OK;
 }
 
-/* ---- embedding -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- embedding --------------------------------------------------------------------------------------------------- */
 
 typedef struct embedding_module {
     tp_ctx *ctx;
@@ -288,7 +291,8 @@ static tp_status embedding_forward(tp_ctx *ctx, void *self, const tp_pass *pass,
     return tp_embedding_forward(ctx, ((embedding_module *)self)->layer, pass, y);
 }
 
-static tp_status embedding_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved, void *delayed)
+static tp_status embedding_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved,
+                                          void *delayed)
 {
     (void)ctx;
     (void)pass;
@@ -344,7 +348,8 @@ tp_status tp_module_embedding(tp_ctx *ctx, const tp_embedding_desc *desc, tp_mod
     TPI_TRY(check_creation(ctx, "tp_module_embedding", desc, out));
     TPI_TRY(new_module(ctx, sizeof(embedding_module), "embedding", &memory));
     embedding_module *module = memory;
-    *module = (embedding_module){.ctx = ctx, .delayed = {.ctx = ctx, .bytes = sizeof(embedding_delayed)}, .features = desc->features};
+    *module = (embedding_module){.ctx = ctx, .delayed = {.ctx = ctx, .bytes = sizeof(embedding_delayed)},
+                                 .features = desc->features};
     tp_status status = tp_embedding_create(ctx, desc, &module->layer);
     if (status != TP_OK) {
         tpi_host_release(ctx, module, sizeof *module);

@@ -33,9 +33,11 @@ static tp_status check_desc(tp_ctx *ctx, const tp_norm_desc *desc)
 {
     const char *name = desc->name ? desc->name : "norm";
     if ((int)desc->kind < 0 || desc->kind > TP_NORM_RMS)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: kind %d is not one of 0 to %d", name, (int)desc->kind, TP_NORM_RMS);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: kind %d is not one of 0 to %d", name, (int)desc->kind,
+                          TP_NORM_RMS);
     if (desc->features < 1)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: features %lld, must be at least 1", name, (long long)desc->features);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: features %lld, must be at least 1", name,
+                          (long long)desc->features);
     if (!(desc->epsilon >= 0 && desc->epsilon < 1)) /* NaN too */
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: epsilon %g is not in [0, 1)", name, (double)desc->epsilon);
     return tpi_layer_check_dtype(ctx, name, desc->dtype);
@@ -103,7 +105,8 @@ static tp_status begin_call(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pa
     return tpi_layer_check_matrix(ctx, layer->name, "input", in, &expected);
 }
 
-tp_status tpi_norm_prepare(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, tp_norm_saved *saved, tpi_norm_args *out)
+tp_status tpi_norm_prepare(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io,
+                           tp_norm_saved *saved, tpi_norm_args *out)
 {
     tp_pass resolved;
     TPI_TRY(tpi_given(ctx, "tp_norm_forward: io", io));
@@ -111,7 +114,8 @@ tp_status tpi_norm_prepare(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pas
     tp_tensor expected = io->in;
     TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "output", io->out, &expected));
     if (saved != NULL) {
-        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes, tp_norm_saved_bytes(layer, &resolved)));
+        TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes,
+                                       tp_norm_saved_bytes(layer, &resolved)));
         saved->x = io->in;
         saved->stats = stats_view(saved->memory, io->in.shape[0]);
     }
@@ -164,14 +168,15 @@ static const void *row_of(const void *base, tp_dtype dtype, int64_t elements)
     return (const char *)base + (size_t)elements * tp_dtype_size(dtype);
 }
 
-/* Asks for the gain's and bias's gradient over the rows that this rank's virtual ranks own: all of its rows under sequence parallelism, its share of
- * them otherwise. */
+/* Asks for the gain's and bias's gradient over the rows that this rank's virtual ranks own: all of its rows under
+ * sequence parallelism, its share of them otherwise. */
 static void want_weight(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, tpi_norm_grad_args *args)
 {
     tp_comm *group = tp_ctx_group(ctx, TP_AXIS_TP);
     int64_t count;
     tp_range mine = tp_shard_virtual(tp_comm_size(group), tp_comm_rank(group), &count);
-    tp_range own = {tp_shard_range(pass->tokens, count, mine.begin).begin, tp_shard_range(pass->tokens, count, mine.end - 1).end};
+    tp_range own = {tp_shard_range(pass->tokens, count, mine.begin).begin,
+                    tp_shard_range(pass->tokens, count, mine.end - 1).end};
     int64_t skip = own.begin - tp_pass_rows(ctx, pass, layer->desc.sequence_parallel).begin;
     args->x = row_of(args->x, args->dtype, skip * args->x_stride);
     args->dy = row_of(args->dy, args->dtype, skip * args->dy_stride);
@@ -189,7 +194,9 @@ static tp_status check_backward(tp_ctx *ctx, const tp_norm *layer, const tp_io *
 {
     tp_tensor expected = io->in;
     TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "input gradient", io->out, &expected));
-    return tp_tensor_is_none(io->residual) ? TP_OK : tpi_layer_check_matrix(ctx, layer->name, "residual gradient", io->residual, &expected);
+    return tp_tensor_is_none(io->residual)
+               ? TP_OK
+               : tpi_layer_check_matrix(ctx, layer->name, "residual gradient", io->residual, &expected);
 }
 
 /* What forward has filled, for as many rows as dy has. */
@@ -201,8 +208,8 @@ static tp_status check_saved(tp_ctx *ctx, const tp_norm *layer, tp_tensor dy, co
     return tpi_layer_check_matrix(ctx, layer->name, "saved statistics", saved->stats, &stats);
 }
 
-tp_status tp_norm_backward_input(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, const tp_norm_saved *saved,
-                                 tp_norm_delayed *delayed)
+tp_status tp_norm_backward_input(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io,
+                                 const tp_norm_saved *saved, tp_norm_delayed *delayed)
 {
     tp_pass resolved;
     TPI_TRY(tpi_given(ctx, "tp_norm_backward_input: io", io));
@@ -228,7 +235,8 @@ tp_status tp_norm_backward_weight(tp_ctx *ctx, const tp_norm *layer, const tp_pa
     return tpi_norm_grad(ctx->compute, &args);
 }
 
-tp_status tp_norm_backward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io, const tp_norm_saved *saved)
+tp_status tp_norm_backward(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pass, const tp_io *io,
+                           const tp_norm_saved *saved)
 {
     tp_pass resolved;
     TPI_TRY(tpi_given(ctx, "tp_norm_backward: io", io));

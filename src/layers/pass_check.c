@@ -12,11 +12,12 @@ static tp_status check_offsets(tp_ctx *ctx, const tp_pass *pass)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: offsets[0] is %" PRId64 ", must be 0", pass->offsets[0]);
     for (int64_t s = 0; s < sequences; s++)
         if (pass->offsets[s + 1] < pass->offsets[s])
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: offsets[%" PRId64 "] is %" PRId64 ", less than the %" PRId64 " before it",
-                              s + 1, pass->offsets[s + 1], pass->offsets[s]);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                              "pass: offsets[%" PRId64 "] is %" PRId64 ", less than the %" PRId64 " before it", s + 1,
+                              pass->offsets[s + 1], pass->offsets[s]);
     if (pass->offsets[sequences] != pass->tokens)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: last offset is %" PRId64 ", tokens are %" PRId64, pass->offsets[sequences],
-                          pass->tokens);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: last offset is %" PRId64 ", tokens are %" PRId64,
+                          pass->offsets[sequences], pass->tokens);
     return TP_OK;
 }
 
@@ -25,13 +26,14 @@ tp_status tpi_pass_check(tp_ctx *ctx, const tp_pass *pass)
     if (pass == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass is NULL");
     if (pass->tokens < 0 || pass->sequences < 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: tokens %" PRId64 " and sequences %" PRId64 " must not be negative", pass->tokens,
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "pass: tokens %" PRId64 " and sequences %" PRId64 " must not be negative", pass->tokens,
                           pass->sequences);
     if (pass->offsets != NULL)
         return check_offsets(ctx, pass);
     if (pass->sequences > 0 && pass->tokens % pass->sequences != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: tokens %" PRId64 " are no multiple of sequences %" PRId64, pass->tokens,
-                          pass->sequences);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: tokens %" PRId64 " are no multiple of sequences %" PRId64,
+                          pass->tokens, pass->sequences);
     return TP_OK;
 }
 
@@ -56,8 +58,8 @@ tp_status tpi_pass_check_ids(tp_ctx *ctx, const tpi_pass_ids *args)
         return TP_OK;
     for (int64_t i = 0; i < args->count; i++)
         if (args->ids[i] < args->low || args->ids[i] >= args->limit)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, TPI_WRONG_ID, args->what, (long long)i, (long long)args->ids[i], args->limit_name,
-                              (long long)args->limit);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, TPI_WRONG_ID, args->what, (long long)i, (long long)args->ids[i],
+                              args->limit_name, (long long)args->limit);
     return TP_OK;
 }
 

@@ -12,8 +12,8 @@ tp_status tpi_pass_check(tp_ctx *ctx, const tp_pass *pass);
 /* Length of the longest sequence of a checked pass. */
 int64_t tpi_pass_longest(const tp_pass *pass);
 
-/* Every value lies in [low, limit); the message names the value, its place and the limit. `what` is the field, `limit_name` what the limit is.
- * Nothing is checked where the device's memory cannot be read here. */
+/* Every value lies in [low, limit); the message names the value, its place and the limit. `what` is the field,
+ * `limit_name` what the limit is. Nothing is checked where the device's memory cannot be read here. */
 typedef struct tpi_pass_ids {
     const char *what, *limit_name;
     const int32_t *ids;

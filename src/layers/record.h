@@ -1,4 +1,5 @@
-/* The host's part of saved and delayed memory: modules keep structs of views there, and the memory itself may be a device's. */
+/* The host's part of saved and delayed memory: modules keep structs of views there, and the memory itself may be a
+ * device's. */
 #ifndef TPI_LAYERS_RECORD_H
 #define TPI_LAYERS_RECORD_H
 
@@ -13,7 +14,8 @@ typedef struct tpi_records {
     tpi_record *first; /* made last */
 } tpi_records;
 
-/* The record of this memory, zeroed; a module's forward or backward_input begins with it. The oldest makes room when there are very many. */
+/* The record of this memory, zeroed; a module's forward or backward_input begins with it. The oldest makes room when
+ * there are very many. */
 tp_status tpi_record_make(tpi_records *records, const void *memory, void **out);
 /* That was made for this memory; refused if there is none. */
 tp_status tpi_record_find(const tpi_records *records, const void *memory, void **out);

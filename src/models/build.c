@@ -38,7 +38,8 @@ static tp_status add_embedding(building *b)
     return TP_OK;
 }
 
-/* Projections into the residual stream start smaller, so that its variance doesn't grow with depth (Radford et al. 2019). */
+/* Projections into the residual stream start smaller, so that its variance doesn't grow with depth (Radford et al.
+ * 2019). */
 static tp_block_desc block_desc(const tp_model_desc *desc, int64_t index, const char *name)
 {
     bool gpt2 = desc->family == TP_MODEL_GPT2;

@@ -30,7 +30,7 @@ struct tp_model {
     float *total;
 };
 
-/* ---- creation --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 /* The first slot of a module's table that was left empty, or NULL. */
 static const char *empty_slot(const tp_module_table *table)
@@ -63,7 +63,8 @@ static tp_status check_table(tp_ctx *ctx, const tp_compose_desc *desc, int index
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d has no table", index, desc->count);
     const char *empty = empty_slot(table);
     if (empty != NULL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d: slot %s of its table is NULL", index, desc->count, empty);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d: slot %s of its table is NULL", index,
+                          desc->count, empty);
     return TP_OK;
 }
 
@@ -79,7 +80,8 @@ static tp_status check_compose(tp_ctx *ctx, const tp_compose_desc *desc)
         TPI_TRY(check_table(ctx, desc, i));
         int64_t features = desc->modules[i].table->features(desc->modules[i].self);
         if ((features < 1) != (i == desc->count - 1))
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: module %d of %d has %" PRId64 " features; only the last, the head, has 0", i,
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                              "model: module %d of %d has %" PRId64 " features; only the last, the head, has 0", i,
                               desc->count, features);
     }
     return TP_OK;
@@ -110,8 +112,8 @@ static tp_status collect_params(tp_model *model)
     for (int i = 0; i < model->count; i++) {
         int here = model->modules[i].table->params(model->modules[i].self, NULL, 0);
         if (here < 0 || here > INT_MAX - capacity)
-            return tpi_refuse(model->ctx, TP_ERR_ARGUMENT, "model: module %d of %d has %d parameters, must be 0 to %d", i, model->count, here,
-                              INT_MAX - capacity);
+            return tpi_refuse(model->ctx, TP_ERR_ARGUMENT, "model: module %d of %d has %d parameters, must be 0 to %d",
+                              i, model->count, here, INT_MAX - capacity);
         capacity += here;
     }
     size_t bytes = (size_t)capacity * sizeof *model->params;
@@ -120,9 +122,10 @@ static tp_status collect_params(tp_model *model)
     model->param_capacity = capacity;
     if (model->params != NULL && found != NULL)
         list_params(model, found, capacity);
-    tp_status status = model->params != NULL && found != NULL
-                           ? TP_OK
-                           : tpi_refuse(model->ctx, TP_ERR_MEMORY, "model: no memory for a list of %d parameters", capacity);
+    tp_status status =
+        model->params != NULL && found != NULL
+            ? TP_OK
+            : tpi_refuse(model->ctx, TP_ERR_MEMORY, "model: no memory for a list of %d parameters", capacity);
     if (found != NULL)
         tpi_host_release(model->ctx, found, bytes);
     return status;
@@ -217,7 +220,7 @@ void tp_model_destroy(tp_model *model)
     release_lists(model);
 }
 
-/* ---- looking at it ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- looking at it ----------------------------------------------------------------------------------------------- */
 
 tp_param *const *tp_model_params(const tp_model *model, int *count)
 {
@@ -239,7 +242,7 @@ const tp_module *tp_model_modules(const tp_model *model, int *count)
     return model->modules;
 }
 
-/* ---- passes ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 static int64_t features_of(const tp_model *model, int index)
 {
@@ -257,7 +260,8 @@ static void *place_in(void *memory, size_t at)
     return memory != NULL ? (char *)memory + at : NULL;
 }
 
-/* Saved memory is, module by module, what the module saves and then its output. Fills the slots unless `saved` is NULL; returns the bytes. */
+/* Saved memory is, module by module, what the module saves and then its output. Fills the slots unless `saved` is NULL;
+ * returns the bytes. */
 static size_t lay_out(const tp_model *model, const tp_pass *pass, void *saved)
 {
     size_t at = 0;
@@ -291,11 +295,13 @@ static tp_status check_call(tp_ctx *ctx, const tp_model *model, const tp_pass *p
         return TP_OK;
     int64_t longest = tpi_pass_longest(pass);
     if (longest > model->desc.positions)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "pass: a sequence of %" PRId64 " tokens is longer than positions %" PRId64, longest,
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "pass: a sequence of %" PRId64 " tokens is longer than positions %" PRId64, longest,
                           model->desc.positions);
     int64_t vocabulary = model->desc.vocabulary;
     TPI_TRY(tpi_pass_check_ids(ctx, &(tpi_pass_ids){"ids", "vocabulary", pass->ids, pass->tokens, 0, vocabulary}));
-    return tpi_pass_check_ids(ctx, &(tpi_pass_ids){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
+    return tpi_pass_check_ids(
+        ctx, &(tpi_pass_ids){"targets", "vocabulary", pass->targets, pass->tokens, INT32_MIN, vocabulary});
 }
 
 static tp_status check_saved(tp_ctx *ctx, const void *saved)
@@ -305,7 +311,8 @@ static tp_status check_saved(tp_ctx *ctx, const void *saved)
     return TP_OK;
 }
 
-static tp_status forward_module(tp_ctx *ctx, const tp_model *model, const tp_pass *pass, int index, const model_slot *slot)
+static tp_status forward_module(tp_ctx *ctx, const tp_model *model, const tp_pass *pass, int index,
+                                const model_slot *slot)
 {
     const tp_module *module = &model->modules[index];
     return module->table->forward(ctx, module->self, pass, slot->x, slot->y, slot->saved);
@@ -373,7 +380,8 @@ tp_status tp_model_backward(tp_ctx *ctx, tp_model *model, const tp_pass *pass, v
 {
     TPI_TRY(check_call(ctx, model, pass));
     if (saved == NULL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: saved is NULL, backward needs %zu bytes", tp_model_saved_bytes(model, pass));
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: saved is NULL, backward needs %zu bytes",
+                          tp_model_saved_bytes(model, pass));
     TPI_TRY(check_saved(ctx, saved));
     lay_out(model, pass, saved);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
@@ -415,6 +423,7 @@ tp_status tp_model_logits(const tp_model *model, const void *saved, const tp_pas
     size_t bytes = tpi_bytes_aligned(model->modules[head].table->saved_bytes(model->modules[head].self, pass));
     const char *place = (const char *)saved + tp_model_saved_bytes(model, pass) - bytes;
     if (saved == NULL || !tpi_head_logits(&model->modules[head], place, out))
-        return tpi_refuse(model->ctx, TP_ERR_STATE, "model: no logits: %s", saved == NULL ? "saved is NULL" : "no forward filled saved, or the head is not ours");
+        return tpi_refuse(model->ctx, TP_ERR_STATE, "model: no logits: %s",
+                          saved == NULL ? "saved is NULL" : "no forward filled saved, or the head is not ours");
     return TP_OK;
 }

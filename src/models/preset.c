@@ -12,10 +12,10 @@ typedef struct preset {
     tp_model_desc desc;
 } preset;
 
-#define GPT2(layers_, hidden_, heads_, vocabulary_, positions_)                                                                               \
-    {                                                                                                                                         \
-        .family = TP_MODEL_GPT2, .layers = (layers_), .hidden = (hidden_), .heads = (heads_), .vocabulary = (vocabulary_),                    \
-        .positions = (positions_)                                                                                                             \
+#define GPT2(layers_, hidden_, heads_, vocabulary_, positions_)                                                        \
+    {                                                                                                                  \
+        .family = TP_MODEL_GPT2, .layers = (layers_), .hidden = (hidden_), .heads = (heads_),                          \
+        .vocabulary = (vocabulary_), .positions = (positions_)                                                         \
     }
 
 static const preset presets[] = {
@@ -29,22 +29,28 @@ static const preset presets[] = {
     {"gpt2-mini", GPT2(6, 384, 8, 256, 256)},
     /* Touvron et al. 2023 */
     {"llama2-7b",
-     {.family = TP_MODEL_LLAMA, .layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocabulary = 32000, .positions = 4096}},
+     {.family = TP_MODEL_LLAMA, .layers = 32, .hidden = 4096, .heads = 32, .ffn = 11008, .vocabulary = 32000,
+      .positions = 4096}},
     {"llama2-13b",
-     {.family = TP_MODEL_LLAMA, .layers = 40, .hidden = 5120, .heads = 40, .ffn = 13824, .vocabulary = 32000, .positions = 4096}},
+     {.family = TP_MODEL_LLAMA, .layers = 40, .hidden = 5120, .heads = 40, .ffn = 13824, .vocabulary = 32000,
+      .positions = 4096}},
     {"llama2-70b",
-     {.family = TP_MODEL_LLAMA, .layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672, .vocabulary = 32000,
+     {.family = TP_MODEL_LLAMA, .layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672,
+      .vocabulary = 32000,
       .positions = 4096}},
     /* Llama team 2024 */
     {"llama3-8b",
-     {.family = TP_MODEL_LLAMA, .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336, .vocabulary = 128256,
+     {.family = TP_MODEL_LLAMA, .layers = 32, .hidden = 4096, .heads = 32, .kv_heads = 8, .ffn = 14336,
+      .vocabulary = 128256,
       .positions = 8192, .rope_theta = 500000.0}},
     {"llama3-70b",
-     {.family = TP_MODEL_LLAMA, .layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672, .vocabulary = 128256,
+     {.family = TP_MODEL_LLAMA, .layers = 80, .hidden = 8192, .heads = 64, .kv_heads = 8, .ffn = 28672,
+      .vocabulary = 128256,
       .positions = 8192, .rope_theta = 500000.0}},
     /* Bytes as tokens */
     {"llama-tiny",
-     {.family = TP_MODEL_LLAMA, .layers = 4, .hidden = 128, .heads = 8, .kv_heads = 4, .ffn = 344, .vocabulary = 256, .positions = 256}},
+     {.family = TP_MODEL_LLAMA, .layers = 4, .hidden = 128, .heads = 8, .kv_heads = 4, .ffn = 344, .vocabulary = 256,
+      .positions = 256}},
 };
 
 enum { PRESETS = sizeof presets / sizeof presets[0] };

@@ -44,7 +44,8 @@ static tp_status check_count(tp_ctx *ctx, const char *field, int64_t value, int6
 {
     if (value >= low && value <= high)
         return TP_OK;
-    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: %s is %" PRId64 ", must be in [%" PRId64 ", %" PRId64 "]", field, value, low, high);
+    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: %s is %" PRId64 ", must be in [%" PRId64 ", %" PRId64 "]", field,
+                      value, low, high);
 }
 
 static tp_status check_sizes(tp_ctx *ctx, const tp_model_desc *desc)
@@ -75,12 +76,15 @@ static tp_status check_reals(tp_ctx *ctx, const tp_model_desc *desc)
 static tp_status check_division(tp_ctx *ctx, const tp_model_desc *desc)
 {
     if (desc->kv_heads != 0 && desc->heads % desc->kv_heads != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: heads %" PRId64 " is no multiple of kv_heads %" PRId64, desc->heads, desc->kv_heads);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: heads %" PRId64 " is no multiple of kv_heads %" PRId64,
+                          desc->heads, desc->kv_heads);
     if (desc->head_dim == 0 && desc->hidden % desc->heads != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: hidden %" PRId64 " is no multiple of heads %" PRId64, desc->hidden, desc->heads);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: hidden %" PRId64 " is no multiple of heads %" PRId64,
+                          desc->hidden, desc->heads);
     int64_t head_dim = tpi_model_resolve(desc).head_dim;
     if (desc->family == TP_MODEL_LLAMA && head_dim % 2 != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: head_dim %" PRId64 " is no multiple of 2, which RoPE rotates together", head_dim);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "model: head_dim %" PRId64 " is no multiple of 2, which RoPE rotates together", head_dim);
     return TP_OK;
 }
 
@@ -88,7 +92,8 @@ static tp_status check_share(tp_ctx *ctx, const char *field, int64_t value, int 
 {
     if (value >= tp)
         return TP_OK;
-    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: %s %" PRId64 " is less than the %d tensor-parallel ranks", field, value, tp);
+    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "model: %s %" PRId64 " is less than the %d tensor-parallel ranks", field,
+                      value, tp);
 }
 
 tp_status tpi_model_check(tp_ctx *ctx, const tp_model_desc *desc, int tp)
@@ -145,7 +150,8 @@ double tp_model_flops(const tp_model_desc *desc, int64_t tokens, int64_t sequenc
     tp_model_desc full = tpi_model_resolve(desc);
     double layers = (double)full.layers;
     double weights = layers * (double)block_weights(&full) + (double)full.vocabulary * (double)full.hidden;
-    /* Scores and their product with the values: two multiply-adds for each of the keys seen, half of the sequence on average. */
+    /* Scores and their product with the values: two multiply-adds for each of the keys seen, half of the sequence on
+     * average. */
     double attention = layers * 4.0 * (double)full.heads * (double)full.head_dim * (double)sequence / 2.0;
     return 3.0 * (double)tokens * (2.0 * weights + attention);
 }

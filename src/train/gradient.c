@@ -1,6 +1,7 @@
-/* Gradients from the beginning of a step to its end. Between tp_params_begin and tp_params_finish what is known to be zero is neither written nor added:
- * a weight's gradient is overwritten by its first product, and of the gradient that an embedding leaves to a tied head only rows of the step's tokens
- * are touched. On devices tp_params_begin clears, like tp_params_zero_grad: recorded graphs replay what was issued, not what the host knew. */
+/* Gradients from the beginning of a step to its end. Between tp_params_begin and tp_params_finish what is known to be
+ * zero is neither written nor added: a weight's gradient is overwritten by its first product, and of the gradient that
+ * an embedding leaves to a tied head only rows of the step's tokens are touched. On devices tp_params_begin clears,
+ * like tp_params_zero_grad: recorded graphs replay what was issued, not what the host knew. */
 #include <string.h>
 
 #include "train/param.h"

@@ -32,7 +32,8 @@ static tpi_square_sum_args square_sum(const tp_param *param, const tpi_norm_orde
     return args;
 }
 
-tp_status tpi_norm_squares(tp_ctx *ctx, tp_param *const *params, int count, const tpi_norm_order *orders, float *squares)
+tp_status tpi_norm_squares(tp_ctx *ctx, tp_param *const *params, int count, const tpi_norm_order *orders,
+                           float *squares)
 {
     TPI_TRY(tpi_params_settle(ctx, params, count));
     TPI_TRY(tpi_map(ctx->compute, &(tpi_map_args){.rows = 1,
@@ -88,7 +89,8 @@ tp_status tp_params_grad_norm(tp_ctx *ctx, tp_param *const *params, int count, f
     TPI_TRY(tpi_ctx_usable(ctx));
     TPI_TRY(tpi_not_capturing(ctx, "tp_params_grad_norm"));
     if (count < 0 || norm == NULL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_params_grad_norm: count is %d, norm is %s", count, norm == NULL ? "NULL" : "set");
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_params_grad_norm: count is %d, norm is %s", count,
+                          norm == NULL ? "NULL" : "set");
     TPI_TRY(tpi_params_check(ctx, "tp_params_grad_norm", params, count));
     *norm = 0.0f;
     if (count == 0)

@@ -14,7 +14,8 @@ typedef struct optimizer_state {
     float *master, *m, *v;
 } optimizer_state;
 
-/* What the last step's verdict reads and writes, in memory that streams copy to and from and the host reads one step later. */
+/* What the last step's verdict reads and writes, in memory that streams copy to and from and the host reads one step
+ * later. */
 typedef struct optimizer_verdict {
     float scale; /* what gradients are multiplied by; 0: the step is skipped */
     float norm;
@@ -47,8 +48,8 @@ tp_status tpi_optimizer_check(tp_ctx *ctx, const tp_optimizer_desc *desc)
 {
     TPI_TRY(tpi_given(ctx, "optimizer: desc", desc));
     if (desc->kind != TP_OPTIMIZER_SGD && desc->kind != TP_OPTIMIZER_ADAMW)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: kind is %d, must be %d or %d", (int)desc->kind, (int)TP_OPTIMIZER_SGD,
-                          (int)TP_OPTIMIZER_ADAMW);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: kind is %d, must be %d or %d", (int)desc->kind,
+                          (int)TP_OPTIMIZER_SGD, (int)TP_OPTIMIZER_ADAMW);
     TPI_TRY(check_field(ctx, "beta1", desc->beta1, 1.0));
     TPI_TRY(check_field(ctx, "beta2", desc->beta2, 1.0));
     TPI_TRY(check_field(ctx, "epsilon", desc->epsilon, INFINITY));
@@ -189,12 +190,14 @@ static tp_status check_params(tp_ctx *ctx, tp_param *const *params, int count)
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' has another optimizer", params[i]->name);
         for (int j = 0; j < i; j++)
             if (params[j] == params[i])
-                return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: params[%d] and params[%d] are both '%s'", j, i, params[i]->name);
+                return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: params[%d] and params[%d] are both '%s'", j, i,
+                                  params[i]->name);
     }
     return TP_OK;
 }
 
-tp_status tp_optimizer_create(tp_ctx *ctx, const tp_optimizer_desc *desc, tp_param *const *params, int count, tp_optimizer **out)
+tp_status tp_optimizer_create(tp_ctx *ctx, const tp_optimizer_desc *desc, tp_param *const *params, int count,
+                              tp_optimizer **out)
 {
     TPI_TRY(tpi_given(ctx, "tp_optimizer_create: out", out));
     *out = NULL;
@@ -243,7 +246,8 @@ void tp_optimizer_destroy(tp_optimizer *optimizer)
     tpi_host_release(ctx, optimizer, sizeof *optimizer);
 }
 
-/* Reads whether the last step counted. One step late, so that the host never waits for the step that it has just issued. */
+/* Reads whether the last step counted. One step late, so that the host never waits for the step that it has just
+ * issued. */
 static tp_status settle(tp_optimizer *optimizer)
 {
     if (!optimizer->pending)
@@ -267,7 +271,8 @@ typedef struct verdict_args {
     float clip_norm;
 } verdict_args;
 
-/* Runs in stream order: norm of all gradients, and by what they are multiplied. Equal on all ranks, as the squares are. */
+/* Runs in stream order: norm of all gradients, and by what they are multiplied. Equal on all ranks, as the squares
+ * are. */
 static tp_status decide(tp_ctx *ctx, const void *memory)
 {
     (void)ctx;
@@ -351,7 +356,9 @@ static tp_status check_learning(tp_ctx *ctx, const tp_optimizer *optimizer)
     for (int i = 0; i < optimizer->count; i++) {
         const tp_param *param = optimizer->params[i];
         if (learns(param) && param->grad.dims == 0)
-            return tpi_refuse(ctx, TP_ERR_STATE, "optimizer: parameter '%s' was created frozen and has no gradient: it can't learn", param->name);
+            return tpi_refuse(ctx, TP_ERR_STATE,
+                              "optimizer: parameter '%s' was created frozen and has no gradient: it can't learn",
+                              param->name);
     }
     return TP_OK;
 }
@@ -373,7 +380,8 @@ tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_s
     return TP_OK;
 }
 
-tp_status tp_optimizer_state(tp_optimizer *optimizer, const tp_param *param, float **master, float **m, float **v, int64_t *step)
+tp_status tp_optimizer_state(tp_optimizer *optimizer, const tp_param *param, float **master, float **m, float **v,
+                             int64_t *step)
 {
     TPI_TRY(tpi_given(NULL, "tp_optimizer_state: optimizer", optimizer));
     TPI_TRY(tpi_given(optimizer->ctx, "tp_optimizer_state: param", param));
@@ -388,5 +396,6 @@ tp_status tp_optimizer_state(tp_optimizer *optimizer, const tp_param *param, flo
         *step = optimizer->steps;
         return TP_OK;
     }
-    return tpi_refuse(optimizer->ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' is none of its %d", param->name, optimizer->count);
+    return tpi_refuse(optimizer->ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' is none of its %d", param->name,
+                      optimizer->count);
 }

@@ -46,7 +46,8 @@ static tp_status allocate_packed(tp_ctx *ctx, tp_param *param, tpi_param_interna
     const tpi_backend *backend = ctx->backend;
     tpi_weight_copies *copies = &internal->copies;
     int64_t rows = param->value.shape[0], cols = param->value.shape[1];
-    *copies = (tpi_weight_copies){.rows = rows, .cols = cols, .forward_order = tpi_param_order(param, 1), .backward_order = tpi_param_order(param, 0)};
+    *copies = (tpi_weight_copies){.rows = rows, .cols = cols, .forward_order = tpi_param_order(param, 1),
+                                  .backward_order = tpi_param_order(param, 0)};
     copies->forward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, rows, cols, copies->forward_order);
     copies->backward.bytes = backend->gemm_packed_bytes(ctx, param->value.dtype, cols, rows, copies->backward_order);
     TPI_TRY(allocate_copy(ctx, &copies->forward));
@@ -60,7 +61,8 @@ static tp_status allocate_touched(tp_ctx *ctx, tp_param *param)
     if (!ctx->backend->host_memory || param->grad_tied.shape[0] == 0)
         return TP_OK;
     internal->touched = tpi_host_allocate(ctx, (size_t)param->grad_tied.shape[0]);
-    return internal->touched != NULL ? TP_OK : tpi_refuse(ctx, TP_ERR_MEMORY, "parameter '%s': out of memory", param->name);
+    return internal->touched != NULL ? TP_OK
+                                     : tpi_refuse(ctx, TP_ERR_MEMORY, "parameter '%s': out of memory", param->name);
 }
 
 static tp_status allocate_gradients(tp_ctx *ctx, const tpi_param_desc *desc, int64_t local, tp_param *param)
@@ -84,7 +86,8 @@ static tp_status allocate_gradients(tp_ctx *ctx, const tpi_param_desc *desc, int
     return TP_OK;
 }
 
-/* Whether sums over the cut dimension follow the order: always in the tree, else only if it leaves out what a neighbour owns. */
+/* Whether sums over the cut dimension follow the order: always in the tree, else only if it leaves out what a neighbour
+ * owns. */
 static bool needs_order(const tp_ctx *ctx, const tpi_inner *order, int64_t local)
 {
     int64_t owned = 0;
@@ -99,7 +102,8 @@ static tp_status fill_param(tp_ctx *ctx, const tpi_param_desc *desc, tp_param *p
     int written = desc->layer ? snprintf(param->name, sizeof param->name, "%s.%s", desc->layer, desc->suffix)
                               : snprintf(param->name, sizeof param->name, "%s", desc->suffix);
     if (written >= (int)sizeof param->name)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "parameter name of %d characters, at most %d", written, TP_PARAM_NAME - 1);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "parameter name of %d characters, at most %d", written,
+                          TP_PARAM_NAME - 1);
     param->flags = desc->flags;
     param->init = desc->init;
     param->init_std = desc->init_std;
@@ -196,7 +200,8 @@ tp_status tpi_params_check(tp_ctx *ctx, const char *call, tp_param *const *param
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (count < 0 || (count > 0 && params == NULL))
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: count is %d, params is %s", call, count, params == NULL ? "NULL" : "set");
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: count is %d, params is %s", call, count,
+                          params == NULL ? "NULL" : "set");
     for (int i = 0; i < count; i++)
         TPI_TRY(tpi_param_check(ctx, call, params[i]));
     return TP_OK;

@@ -46,7 +46,8 @@ void tpi_param_listen(tp_param *param, tpi_param_listener listener, void *user);
 /* Whether somebody listens: an optimizer that keeps a master of it. */
 bool tpi_param_listened(const tp_param *param);
 
-/* TP_OK if the parameter, or all `count` of a list, are there and this context's; call: the public function, for the message. */
+/* TP_OK if the parameter, or all `count` of a list, are there and this context's; call: the public function, for the
+ * message. */
 tp_status tpi_param_check(tp_ctx *ctx, const char *call, const tp_param *param);
 tp_status tpi_params_check(tp_ctx *ctx, const char *call, tp_param *const *params, int count);
 
@@ -75,7 +76,8 @@ tp_status tpi_params_settle(tp_ctx *ctx, tp_param *const *params, int count);
 /* grad += grad_tied, where that may differ from zero. */
 tp_status tpi_param_add_tied(tp_ctx *ctx, tp_param *param);
 
-/* The order in which this rank's share of the parameter's elements enters norms (each element of the global tensor once), along *dim. */
+/* The order in which this rank's share of the parameter's elements enters norms (each element of the global tensor
+ * once), along *dim. */
 void tpi_param_norm_order(tp_ctx *ctx, const tp_param *param, int *dim, tpi_inner *out);
 
 #endif

@@ -13,12 +13,14 @@ static tp_status check_shape(tp_ctx *ctx, const tp_param_desc *desc)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: dims %d, must be 1 or 2", desc->name, desc->dims);
     for (int dim = 0; dim < desc->dims; dim++)
         if (desc->shape[dim] < 1)
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: shape[%d] is %lld, must be at least 1", desc->name, dim, (long long)desc->shape[dim]);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: shape[%d] is %lld, must be at least 1", desc->name, dim,
+                              (long long)desc->shape[dim]);
     if (desc->dims == 2 && desc->shape[0] > INT64_MAX / 8 / desc->shape[1])
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: shape %lld times %lld is too large", desc->name, (long long)desc->shape[0],
-                          (long long)desc->shape[1]);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: shape %lld times %lld is too large", desc->name,
+                          (long long)desc->shape[0], (long long)desc->shape[1]);
     if (desc->dtype != TP_DTYPE_F32 && desc->dtype != TP_DTYPE_BF16 && desc->dtype != TP_DTYPE_F16)
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: dtype %s, expected f32, bf16 or f16", desc->name, tp_dtype_name(desc->dtype));
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: dtype %s, expected f32, bf16 or f16", desc->name,
+                          tp_dtype_name(desc->dtype));
     return TP_OK;
 }
 
@@ -28,12 +30,15 @@ static tp_status check_rest(tp_ctx *ctx, const tp_param_desc *desc)
     if (desc->flags & ~known)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: flags %#x, known ones are %#x", desc->name, desc->flags, known);
     if (desc->sharded && (desc->flags & TP_PARAM_PARTIAL))
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: sharded %d, but a PARTIAL gradient (flags %#x) is of a replicated parameter", desc->name,
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "%s: sharded %d, but a PARTIAL gradient (flags %#x) is of a replicated parameter", desc->name,
                           desc->sharded, desc->flags);
     if ((int)desc->init < 0 || desc->init > TP_INIT_NORMAL)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: init %d is not one of 0 to %d", desc->name, (int)desc->init, TP_INIT_NORMAL);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: init %d is not one of 0 to %d", desc->name, (int)desc->init,
+                          TP_INIT_NORMAL);
     if (!(desc->init_std >= 0)) /* NaN too */
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: init_std %g is negative or NaN", desc->name, (double)desc->init_std);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: init_std %g is negative or NaN", desc->name,
+                          (double)desc->init_std);
     return TP_OK;
 }
 
@@ -50,10 +55,11 @@ static tp_status resolve_parts(tp_ctx *ctx, const tp_param_desc *desc, tpi_param
         out->part[0] = (tp_shard_part){.units = extent, .unit_size = 1};
     for (int p = 0; p < out->parts; p++) {
         const tp_shard_part *part = &out->part[p];
-        bool right = part->units >= 1 && part->unit_size >= 1 && part->readers >= 0 && part->units <= extent / part->unit_size;
+        bool right =
+            part->units >= 1 && part->unit_size >= 1 && part->readers >= 0 && part->units <= extent / part->unit_size;
         if (!right || (part->readers > 0 && part->readers % part->units != 0))
-            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: part %d has %lld units of %lld with %lld readers", desc->name, p,
-                              (long long)part->units, (long long)part->unit_size, (long long)part->readers);
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: part %d has %lld units of %lld with %lld readers", desc->name,
+                              p, (long long)part->units, (long long)part->unit_size, (long long)part->readers);
     }
     if (tpi_parts_global(out->part, out->parts) != extent)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: parts add up to %lld, shape[%d] is %lld", desc->name,

@@ -6,7 +6,8 @@
 #include "core/inner.h"
 #include "train/param.h"
 
-/* Calls fn for each run of this rank's shard that is contiguous in global indices along shard_dim: local range and its global start. */
+/* Calls fn for each run of this rank's shard that is contiguous in global indices along shard_dim: local range and its
+ * global start. */
 typedef struct tpi_run {
     int64_t local, global, length;
 } tpi_run;
@@ -83,7 +84,8 @@ static tp_status view_begin(tp_ctx *ctx, const tp_tensor *tensor, host_view *out
     if (!out->copied)
         return TP_OK;
     out->data = tpi_host_allocate(ctx, out->bytes);
-    return out->data ? TP_OK : tpi_refuse(ctx, TP_ERR_MEMORY, "parameter: no memory for %zu bytes on the host", out->bytes);
+    return out->data ? TP_OK
+                     : tpi_refuse(ctx, TP_ERR_MEMORY, "parameter: no memory for %zu bytes on the host", out->bytes);
 }
 
 static void view_end(tp_ctx *ctx, host_view *view)
@@ -135,8 +137,8 @@ tp_status tp_param_load(tp_ctx *ctx, tp_param *param, const void *global, tp_dty
     TPI_TRY(tpi_param_check(ctx, "tp_param_load", param));
     TPI_TRY(tpi_given(ctx, "tp_param_load: global", global));
     if (dtype != TP_DTYPE_F32 && dtype != TP_DTYPE_BF16 && dtype != TP_DTYPE_F16)
-        return tpi_refuse(ctx, TP_ERR_DTYPE, "tp_param_load: '%s' from dtype %s: f32, bf16 or f16 expected", param->name,
-                          tp_dtype_name(dtype));
+        return tpi_refuse(ctx, TP_ERR_DTYPE, "tp_param_load: '%s' from dtype %s: f32, bf16 or f16 expected",
+                          param->name, tp_dtype_name(dtype));
     const global_view from = {.data = global,
                               .dtype = dtype,
                               .row_stride = stride ? stride[0] : (param->dims == 2 ? param->shape[1] : 1),
@@ -162,7 +164,8 @@ static void fill_global(tp_ctx *ctx, const tp_param *param, const tp_tensor *sou
     }
 }
 
-/* Every element is one rank's, and +0 on all others: their bits are or-ed. A sum would turn -0 into +0 and NaN payloads into others. */
+/* Every element is one rank's, and +0 on all others: their bits are or-ed. A sum would turn -0 into +0 and NaN payloads
+ * into others. */
 static tp_status merge(tp_ctx *ctx, tp_comm *group, float *global, int64_t elements)
 {
     enum { CHUNK = 4096 };
@@ -204,7 +207,8 @@ tp_status tp_param_gather(tp_ctx *ctx, const tp_param *param, int which, float *
 {
     TPI_TRY(tpi_param_check(ctx, "tp_param_gather", param));
     if (which != 0 && which != 1)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_gather: which is %d, must be 0 (value) or 1 (gradient)", which);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_gather: which is %d, must be 0 (value) or 1 (gradient)",
+                          which);
     const tp_tensor *source = which == 0 ? &param->value : &param->grad;
     if (source->data == NULL || global == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_param_gather: '%s' has no %s", param->name,
@@ -258,7 +262,8 @@ tp_status tp_params_init(tp_ctx *ctx, tp_param *const *params, int count)
     return TP_OK;
 }
 
-/* Tree over this rank's virtual ranks of one PARTIAL parameter, into its place in the buffer that all of them are all-reduced in. */
+/* Tree over this rank's virtual ranks of one PARTIAL parameter, into its place in the buffer that all of them are
+ * all-reduced in. */
 static tp_status reduce_virtual(tp_ctx *ctx, const tp_param *param, float *node)
 {
     int64_t blocks = param->grad_partial.shape[0], elements = param->grad_partial.shape[1];

@@ -31,7 +31,7 @@ struct tp_trainer {
     size_t saved_bytes;
 };
 
-/* ---- creation --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 static tp_status check_positive(tp_ctx *ctx, const char *field, int64_t value)
 {
@@ -57,30 +57,33 @@ static tp_status check_desc(tp_ctx *ctx, const tp_trainer_desc *desc)
     TPI_TRY(check_not_negative(ctx, "warmup", (double)desc->warmup));
     TPI_TRY(check_not_negative(ctx, "decay_steps", (double)desc->decay_steps));
     if (desc->batch > INT64_MAX / 64 / desc->sequence)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: batch %" PRId64 " times sequence %" PRId64 " is too large", desc->batch,
-                          desc->sequence);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: batch %" PRId64 " times sequence %" PRId64 " is too large",
+                          desc->batch, desc->sequence);
     if (desc->microbatch != 0 && desc->batch % desc->microbatch != 0)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: batch %" PRId64 " is no multiple of microbatch %" PRId64, desc->batch,
-                          desc->microbatch);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: batch %" PRId64 " is no multiple of microbatch %" PRId64,
+                          desc->batch, desc->microbatch);
     return tpi_optimizer_check(ctx, &desc->optimizer);
 }
 
 static tp_status check_fit(tp_ctx *ctx, const tp_trainer_desc *desc, const tp_model *model, const tp_data *data)
 {
     if (tp_data_tokens(data) <= desc->sequence)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: data of %" PRId64 " tokens is too short for sequence %" PRId64 " and its targets",
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "trainer: data of %" PRId64 " tokens is too short for sequence %" PRId64 " and its targets",
                           tp_data_tokens(data), desc->sequence);
     const tp_model_desc *shape = tpi_model_desc_of(model);
     if (shape != NULL && desc->sequence > shape->positions)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: sequence %" PRId64 " is longer than the model's positions %" PRId64,
-                          desc->sequence, shape->positions);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "trainer: sequence %" PRId64 " is longer than the model's positions %" PRId64, desc->sequence,
+                          shape->positions);
     if (shape != NULL && tp_data_vocabulary(data) > shape->vocabulary)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: vocabulary %" PRId64 " of the data is larger than the model's %" PRId64,
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "trainer: vocabulary %" PRId64 " of the data is larger than the model's %" PRId64,
                           tp_data_vocabulary(data), shape->vocabulary);
     const tp_mesh *mesh = tp_ctx_mesh(ctx);
     if (mesh->cp != 1 || mesh->dp != 1 || mesh->pp != 1)
-        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "trainer: mesh has cp %d, dp %d, pp %d: only tp may be more than 1", mesh->cp, mesh->dp,
-                          mesh->pp);
+        return tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "trainer: mesh has cp %d, dp %d, pp %d: only tp may be more than 1",
+                          mesh->cp, mesh->dp, mesh->pp);
     return TP_OK;
 }
 
@@ -110,7 +113,8 @@ static tp_status fill_trainer(tp_trainer *trainer)
 {
     tp_ctx *ctx = trainer->ctx;
     trainer->params = tp_model_params(trainer->model, &trainer->param_count);
-    TPI_TRY(tp_optimizer_create(ctx, &trainer->desc.optimizer, trainer->params, trainer->param_count, &trainer->optimizer));
+    TPI_TRY(
+        tp_optimizer_create(ctx, &trainer->desc.optimizer, trainer->params, trainer->param_count, &trainer->optimizer));
     trainer->buffer_bytes = (size_t)(trainer->desc.batch * trainer->desc.sequence) * sizeof(int32_t);
     for (int i = 0; i < 2; i++) {
         TPI_TRY(allocate_ids(trainer, &trainer->buffer[i].ids));
@@ -123,7 +127,8 @@ static tp_status fill_trainer(tp_trainer *trainer)
     return tp_ctx_allocate(ctx, TP_MEMORY_SAVED, trainer->saved_bytes, &trainer->saved);
 }
 
-tp_status tp_trainer_create(tp_ctx *ctx, const tp_trainer_desc *desc, tp_model *model, const tp_data *data, tp_trainer **out)
+tp_status tp_trainer_create(tp_ctx *ctx, const tp_trainer_desc *desc, tp_model *model, const tp_data *data,
+                            tp_trainer **out)
 {
     TPI_TRY(tpi_given(ctx, "tp_trainer_create: out", out));
     *out = NULL;
@@ -179,7 +184,7 @@ tp_optimizer *tp_trainer_optimizer(tp_trainer *trainer)
     return trainer->optimizer;
 }
 
-/* ---- a step ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 float tp_trainer_lr(const tp_trainer_desc *desc, int64_t step)
 {
@@ -208,9 +213,10 @@ static tp_status upload(const tp_trainer *trainer, int64_t tokens, const step_da
     return tp_ctx_upload(trainer->ctx, to->targets, trainer->host.targets, bytes);
 }
 
-/* Reads `sequences` sequences from token `at` on, each with its own targets: the last target is the first token of the next sequence. Returns how many
- * targets are valid in *valid unless that is NULL. */
-static tp_status read_sequences(const tp_trainer *trainer, int64_t at, int64_t sequences, const step_data *to, int64_t *valid)
+/* Reads `sequences` sequences from token `at` on, each with its own targets: the last target is the first token of the
+ * next sequence. Returns how many targets are valid in *valid unless that is NULL. */
+static tp_status read_sequences(const tp_trainer *trainer, int64_t at, int64_t sequences, const step_data *to,
+                                int64_t *valid)
 {
     const step_data *out = trainer->host.ids != NULL ? &trainer->host : to;
     int64_t length = trainer->desc.sequence, tokens = tp_data_tokens(trainer->data);
@@ -249,7 +255,8 @@ static tp_status accumulate(tp_ctx *ctx, tp_trainer *trainer, const step_data *d
     return tp_params_finish(ctx, trainer->params, trainer->param_count);
 }
 
-static tp_status fill_report(tp_ctx *ctx, tp_trainer *trainer, float lr, const tp_step_report *step, tp_train_report *report)
+static tp_status fill_report(tp_ctx *ctx, tp_trainer *trainer, float lr, const tp_step_report *step,
+                             tp_train_report *report)
 {
     double sum, tokens;
     TPI_TRY(tp_model_loss(ctx, trainer->model, &sum, &tokens));
@@ -275,7 +282,8 @@ tp_status tp_trainer_step(tp_ctx *ctx, tp_trainer *trainer, tp_train_report *rep
     trainer->at = (trainer->at + tokens % tp_data_tokens(trainer->data)) % tp_data_tokens(trainer->data);
     trainer->step++;
     TPI_TRY(accumulate(ctx, trainer, data, valid));
-    /* Skipped steps don't advance the learning rate. This waits for the step before, so of the two buffers the other one is free now. */
+    /* Skipped steps don't advance the learning rate. This waits for the step before, so of the two buffers the other
+     * one is free now. */
     int64_t counted;
     TPI_TRY(tpi_optimizer_steps(trainer->optimizer, &counted));
     float lr = tp_trainer_lr(desc, counted + 1);
@@ -284,7 +292,7 @@ tp_status tp_trainer_step(tp_ctx *ctx, tp_trainer *trainer, tp_train_report *rep
     return report != NULL ? fill_report(ctx, trainer, lr, &step, report) : TP_OK;
 }
 
-/* ---- evaluation ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 static tp_status evaluate_pass(tp_ctx *ctx, tp_trainer *trainer, int64_t at, int64_t sequences)
 {
@@ -303,7 +311,8 @@ tp_status tp_trainer_evaluate(tp_ctx *ctx, tp_trainer *trainer, int64_t at, int6
     TPI_TRY_OBJECT(ctx, "tp_trainer_evaluate: trainer", trainer);
     TPI_TRY(tpi_given(ctx, "tp_trainer_evaluate: loss", loss));
     if (at < 0 || sequences < 1)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "trainer: at is %" PRId64 ", at least 0 expected; sequences is %" PRId64 ", at least 1", at,
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT,
+                          "trainer: at is %" PRId64 ", at least 0 expected; sequences is %" PRId64 ", at least 1", at,
                           sequences);
     TPI_TRY(tpi_model_loss_reset(ctx, trainer->model));
     int64_t tokens = tp_data_tokens(trainer->data), microbatch = trainer->desc.microbatch;

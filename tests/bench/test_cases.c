@@ -62,7 +62,8 @@ Test(gemm, check_passes_and_can_fail)
         bench_gemm_close(&gemm);
     }
     for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
-        cr_assert(kind == TP_MEMORY_OTHER || kind == TP_MEMORY_SCRATCH || tp_ctx_memory(ctx, (tp_memory_kind)kind).bytes == 0);
+        cr_assert(kind == TP_MEMORY_OTHER || kind == TP_MEMORY_SCRATCH ||
+                  tp_ctx_memory(ctx, (tp_memory_kind)kind).bytes == 0);
     tp_ctx_destroy(ctx);
 }
 
@@ -91,9 +92,15 @@ static tp_status check_all(tp_ctx *ctx, void *arg)
     int rank = tp_ctx_rank(ctx);
     int64_t in[1016], out[1016];
     for (int i = 0; i < BENCH_OPERATIONS * 2 * 6 * 4; i++) {
-        bench_collective c = {.operation = (bench_operation)(i % BENCH_OPERATIONS), .in_place = i / BENCH_OPERATIONS % 2 == 1,
-                              .dtype = (tp_dtype)(TP_DTYPE_F32 + i / BENCH_OPERATIONS / 2 % 6), .ctx = ctx, .in = in, .out = out,
-                              .reduce = (tp_reduce_op)(i % 3), .ranks = job->ranks, .rank = rank};
+        bench_collective c = {.operation = (bench_operation)(i % BENCH_OPERATIONS),
+                              .in_place = i / BENCH_OPERATIONS % 2 == 1,
+                              .dtype = (tp_dtype)(TP_DTYPE_F32 + i / BENCH_OPERATIONS / 2 % 6),
+                              .ctx = ctx,
+                              .in = in,
+                              .out = out,
+                              .reduce = (tp_reduce_op)(i % 3),
+                              .ranks = job->ranks,
+                              .rank = rank};
         if (!bench_collective_has(c.operation, c.in_place))
             continue;
         int64_t bytes = counts[i / BENCH_OPERATIONS / 12] * (int64_t)tp_dtype_size(c.dtype), wrong;
@@ -109,10 +116,12 @@ Test(collective, all_operations_are_exact)
 {
     for (int ranks = 1; ranks <= 8; ranks = ranks < 3 ? ranks + 1 : ranks + 5) {
         collective_job job = {.ranks = ranks};
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks, .ctx = {.threads = 1}, .check_calls = true}, check_all, &job), TP_OK, "%s",
-                     tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks, .ctx = {.threads = 1}, .check_calls = true},
+                                  check_all, &job),
+                     TP_OK, "%s", tp_last_message());
         for (int rank = 0; rank < ranks; rank++)
-            cr_assert_eq(job.wrong[rank], 0, "%d ranks: rank %d has %lld wrong", ranks, rank, (long long)job.wrong[rank]);
+            cr_assert_eq(job.wrong[rank], 0, "%d ranks: rank %d has %lld wrong", ranks, rank,
+                         (long long)job.wrong[rank]);
     }
 }
 
@@ -139,7 +148,8 @@ Test(values, rounding_is_the_dtypes)
 
 Test(layer, operations)
 {
-    bench_layer_shape s = {.command = BENCH_LINEAR, .hidden = 4, .ffn = 6, .heads = 2, .kv_heads = 1, .head_dim = 2, .batch = 3, .sequence = 5};
+    bench_layer_shape s = {.command = BENCH_LINEAR, .hidden = 4, .ffn = 6, .heads = 2, .kv_heads = 1, .head_dim = 2,
+                           .batch = 3, .sequence = 5};
     cr_assert_eq(bench_layer_flops(&s), 2.0 * 15 * 4 * 6);
     s.command = BENCH_MLP;
     s.activation = TP_ACTIVATION_SWIGLU;

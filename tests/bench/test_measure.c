@@ -73,7 +73,7 @@ Test(measure, clean_is_what_lost_little)
     cr_assert(!bench_is_clean(1, 1, 1));
 }
 
-/* ---- beside other work ------------------------------------------------------------------------------------------------ */
+/* ---- beside other work ------------------------------------------------------------------------------------------- */
 
 /* This process on one core, and another one that never sleeps beside it. */
 static pid_t begin_other_work(void)
@@ -166,7 +166,8 @@ Test(measure, pairs_are_of_the_same_turns)
 Test(measure, products_beside_other_work_have_no_share)
 {
     pid_t other = begin_other_work();
-    int status = run("gemm --shapes 1024x3072x768 --variant NT,NN --dtype f32 --callers 1 --samples 3 --seconds 0.001 --no-check --csv");
+    int status = run("gemm --shapes 1024x3072x768 --variant NT,NN --dtype f32 --callers 1 --samples 3 --seconds 0.001 "
+                     "--no-check --csv");
     end_other_work(other);
     cr_assert_eq(status, 0, "%s", tpt_printed);
     cr_assert_not_null(strstr(tpt_printed, "geometric mean,of 0,"), "%s", tpt_printed);
@@ -176,7 +177,8 @@ Test(measure, products_beside_other_work_have_no_share)
         const char *cells = strstr(row, ",1,1,");
         cr_assert_not_null(cells, "%s", row);
         cr_assert_eq(sscanf(cells, ",1,1,%lf,%lf,", &rate, &peak), 2, "%s", row);
-        cr_assert_eq(strncmp(strchr(strchr(cells + 5, ',') + 1, ','), ",,0,3,", 6), 0, "no share, no turn of 3: %s", cells);
+        cr_assert_eq(strncmp(strchr(strchr(cells + 5, ',') + 1, ','), ",,0,3,", 6), 0, "no share, no turn of 3: %s",
+                     cells);
     }
     cr_assert_eq(rows, 2);
 }

@@ -59,8 +59,10 @@ Test(options, link)
     static const struct {
         const char *text;
         double latency, bandwidth;
-    } good[] = {{"5us,2GB/s", 5e-6, 2e9}, {"5e-6,8e8", 5e-6, 8e8}, {"0,1MB/s", 0, 1e6}, {"1ms,3KB/s", 1e-3, 3e3}, {"2s,7B/s", 2, 7}, {"9ns,1TB/s", 9e-9, 1e12}};
-    static const char *const bad[] = {"", "5us", "5us,", ",2GB/s", "5us,2GB", "5 us,1", "-1us,1", "5us,nan", "11,1", "5us,2GB/s,", "gem"};
+    } good[] = {{"5us,2GB/s", 5e-6, 2e9}, {"5e-6,8e8", 5e-6, 8e8}, {"0,1MB/s", 0, 1e6},
+                {"1ms,3KB/s", 1e-3, 3e3}, {"2s,7B/s", 2, 7},       {"9ns,1TB/s", 9e-9, 1e12}};
+    static const char *const bad[] = {"",       "5us",     "5us,", ",2GB/s",     "5us,2GB", "5 us,1",
+                                      "-1us,1", "5us,nan", "11,1", "5us,2GB/s,", "gem"};
     tp_link link;
     bool gemm;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
@@ -77,7 +79,8 @@ Test(options, link)
 
 Test(options, every_kind_is_read)
 {
-    cr_assert(READ(BENCH_COLLECTIVE, "--ranks", "1,2,64", "-b", "1K", "--end=2M", "-f", "1.5", "-d", "bf16,i64", "-o", "all", "--no-check", "--json", "--csv", "f.csv"),
+    cr_assert(READ(BENCH_COLLECTIVE, "--ranks", "1,2,64", "-b", "1K", "--end=2M", "-f", "1.5", "-d", "bf16,i64", "-o",
+                   "all", "--no-check", "--json", "--csv", "f.csv"),
               "%s", message);
     cr_assert_eq(options.ranks.count, 3);
     cr_assert_eq(options.ranks.value[2], 64);
@@ -95,7 +98,9 @@ Test(options, every_kind_is_read)
 
 Test(options, texts_repeat_and_choices_have_a_base)
 {
-    cr_assert(READ(BENCH_SWEEP, "--text", "a", "--text", "b", "--scaling", "weak", "--family", "llama", "--isa", "portable"), "%s", message);
+    cr_assert(
+        READ(BENCH_SWEEP, "--text", "a", "--text", "b", "--scaling", "weak", "--family", "llama", "--isa", "portable"),
+        "%s", message);
     cr_assert_eq(options.text.count, 2);
     cr_assert_str_eq(options.text.value[1], "b");
     cr_assert_eq(options.scaling, BENCH_WEAK);
@@ -127,9 +132,11 @@ Test(options, refusals)
         {BENCH_COLLECTIVE, {"--seed", "99999999999999999999"}, {"--seed", "99999999999999999999", "outside"}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        cr_assert_not(read_line(cases[i].command, cases[i].word[1][0] != '\0' ? 2 : 1, cases[i].word), "case %zu is taken", i);
+        cr_assert_not(read_line(cases[i].command, cases[i].word[1][0] != '\0' ? 2 : 1, cases[i].word),
+                      "case %zu is taken", i);
         for (int part = 0; part < 3; part++)
-            cr_assert_not_null(strstr(message, cases[i].say[part]), "case %zu: '%s' lacks '%s'", i, message, cases[i].say[part]);
+            cr_assert_not_null(strstr(message, cases[i].say[part]), "case %zu: '%s' lacks '%s'", i, message,
+                               cases[i].say[part]);
     }
     cr_assert_not(READ(BENCH_SWEEP, "--steps"));
     cr_assert_not_null(strstr(message, "needs a value"), "%s", message);
@@ -139,17 +146,20 @@ Test(options, refusals)
 Test(options, twice)
 {
     cr_assert_not(READ(BENCH_PLAN, "--plan", "a.txt", "--plan", "b.txt"));
-    cr_assert_not_null(strstr(message, "--plan is given twice, 'a.txt' and 'b.txt': it takes one value"), "%s", message);
+    cr_assert_not_null(strstr(message, "--plan is given twice, 'a.txt' and 'b.txt': it takes one value"), "%s",
+                       message);
     cr_assert_not(READ(BENCH_COLLECTIVE, "-b", "1K", "--begin=2K"));
     cr_assert_not_null(strstr(message, "--begin is given twice, '1K' and '2K'"), "%s", message);
     cr_assert_not(READ(BENCH_SWEEP, "--ranks", "1", "--seed", "3", "--ranks", "2"));
-    cr_assert_not_null(strstr(message, "--ranks is given twice, '1' and '2': it takes one list, with commas"), "%s", message);
+    cr_assert_not_null(strstr(message, "--ranks is given twice, '1' and '2': it takes one list, with commas"), "%s",
+                       message);
     cr_assert_not(READ(BENCH_INFO, "--csv", "--csv", "a.csv"));
     cr_assert_not_null(strstr(message, "--csv is given twice, '-' and 'a.csv'"), "%s", message);
     cr_assert(READ(BENCH_COLLECTIVE, "--no-check", "--no-check"), "%s", message);
 }
 
-/* The table: within one command no name or letter twice; values that a choice can't be are unnamed; offsets lie in the struct. */
+/* The table: within one command no name or letter twice; values that a choice can't be are unnamed; offsets lie in the
+ * struct. */
 Test(options, table_is_sound)
 {
     for (const bench_option *a = bench_option_table; a->name != NULL; a++) {

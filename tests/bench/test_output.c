@@ -18,8 +18,10 @@ static void refused(const char *arguments, const char *first, const char *second
     int status = run(arguments);
     cr_assert_eq(status, 2, "tp_bench %s: exit status %d, not 2:\n%s", arguments, status, tpt_printed);
     cr_assert_not_null(strstr(tpt_printed, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, tpt_printed);
-    cr_assert_not_null(strstr(tpt_printed, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, tpt_printed);
-    cr_assert_null(strstr(tpt_printed, "# tp_bench"), "tp_bench %s: worked before it refused:\n%s", arguments, tpt_printed);
+    cr_assert_not_null(strstr(tpt_printed, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second,
+                       tpt_printed);
+    cr_assert_null(strstr(tpt_printed, "# tp_bench"), "tp_bench %s: worked before it refused:\n%s", arguments,
+                   tpt_printed);
 }
 
 static char folder[64];
@@ -33,7 +35,8 @@ static void enter_folder(void)
 
 static void leave_folder(void)
 {
-    static const char *const names[] = {"rows.csv", "link.csv", "rows.json", "rows.svg", "link.svg", "fifo", "socket", "nowhere", "trace.json"};
+    static const char *const names[] = {"rows.csv", "link.csv", "rows.json", "rows.svg",  "link.svg",
+                                        "fifo",     "socket",   "nowhere",   "trace.json"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unlink(names[i]);
     cr_assert_eq(chdir("/"), 0);
@@ -57,7 +60,8 @@ static struct stat look(const char *path)
 static void same_place(const char *path, const struct stat *before)
 {
     struct stat now = look(path);
-    cr_assert(now.st_ino == before->st_ino && now.st_dev == before->st_dev && now.st_mode == before->st_mode, "%s was replaced", path);
+    cr_assert(now.st_ino == before->st_ino && now.st_dev == before->st_dev && now.st_mode == before->st_mode,
+              "%s was replaced", path);
 }
 
 /* An empty file and a link to it: neither a refused nor a good run replaces them. */
@@ -89,7 +93,8 @@ Test(output, existing_files_survive, .init = enter_folder, .fini = leave_folder)
     unlink("rows.svg");
     unlink("link.svg");
     if (bench_outputs_good(&(bench_options){.plot = "rows.svg"}, BENCH_PLAN, message)) /* where gnuplot is */
-        survives("plan --plot link.svg --svg missing/x.svg", "plan --chunks 1,2 --plot link.svg", "rows.svg", "link.svg");
+        survives("plan --plot link.svg --svg missing/x.svg", "plan --chunks 1,2 --plot link.svg", "rows.svg",
+                 "link.svg");
 }
 
 Test(output, a_refused_run_leaves_nothing_new, .init = enter_folder, .fini = leave_folder)
@@ -161,7 +166,8 @@ static void write_text(const char *path, const char *text)
 /* What is read is not written over, whatever it is called, and what is there stays. */
 Test(output, inputs_survive, .init = enter_folder, .fini = leave_folder)
 {
-    static const char plan[] = "plan none gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; G0 0 reads input[0] writes output[0]; L reads output[0]\n";
+    static const char plan[] = "plan none gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; G0 0 reads input[0] "
+                               "writes output[0]; L reads output[0]\n";
     static const char *const outputs[] = {"svg", "trace", "csv", "json"};
     for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
         char arguments[128], option[32];
@@ -176,7 +182,8 @@ Test(output, inputs_survive, .init = enter_folder, .fini = leave_folder)
         check_untouched("rows.csv", plan);
     }
     write_text("rows.csv", "tp-machine 1\n");
-    refused("plan --machine rows.csv --rows 8 --cols 8 --inner 8 --csv rows.csv", "--csv rows.csv", "would overwrite --machine rows.csv");
+    refused("plan --machine rows.csv --rows 8 --cols 8 --inner 8 --csv rows.csv", "--csv rows.csv",
+            "would overwrite --machine rows.csv");
     check_untouched("rows.csv", "tp-machine 1\n");
     write_text("rows.csv", "a text");
     refused("sweep --text rows.csv --csv rows.csv", "--csv rows.csv", "would overwrite --text rows.csv");

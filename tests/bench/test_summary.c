@@ -18,7 +18,8 @@ static void enter_folder(void)
 
 static void leave_folder(void)
 {
-    static const char *const names[] = {"gemm.csv", "peers-onednn.csv", "peers-onednn-small.csv", "peers-mpi.csv", "roofline-1x1024.csv", "summary.md"};
+    static const char *const names[] = {"gemm.csv",      "peers-onednn.csv",    "peers-onednn-small.csv",
+                                        "peers-mpi.csv", "roofline-1x1024.csv", "summary.md"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unlink(names[i]);
     cr_assert_eq(chdir("/"), 0);
@@ -36,7 +37,8 @@ static void write_rows(const char *name, const char *header, const char *rows)
 static void summarize(void)
 {
     char command[512];
-    snprintf(command, sizeof command, "awk -v day=d -v commit=c -v folder=f -f '%s/../bench/summary.awk' *.csv >summary.md", TPT_TESTS_FOLDER);
+    snprintf(command, sizeof command,
+             "awk -v day=d -v commit=c -v folder=f -f '%s/../bench/summary.awk' *.csv >summary.md", TPT_TESTS_FOLDER);
     cr_assert_eq(system(command), 0);
     tpt_printed_file("summary.md");
 }
@@ -47,7 +49,8 @@ static void line(const char *begin, const char *end)
     const char *at = strstr(tpt_printed, begin);
     cr_assert_not_null(at, "'%s' is missing:\n%s", begin, tpt_printed);
     size_t length = strcspn(at, "\n");
-    cr_expect(length > strlen(end) && strncmp(at + length - strlen(end), end, strlen(end)) == 0, "not '%s': %.*s", end, (int)length, at);
+    cr_expect(length > strlen(end) && strncmp(at + length - strlen(end), end, strlen(end)) == 0, "not '%s': %.*s", end,
+              (int)length, at);
 }
 
 #define GEMM "layer,variant,dtype,callers,rate (GFLOP/s),share (of peak),kept (samples)"
@@ -71,27 +74,35 @@ Test(summary, products, .init = enter_folder, .fini = leave_folder)
 
 Test(summary, products_beside_onednn, .init = enter_folder, .fini = leave_folder)
 {
-    write_rows("peers-onednn.csv", ONEDNN, "geometric mean,of 30,f32,1,,1.25\ngeometric mean,of 30,bf16,1,,0.96\ngeometric mean,of 29,bf16,2,,1.6\n");
-    write_rows("peers-onednn-small.csv", ONEDNN, "geometric mean,of 36,f32,1,,0.8\ngeometric mean,of 36,bf16,1,,1.6\ngeometric mean,of 30,f32,2,,1.6\n");
+    write_rows(
+        "peers-onednn.csv", ONEDNN,
+        "geometric mean,of 30,f32,1,,1.25\ngeometric mean,of 30,bf16,1,,0.96\ngeometric mean,of 29,bf16,2,,1.6\n");
+    write_rows("peers-onednn-small.csv", ONEDNN,
+               "geometric mean,of 36,f32,1,,0.8\ngeometric mean,of 36,bf16,1,,1.6\ngeometric mean,of 30,f32,2,,1.6\n");
     summarize();
     line("| GEMM, f32, callers: 1, time / oneDNN's, geometric mean of 30 shapes |", "| at most 1.00 | 0.800 | met |");
     line("| GEMM, bf16, callers: 1, time / oneDNN's, geometric mean of 30 shapes |", "| 1.042 | missed |");
     line("| GEMM, bf16, callers: 2, time / oneDNN's, geometric mean of 30 shapes |", "| 0.625 | disturbed |");
     line("| GEMM, f32, callers: 2, time / oneDNN's, geometric mean of 30 shapes |", "| not measured | - |");
-    line("| GEMM, f32, callers: 1, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |", "| 1.250 | missed |");
-    line("| GEMM, bf16, callers: 1, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |", "| 0.625 | met |");
-    line("| GEMM, f32, callers: 2, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |", "| 0.625 | disturbed |");
+    line("| GEMM, f32, callers: 1, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |",
+         "| 1.250 | missed |");
+    line("| GEMM, bf16, callers: 1, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |",
+         "| 0.625 | met |");
+    line("| GEMM, f32, callers: 2, time / oneDNN's, geometric mean of 36 shapes of 64 to 256 tokens |",
+         "| 0.625 | disturbed |");
 }
 
 #define MPI "size (B),operation,around,best peer / time (x),cores (distance),kept (samples)"
 
 Test(summary, collectives, .init = enter_folder, .fini = leave_folder)
 {
-    write_rows("peers-mpi.csv", MPI, "4096,all_reduce,nothing,1,near,9\n4096,all_reduce,\"written, read (net)\",4.1,near,9\n"
-                                     "16384,all_reduce,\"written, read (net)\",5.9,near,9\n65536,all_reduce,\"written, read (net)\",9,far,9\n"
-                                     "1048576,all_reduce,\"written, read (net)\",4.5,near,9\n4194304,all_reduce,\"written, read (net)\",,near,0\n"
-                                     "4096,reduce_scatter,nothing,4.5,near,9\n4096,all_gather,nothing,2.9,near,9\n"
-                                     "16777216,all_gather,nothing,1.3,near,9\n16777216,reduce_scatter,nothing,9,far,9\n");
+    write_rows(
+        "peers-mpi.csv", MPI,
+        "4096,all_reduce,nothing,1,near,9\n4096,all_reduce,\"written, read (net)\",4.1,near,9\n"
+        "16384,all_reduce,\"written, read (net)\",5.9,near,9\n65536,all_reduce,\"written, read (net)\",9,far,9\n"
+        "1048576,all_reduce,\"written, read (net)\",4.5,near,9\n4194304,all_reduce,\"written, read (net)\",,near,0\n"
+        "4096,reduce_scatter,nothing,4.5,near,9\n4096,all_gather,nothing,2.9,near,9\n"
+        "16777216,all_gather,nothing,1.3,near,9\n16777216,reduce_scatter,nothing,9,far,9\n");
     summarize();
     line("| all-reduce, net, 4 KiB", "| at least 4.00 | 4.10 | met |");
     line("| all-reduce, net, 16 to 256 KiB", "(worst: 16 KiB) | at least 6.00 | 5.90 | missed |");
@@ -107,9 +118,10 @@ Test(summary, collectives, .init = enter_folder, .fini = leave_folder)
 
 Test(summary, ops_of_a_step, .init = enter_folder, .fini = leave_folder)
 {
-    write_rows("roofline-1x1024.csv", ROOFLINE, "f32,forward,attention,10,7,0.7,9\nf32,backward,attention grad,10,4,0.4,9\n"
-                                                "bf16,forward,attention,10,9,0.9,0\nbf16,optimizer,optimizer,1,1.1,1.1,9\n"
-                                                "bf16,optimizer,\"optimizer, packing\",9,8,0.89,9\nbf16,optimizer,square sum,9,1,0.1,9\n");
+    write_rows("roofline-1x1024.csv", ROOFLINE,
+               "f32,forward,attention,10,7,0.7,9\nf32,backward,attention grad,10,4,0.4,9\n"
+               "bf16,forward,attention,10,9,0.9,0\nbf16,optimizer,optimizer,1,1.1,1.1,9\n"
+               "bf16,optimizer,\"optimizer, packing\",9,8,0.89,9\nbf16,optimizer,square sum,9,1,0.1,9\n");
     summarize();
     line("| attention core, f32, forward", "| 60.0 % | 70.0 % | met |");
     line("| attention core, f32, backward", "| 50.0 % | 40.0 % | missed |");

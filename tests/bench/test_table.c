@@ -12,7 +12,8 @@
 #endif
 
 static const bench_column columns[] = {
-    {"name", "", 0, true}, {"size", "B", 0, false}, {"rate", "GB/s", 3, false}, {"good", "", 0, false}, {"empty", "", 0, false},
+    {"name", "", 0, true},   {"size", "B", 0, false}, {"rate", "GB/s", 3, false}, {"good", "", 0, false},
+    {"empty", "", 0, false},
 };
 
 static bench_table table;
@@ -102,7 +103,8 @@ Test(table, json)
     cr_assert_str_eq(cJSON_GetObjectItem(row, "name")->valuestring, "a,\"b\"\n");
     cr_assert_eq(cJSON_GetObjectItem(row, "rate (GB/s)")->valuedouble, 0.012345);
     cr_assert(cJSON_IsTrue(cJSON_GetObjectItem(row, "good")));
-    cr_assert(cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetArrayItem(rows, 1), "rate (GB/s)")), "a number that is none is null");
+    cr_assert(cJSON_IsNull(cJSON_GetObjectItem(cJSON_GetArrayItem(rows, 1), "rate (GB/s)")),
+              "a number that is none is null");
     cJSON_Delete(root);
     free(text);
     bench_table_free(&table);
@@ -117,13 +119,15 @@ static void write_program(const bench_table *t, FILE *file)
 /* One line for each group, in order of appearance; rows outside the plot and points without a number are left out. */
 Test(table, plot_program)
 {
-    static const bench_column four[] = {{"kind", "", 0, true}, {"ranks", "", 0, false}, {"speed", "", 3, false}, {"fits", "", 0, false}};
+    static const bench_column four[] = {
+        {"kind", "", 0, true}, {"ranks", "", 0, false}, {"speed", "", 3, false}, {"fits", "", 0, false}};
     static const struct {
         const char *kind;
         int ranks;
         double speed;
         bool fits;
-    } rows[] = {{"strong", 1, 10, true}, {"weak", 1, 11, true}, {"strong", 2, 19, true}, {"strong", 8, 21, false}, {"weak", 2, NAN, true}};
+    } rows[] = {{"strong", 1, 10, true}, {"weak", 1, 11, true}, {"strong", 2, 19, true}, {"strong", 8, 21, false},
+    {"weak", 2, NAN, true}};
     bench_table_init(&table, "test", four, 4);
     snprintf(table.title, sizeof table.title, "it's \"quoted\"");
     table.plot = (bench_plot){.x = 1, .y = 2, .only = 3, .groups = 1, .group = {0}};
@@ -137,7 +141,9 @@ Test(table, plot_program)
     char *text = written(write_program);
     cr_assert_not_null(strstr(text, "\"it's \\\"quoted\\\"\""), "%s", text);
     cr_assert_not_null(strstr(text, "set xtics (1, 2)\n"), "only what is drawn has a mark: %s", text);
-    cr_assert_not_null(strstr(text, "title \"strong\", '-' using 1:2 with linespoints linewidth 2 pointtype 7 title \"weak\"\n1 10\n2 19\ne\n1 11\ne\n"), "%s", text);
+    cr_assert_not_null(strstr(text, "title \"strong\", '-' using 1:2 with linespoints linewidth 2 pointtype 7 title "
+                                    "\"weak\"\n1 10\n2 19\ne\n1 11\ne\n"),
+                       "%s", text);
     free(text);
     bench_table_free(&table);
 }

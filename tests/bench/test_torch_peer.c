@@ -1,4 +1,5 @@
-/* tp_bench model --peer torch: what is refused, interpreters that fail in every way, and, where PyTorch is there, that both sides do the same work. */
+/* tp_bench model --peer torch: what is refused, interpreters that fail in every way, and, where PyTorch is there, that
+ * both sides do the same work. */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <signal.h>
@@ -34,7 +35,8 @@ static void expect_failure(const char *commands, const char *arguments, const ch
 {
     char line[512];
     fake(commands);
-    snprintf(line, sizeof line, SMALL "--peer torch --threads 1 %s --python " FAKE " %s", strstr(arguments, "--ranks") == NULL ? "--ranks 2" : "", arguments);
+    snprintf(line, sizeof line, SMALL "--peer torch --threads 1 %s --python " FAKE " %s",
+             strstr(arguments, "--ranks") == NULL ? "--ranks 2" : "", arguments);
     double start = bench_now();
     expect(line, 3, "--peer torch: ", message);
     cr_expect_lt(bench_now() - start, 60, "waits have bounds");
@@ -59,7 +61,8 @@ Test(torch_peer, refusals)
 
 Test(torch_peer, an_interpreter_that_is_none)
 {
-    expect(SMALL "--peer torch --python ./bench_missing.tmp", 3, "'./bench_missing.tmp' can't be run", strerror(ENOENT));
+    expect(SMALL "--peer torch --python ./bench_missing.tmp", 3, "'./bench_missing.tmp' can't be run",
+           strerror(ENOENT));
     expect(SMALL "--peer torch --python /", 3, "'/' can't be run", strerror(EACCES));
     expect_failure("printf 'fail no PyTorch: none is here\\n'", "", "no PyTorch: none is here");
     expect_failure("exit 7", "", "the interpreter ended with status 7 before it said anything");
@@ -71,7 +74,8 @@ Test(torch_peer, an_interpreter_that_is_none)
 /* It, and what it has started, is ended too. */
 Test(torch_peer, one_that_hangs)
 {
-    expect_failure("echo $$ >bench_pid.tmp; exec sleep 100", "--patience 0.3", "no answer for 0.3 s after 0 steps (--patience)");
+    expect_failure("echo $$ >bench_pid.tmp; exec sleep 100", "--patience 0.3",
+                   "no answer for 0.3 s after 0 steps (--patience)");
     FILE *file = fopen("bench_pid.tmp", "r");
     int pid = 0;
     cr_assert_not_null(file);
@@ -79,28 +83,37 @@ Test(torch_peer, one_that_hangs)
     fclose(file);
     remove("bench_pid.tmp");
     cr_expect(kill(pid, 0) != 0 && errno == ESRCH, "process %d is still there", pid);
-    expect_failure("printf 'hello fake\\n'; exec sleep 100", "--patience 0.5", "no answer for 0.5 s after 0 steps"); /* reads nothing: sending has a bound too */
-    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exec sleep 100", "--patience 0.5", "no answer for 0.5 s after 1 steps");
+    /* reads nothing: sending has a bound too */
+    expect_failure("printf 'hello fake\\n'; exec sleep 100", "--patience 0.5", "no answer for 0.5 s after 0 steps");
+    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exec sleep 100", "--patience 0.5",
+                   "no answer for 0.5 s after 1 steps");
 }
 
 Test(torch_peer, one_that_dies_or_talks_nonsense_on_the_way)
 {
-    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP STEP "'; kill -9 $$", "", "the process was ended by signal 9 after 2 steps");
-    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exit 3", "--ranks 1,2", "the process ended with status 3 after 1 steps");
+    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP STEP "'; kill -9 $$", "",
+                   "the process was ended by signal 9 after 2 steps");
+    expect_failure(READS "printf 'hello fake\\nready fake\\n" STEP "'; exit 3", "--ranks 1,2",
+                   "the process ended with status 3 after 1 steps");
     expect_failure(READS "printf 'hello fake\\nready fake\\nfail out of memory\\n'", "", "--peer torch: out of memory");
     expect_failure(READS "printf 'hello fake\\nready fake\\nstep fast\\n'; sleep 1", "", "of a step it said 'fast'");
-    expect_failure("printf 'hello fake\\nfail unknown setting\\n'", "--peer-settings x", "--peer torch: unknown setting");
+    expect_failure("printf 'hello fake\\nfail unknown setting\\n'", "--peer-settings x",
+                   "--peer torch: unknown setting");
 }
 
 /* A time that can't be measured, and what stands after a sample, is a fault of the peer, and no figure. */
 Test(torch_peer, one_whose_times_can_not_be)
 {
-    static const char *const said[] = {"-1 -1 -1 -1 0 5.5 1",      "nan 0.05 0.15 0.05 0 9 1",  "0 0 0 0 0 9 1",           "0.25 0 0.15 0.05 0 9 1", "0.25 0.05 -0.15 0.05 0 9 1",
-                                       "0.25 0.05 0.15 inf 0 9 1", "400 0.05 0.15 0.05 0 9 1", "0.25 0.05 0.15 0.05 0 9", "0.25 0.05 0.15 0.05 0 9 1 2"};
+    static const char *const said[] = {
+        "-1 -1 -1 -1 0 5.5 1",      "nan 0.05 0.15 0.05 0 9 1",   "0 0 0 0 0 9 1",
+        "0.25 0 0.15 0.05 0 9 1",   "0.25 0.05 -0.15 0.05 0 9 1", "0.25 0.05 0.15 inf 0 9 1",
+        "400 0.05 0.15 0.05 0 9 1", "0.25 0.05 0.15 0.05 0 9",    "0.25 0.05 0.15 0.05 0 9 1 2"};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
         char commands[512], message[256];
-        snprintf(commands, sizeof commands, READS "printf 'hello fake\\nready fake\\nstep %s\\n" STEP STEP STEP "'; wait", said[i]);
-        snprintf(message, sizeof message, "of a step it said '%s', must be four times above 0 and at most 300 s", said[i]);
+        snprintf(commands, sizeof commands,
+                 READS "printf 'hello fake\\nready fake\\nstep %s\\n" STEP STEP STEP "'; wait", said[i]);
+        snprintf(message, sizeof message, "of a step it said '%s', must be four times above 0 and at most 300 s",
+                 said[i]);
         expect_failure(commands, "", message);
     }
 }
@@ -140,13 +153,15 @@ Test(torch_peer, none_is_left_behind)
 {
     static const int ends[] = {SIGINT, SIGTERM, SIGKILL};
     for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-        fake("trap '' INT TERM HUP; sleep 1000 & printf 'hello fake\\nready fake\\n'; echo $! >bench_child.tmp; echo $$ >bench_pid.tmp; wait; sleep 1000");
+        fake("trap '' INT TERM HUP; sleep 1000 & printf 'hello fake\\nready fake\\n'; echo $! >bench_child.tmp; echo "
+             "$$ >bench_pid.tmp; wait; sleep 1000");
         pid_t bench = fork();
         if (bench == 0) {
             freopen("/dev/null", "w", stdout);
             freopen("/dev/null", "w", stderr);
-            execl(TPT_BENCH_PROGRAM, "tp_bench", "model", "--layers", "1", "--hidden", "32", "--heads", "2", "--sequence", "16", "--steps", "4", "--ranks", "1", "--threads", "1",
-                  "--peer", "torch", "--python", FAKE, (char *)NULL);
+            execl(TPT_BENCH_PROGRAM, "tp_bench", "model", "--layers", "1", "--hidden", "32", "--heads", "2",
+                  "--sequence", "16", "--steps", "4", "--ranks", "1", "--threads", "1", "--peer", "torch", "--python",
+                  FAKE, (char *)NULL);
             _exit(127);
         }
         cr_assert_gt(bench, 0);
@@ -184,11 +199,13 @@ static int clean_steps(void)
 Test(torch_peer, other_work_is_no_comparison)
 {
     fake(READS "printf 'hello fake\\nready 1.2.3 eager\\n" STEP STEP STEP STEP "'; wait");
-    expect(SMALL "--peer torch --ranks 2 --threads 1 --python " FAKE, 1, "CHECK FAILED: f32, 2 ranks: losses are", "PyTorch 1.2.3");
+    expect(SMALL "--peer torch --ranks 2 --threads 1 --python " FAKE, 1, "CHECK FAILED: f32, 2 ranks: losses are",
+           "PyTorch 1.2.3");
     cr_expect_not_null(strstr(tpt_printed, "f32: PyTorch 1.2.3 eager"), "%s", tpt_printed);
     cr_expect_not_null(strstr(tpt_printed, "were dropped because"), "%s", tpt_printed);
     fake(READS "printf 'hello fake\\nready 1.2.3 eager\\n" STEP STEP STEP STEP "'; wait");
-    expect(SMALL "--peer torch --ranks 2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0, "PyTorch 1.2.3", "torch / step");
+    expect(SMALL "--peer torch --ranks 2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0,
+           "PyTorch 1.2.3", "torch / step");
     int clean = clean_steps();
     cr_expect(clean >= 0 && clean <= 3, "%s", tpt_printed);
     tpt_printed_file("bench_torch.tmp");
@@ -202,11 +219,13 @@ Test(torch_peer, other_work_is_no_comparison)
 Test(torch_peer, a_disturbed_step_is_no_comparison)
 {
     fake(READS "printf 'hello fake\\nready 1.2.3 eager\\n" STEP STEP DISTURBED DISTURBED "'; wait");
-    expect(SMALL "--peer torch --ranks 2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0, "PyTorch 1.2.3", "torch / step");
+    expect(SMALL "--peer torch --ranks 2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0,
+           "PyTorch 1.2.3", "torch / step");
     int clean = clean_steps();
     cr_expect(clean >= 0 && clean <= 1, "%s", tpt_printed);
     fake(READS "printf 'hello fake\\nready 1.2.3 eager\\n" STEP DISTURBED DISTURBED DISTURBED "'; wait");
-    expect(SMALL "--peer torch --ranks 2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0, "PyTorch 1.2.3", "torch / step");
+    expect(SMALL "--peer torch --ranks 2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0,
+           "PyTorch 1.2.3", "torch / step");
     cr_expect_eq(clean_steps(), 0, "%s", tpt_printed);
     tpt_printed_file("bench_torch.tmp");
     const char *ours = strstr(tpt_printed, "\nf32,2,");
@@ -231,7 +250,8 @@ static const char *find_torch(void)
     return NULL;
 }
 
-/* The exit status says that losses and gradients of all steps agree: of the same weights and tokens, after the same updates. */
+/* The exit status says that losses and gradients of all steps agree: of the same weights and tokens, after the same
+ * updates. */
 Test(torch_peer, both_sides_do_the_same_work)
 {
     const char *python = find_torch();
@@ -240,8 +260,9 @@ Test(torch_peer, both_sides_do_the_same_work)
     static const char *const settings[] = {"eager,autocast", "eager,master"};
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
         char arguments[512];
-        snprintf(arguments, sizeof arguments, SMALL "--peer torch --ranks 1 --threads 1 --dtype %s --peer-settings %s --python '%s'", i == 0 ? "f32,bf16" : "bf16", settings[i],
-                 python);
+        snprintf(arguments, sizeof arguments,
+                 SMALL "--peer torch --ranks 1 --threads 1 --dtype %s --peer-settings %s --python '%s'",
+                 i == 0 ? "f32,bf16" : "bf16", settings[i], python);
         expect(arguments, 0, "PyTorch", "in all 4");
         cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     }
@@ -264,9 +285,12 @@ Test(torch_peer, other_work_of_the_script)
         cr_skip_test("no interpreter here has PyTorch");
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         char commands[1024];
-        snprintf(commands, sizeof commands, "sed '%s' \"$1\" >bench_torch.tmp; cmp -s \"$1\" bench_torch.tmp && exit 9; exec '%s' bench_torch.tmp", changes[i], python);
+        snprintf(commands, sizeof commands,
+                 "sed '%s' \"$1\" >bench_torch.tmp; cmp -s \"$1\" bench_torch.tmp && exit 9; exec '%s' bench_torch.tmp",
+                 changes[i], python);
         fake(commands);
-        expect(SMALL "--peer torch --ranks 1 --threads 1 --dtype bf16 --peer-settings eager --python " FAKE, 1, "CHECK FAILED: bf16, 1 ranks: losses are", "are rounding");
+        expect(SMALL "--peer torch --ranks 1 --threads 1 --dtype bf16 --peer-settings eager --python " FAKE, 1,
+               "CHECK FAILED: bf16, 1 ranks: losses are", "are rounding");
     }
     remove("bench_torch.tmp");
     remove(FAKE);

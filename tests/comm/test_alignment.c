@@ -1,4 +1,5 @@
-/* Tensors whose memory is not aligned to their dtype: every collective refuses them, on all ranks, and nothing breaks. */
+/* Tensors whose memory is not aligned to their dtype: every collective refuses them, on all ranks, and nothing
+ * breaks. */
 #include "ranks.h"
 
 #include <stdio.h>
@@ -24,8 +25,10 @@ static tp_status call_all(tp_ctx *ctx, void *arg)
     size_t bytes = sizeof(float) * 8 * ROWS * COLS + 64;
     TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 4 * bytes, &memory));
     char *at = memory;
-    tp_tensor good = tp_tensor_2d(at, TP_DTYPE_F32, ROWS, COLS), bad = tp_tensor_2d(at + bytes + off, TP_DTYPE_F32, ROWS, COLS);
-    tp_tensor all = tp_tensor_2d(at + 2 * bytes, TP_DTYPE_F32, ROWS * size, COLS), all_bad = tp_tensor_2d(at + 3 * bytes + off, TP_DTYPE_F32, ROWS * size, COLS);
+    tp_tensor good = tp_tensor_2d(at, TP_DTYPE_F32, ROWS, COLS),
+              bad = tp_tensor_2d(at + bytes + off, TP_DTYPE_F32, ROWS, COLS);
+    tp_tensor all = tp_tensor_2d(at + 2 * bytes, TP_DTYPE_F32, ROWS * size, COLS),
+              all_bad = tp_tensor_2d(at + 3 * bytes + off, TP_DTYPE_F32, ROWS * size, COLS);
     tp_reduce_desc residual = {.residual = bad}, bias = {.bias = tp_tensor_1d(at + bytes + off, TP_DTYPE_F32, COLS)};
     for (int i = 0; i < size; i++)
         each[i] = ROWS;
@@ -40,7 +43,8 @@ static tp_status call_all(tp_ctx *ctx, void *arg)
     TPI_TRY(expect_refused(ctx, tp_broadcast(ctx, world, bad, 0), "broadcast: tensor.data"));
     TPI_TRY(expect_refused(ctx, tp_all_to_all(ctx, world, all_bad, each, all, each), "all_to_all: in.data"));
     TPI_TRY(expect_refused(ctx, tp_all_to_all(ctx, world, all, each, all_bad, each), "all_to_all: out.data"));
-    tp_p2p own[2] = {{.send = true, .peer = tp_comm_rank(world), .tensor = bad}, {.peer = tp_comm_rank(world), .tensor = good}};
+    tp_p2p own[2] = {{.send = true, .peer = tp_comm_rank(world), .tensor = bad},
+                     {.peer = tp_comm_rank(world), .tensor = good}};
     TPI_TRY(expect_refused(ctx, tp_p2p_batch(ctx, world, own, 2), "p2p_batch: tensor.data"));
     memset(at, 0, bytes); /* the context is well */
     TPI_TRY(tp_all_reduce(ctx, world, good, good, NULL));

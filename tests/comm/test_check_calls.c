@@ -31,7 +31,8 @@ static tp_status max_12(tp_ctx *ctx, tp_comm *comm, float *x)
 
 static tp_status sum_two_shot(tp_ctx *ctx, tp_comm *comm, float *x)
 {
-    return tp_all_reduce(ctx, comm, vector(x, 12), vector(x, 12), &(tp_reduce_desc){.algorithm = TP_ALL_REDUCE_TWO_SHOT});
+    return tp_all_reduce(ctx, comm, vector(x, 12), vector(x, 12),
+                         &(tp_reduce_desc){.algorithm = TP_ALL_REDUCE_TWO_SHOT});
 }
 
 static tp_status sum_bf16(tp_ctx *ctx, tp_comm *comm, float *x)
@@ -190,7 +191,8 @@ static tp_status say_balanced(tp_ctx *ctx, void *arg)
     int rank = tp_ctx_rank(ctx);
     tp_range own = tp_shard_range(10, RANKS, rank);
     CHECK(own.end - own.begin == balanced[rank]);
-    return tp_all_gather(ctx, tp_ctx_world(ctx), vector(x, balanced[rank]), vector(x + 20, 10), rank == 1 ? balanced : NULL);
+    return tp_all_gather(ctx, tp_ctx_world(ctx), vector(x, balanced[rank]), vector(x + 20, 10),
+                         rank == 1 ? balanced : NULL);
 }
 
 static tp_status equal_calls(tp_ctx *ctx, void *arg)
@@ -320,7 +322,8 @@ Test(check_calls, bad_arguments_are_refused)
 /* Every slot of the tables is there. */
 Test(check_calls, tables_are_complete)
 {
-    const tpi_comm_table *const tables[] = {&tpi_comm_self, &tpi_comm_threads, &tpi_comm_dry, &tpi_comm_nccl, &tpi_comm_processes};
+    const tpi_comm_table *const tables[] = {&tpi_comm_self, &tpi_comm_threads, &tpi_comm_dry, &tpi_comm_nccl,
+                                            &tpi_comm_processes};
     for (int t = 0; t < 5; t++) {
         void *const *slots = (void *const *)(const void *)tables[t];
         for (size_t i = 0; i < sizeof *tables[t] / sizeof *slots; i++)

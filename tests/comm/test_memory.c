@@ -130,7 +130,8 @@ static tp_status make_board(tp_ctx *ctx)
 {
     tp_comm *world = tp_ctx_world(ctx);
     tpi_board *board = NULL;
-    tp_status status = world->table->board->create(ctx, world, &(tpi_board_desc){.flags = 3, .page_bytes = 8, .lanes = 1}, &board);
+    tp_status status =
+        world->table->board->create(ctx, world, &(tpi_board_desc){.flags = 3, .page_bytes = 8, .lanes = 1}, &board);
     world->table->board->destroy(ctx, board);
     return status;
 }
@@ -161,7 +162,8 @@ Test(memory, peers_are_told_whose_memory_is_missing)
 {
     for (int last = 0; last < 3; last++) {
         const tp_run_options options = {
-            .ranks = RANKS, .ctx = {.threads = 1, .timeout_ms = 60000, .allocator = {allocate_unless, release_to_heap, NULL}}};
+            .ranks = RANKS,
+            .ctx = {.threads = 1, .timeout_ms = 60000, .allocator = {allocate_unless, release_to_heap, NULL}}};
         cr_assert_eq(tp_run_ranks(&options, make_without_memory, &last), TP_ERR_MEMORY, "%s", tp_last_message());
         cr_assert(strstr(tp_last_message(), "rank 1: rank 1 of 3 has no memory for") != NULL, "%s", tp_last_message());
     }

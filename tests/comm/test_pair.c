@@ -1,5 +1,5 @@
-/* Two ranks exchange small messages through two buffers that they swap from one operation to the next: mixed operations of mixed sizes, in a row, with one rank
- * now and then late. */
+/* Two ranks exchange small messages through two buffers that they swap from one operation to the next: mixed operations
+ * of mixed sizes, in a row, with one rank now and then late. */
 #include "comm/ranks.h"
 
 #include <time.h>
@@ -38,7 +38,8 @@ static tp_status all_reduce(tp_ctx *ctx, buffers *own, unsigned operation, int64
     int rank = tp_ctx_rank(ctx);
     float *out = in_place ? own->in : own->out;
     fill(own->in, rank, operation, 0, count);
-    TPI_TRY(tp_all_reduce(ctx, tp_ctx_world(ctx), tp_tensor_1d(own->in, TP_DTYPE_F32, count), tp_tensor_1d(out, TP_DTYPE_F32, count), NULL));
+    TPI_TRY(tp_all_reduce(ctx, tp_ctx_world(ctx), tp_tensor_1d(own->in, TP_DTYPE_F32, count),
+                          tp_tensor_1d(out, TP_DTYPE_F32, count), NULL));
     for (int64_t i = 0; i < count; i++)
         CHECK(out[i] == value_of(0, operation, i) + value_of(1, operation, i));
     return TP_OK;
@@ -50,7 +51,8 @@ static tp_status reduce_scatter(tp_ctx *ctx, buffers *own, unsigned operation, i
     const int64_t counts[2] = {first, count - first};
     int64_t begin = rank == 0 ? 0 : first;
     fill(own->in, rank, operation, 0, count);
-    TPI_TRY(tp_reduce_scatter(ctx, tp_ctx_world(ctx), tp_tensor_1d(own->in, TP_DTYPE_F32, count), tp_tensor_1d(own->out, TP_DTYPE_F32, counts[rank]), counts, NULL));
+    TPI_TRY(tp_reduce_scatter(ctx, tp_ctx_world(ctx), tp_tensor_1d(own->in, TP_DTYPE_F32, count),
+                              tp_tensor_1d(own->out, TP_DTYPE_F32, counts[rank]), counts, NULL));
     for (int64_t i = 0; i < counts[rank]; i++)
         CHECK(own->out[i] == value_of(0, operation, begin + i) + value_of(1, operation, begin + i));
     return TP_OK;
@@ -62,7 +64,8 @@ static tp_status all_gather(tp_ctx *ctx, buffers *own, unsigned operation, int64
     const int64_t counts[2] = {first, count - first};
     int64_t begin = rank == 0 ? 0 : first;
     fill(own->out, rank, operation, begin, begin + counts[rank]);
-    TPI_TRY(tp_all_gather(ctx, tp_ctx_world(ctx), tp_tensor_1d(own->out + begin, TP_DTYPE_F32, counts[rank]), tp_tensor_1d(own->out, TP_DTYPE_F32, count), counts));
+    TPI_TRY(tp_all_gather(ctx, tp_ctx_world(ctx), tp_tensor_1d(own->out + begin, TP_DTYPE_F32, counts[rank]),
+                          tp_tensor_1d(own->out, TP_DTYPE_F32, count), counts));
     for (int64_t i = 0; i < count; i++)
         CHECK(own->out[i] == value_of(i < first ? 0 : 1, operation, i));
     return TP_OK;
@@ -136,8 +139,10 @@ static tp_status small_sums(tp_ctx *ctx, void *arg)
 /* One, two, and what is chosen give the same bits at the sizes where the way changes. */
 static tp_status ways_of_sums(tp_ctx *ctx, void *arg)
 {
-    static const int64_t edges[] = {0, 1, 15, 64, 768, 769, 1024, 2048, 2049, 3071, 3072, 3073, STAGED - 1, STAGED, STAGED + 1, 2 * STAGED + 3};
-    static const tp_all_reduce_algorithm algorithms[] = {TP_ALL_REDUCE_AUTO, TP_ALL_REDUCE_ONE_SHOT, TP_ALL_REDUCE_TWO_SHOT};
+    static const int64_t edges[] = {0,    1,    15,   64,   768,        769,    1024,       2048,
+                                    2049, 3071, 3072, 3073, STAGED - 1, STAGED, STAGED + 1, 2 * STAGED + 3};
+    static const tp_all_reduce_algorithm algorithms[] = {TP_ALL_REDUCE_AUTO, TP_ALL_REDUCE_ONE_SHOT,
+                                                         TP_ALL_REDUCE_TWO_SHOT};
     float *data = (float *)arg + (size_t)tp_ctx_rank(ctx) * 2 * (2 * STAGED + 3), *result = data + 2 * STAGED + 3;
     for (size_t e = 0; e < COUNT_OF(edges) * 3 * 2; e++) {
         int64_t count = edges[e / 6];
@@ -145,7 +150,8 @@ static tp_status ways_of_sums(tp_ctx *ctx, void *arg)
         const tp_reduce_desc desc = {.algorithm = algorithms[e % 3]};
         float *out = e / 3 % 2 == 0 ? data : result;
         fill(data, tp_ctx_rank(ctx), operation, 0, count);
-        TPI_TRY(tp_all_reduce(ctx, tp_ctx_world(ctx), tp_tensor_1d(data, TP_DTYPE_F32, count), tp_tensor_1d(out, TP_DTYPE_F32, count), &desc));
+        TPI_TRY(tp_all_reduce(ctx, tp_ctx_world(ctx), tp_tensor_1d(data, TP_DTYPE_F32, count),
+                              tp_tensor_1d(out, TP_DTYPE_F32, count), &desc));
         for (int64_t i = 0; i < count; i++)
             CHECK(out[i] == value_of(0, operation, i) + value_of(1, operation, i));
     }
@@ -203,9 +209,11 @@ static tp_status subnormals(tp_ctx *ctx, void *arg)
     memcpy(moved, bits, sizeof moved);
     int64_t begin = tp_ctx_rank(ctx) * 32;
     _mm_setcsr(flushing);
-    tp_status status = tp_all_reduce(ctx, tp_ctx_world(ctx), tp_tensor_1d(data, TP_DTYPE_F32, 64), tp_tensor_1d(data, TP_DTYPE_F32, 64), NULL);
+    tp_status status = tp_all_reduce(ctx, tp_ctx_world(ctx), tp_tensor_1d(data, TP_DTYPE_F32, 64),
+                                     tp_tensor_1d(data, TP_DTYPE_F32, 64), NULL);
     if (status == TP_OK)
-        status = tp_all_gather(ctx, tp_ctx_world(ctx), tp_tensor_1d(moved + begin, TP_DTYPE_F32, 32), tp_tensor_1d(moved, TP_DTYPE_F32, 64), NULL);
+        status = tp_all_gather(ctx, tp_ctx_world(ctx), tp_tensor_1d(moved + begin, TP_DTYPE_F32, 32),
+                               tp_tensor_1d(moved, TP_DTYPE_F32, 64), NULL);
     unsigned after = _mm_getcsr();
     _mm_setcsr(before);
     TPI_TRY(status);

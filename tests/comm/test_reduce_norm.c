@@ -1,4 +1,5 @@
-/* tp_all_reduce_norm where it is two ops: the bits of tp_all_reduce and of the norm, one after the other, and its refusals. */
+/* tp_all_reduce_norm where it is two ops: the bits of tp_all_reduce and of the norm, one after the other, and its
+ * refusals. */
 #include "core/context.h"
 #include "core/ops.h"
 #include "ranks.h"
@@ -21,8 +22,10 @@ static tp_status compare(const norm_scene *s)
 {
     uint64_t rank = (uint64_t)tp_comm_rank(s->comm);
     size_t bytes = (size_t)(s->rows * s->cols) * tp_dtype_size(s->dtype);
-    tp_tensor in = array(s, s->rows, 1 + rank), residual = array(s, s->rows, 50), gain = array(s, 1, 51), bias = array(s, 1, 52);
-    tp_tensor sum[2] = {array(s, s->rows, 53), array(s, s->rows, 53)}, y[2] = {array(s, s->rows, 54), array(s, s->rows, 54)};
+    tp_tensor in = array(s, s->rows, 1 + rank), residual = array(s, s->rows, 50), gain = array(s, 1, 51),
+              bias = array(s, 1, 52);
+    tp_tensor sum[2] = {array(s, s->rows, 53), array(s, s->rows, 53)},
+              y[2] = {array(s, s->rows, 54), array(s, s->rows, 54)};
     float *stats[2] = {tpt_array(TP_DTYPE_F32, 2 * s->rows + 1), tpt_array(TP_DTYPE_F32, 2 * s->rows + 1)};
     const tp_reduce_desc add = {.residual = residual};
     const tpi_norm_args apart = {.rms = s->rms,
@@ -50,7 +53,8 @@ static tp_status compare(const norm_scene *s)
     CHECK(memcmp(sum[0].data, sum[1].data, bytes) == 0);
     CHECK(memcmp(y[0].data, y[1].data, bytes) == 0);
     CHECK(memcmp(stats[0], stats[1], (size_t)(2 * s->rows) * sizeof(float)) == 0);
-    void *const all[] = {in.data, residual.data, gain.data, bias.data, sum[0].data, sum[1].data, y[0].data, y[1].data, stats[0], stats[1]};
+    void *const all[] = {in.data,     residual.data, gain.data, bias.data, sum[0].data,
+                         sum[1].data, y[0].data,     y[1].data, stats[0],  stats[1]};
     for (size_t i = 0; i < COUNT_OF(all); i++)
         free(all[i]);
     return TP_OK;
@@ -81,7 +85,8 @@ static tp_status refusals(tp_ctx *ctx, void *arg)
     (void)arg;
     tp_comm *comm = tp_ctx_world(ctx);
     tp_tensor x = tp_tensor_2d(data, TP_DTYPE_F32, 3, 4);
-    const tp_reduce_norm good = {.rms = true, .gain = tp_tensor_1d(gain, TP_DTYPE_F32, 4), .out = tp_tensor_2d(out, TP_DTYPE_F32, 3, 4)};
+    const tp_reduce_norm good = {
+        .rms = true, .gain = tp_tensor_1d(gain, TP_DTYPE_F32, 4), .out = tp_tensor_2d(out, TP_DTYPE_F32, 3, 4)};
     tp_reduce_norm bad = good;
     CHECK(tp_all_reduce_norm(ctx, comm, x, x, NULL, NULL) == TP_ERR_ARGUMENT);
     CHECK(tp_all_reduce_norm(ctx, comm, x, x, &(tp_reduce_desc){.op = TP_REDUCE_MAX}, &good) == TP_ERR_ARGUMENT);
@@ -103,5 +108,6 @@ Test(reduce_norm, refusals)
 {
     tpt_run_with((tp_run_options){.ranks = 2}, refusals, NULL);
     tp_world *world;
-    cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 1, .peer_kernels = (tp_peer_kernels)3}, &world), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 1, .peer_kernels = (tp_peer_kernels)3}, &world),
+                 TP_ERR_ARGUMENT);
 }

@@ -12,10 +12,11 @@ enum { MAX_RANKS = 5 };
 
 static tpi_rendezvous_desc desc_of(int rank, int ranks, int port)
 {
-    return (tpi_rendezvous_desc){.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port, .timeout_ms = 20000};
+    return (tpi_rendezvous_desc){.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port,
+                                 .timeout_ms = 20000};
 }
 
-/* ---- ranks ---------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- ranks ------------------------------------------------------------------------------------------------------- */
 
 typedef struct rank_case rank_case;
 typedef tp_status (*rank_body)(rank_case *own, tpi_rendezvous *meeting);
@@ -73,7 +74,8 @@ static tp_status exchange_all(rank_case *own, tpi_rendezvous *meeting)
         bool halves = s % 2 == 1;
         tpi_rendezvous_group group = {.id = 1, .rank = rank, .size = ranks};
         if (halves)
-            group = (tpi_rendezvous_group){.id = 2 + (uint64_t)(rank % 2), .rank = rank / 2, .size = (ranks + 1 - rank % 2) / 2};
+            group = (tpi_rendezvous_group){.id = 2 + (uint64_t)(rank % 2), .rank = rank / 2,
+                                           .size = (ranks + 1 - rank % 2) / 2};
         char *mine = tpt_allocate(bytes + 1), *all = tpt_allocate((size_t)group.size * bytes + 1);
         memset(mine, 'a' + rank, bytes);
         tp_status status = tpi_rendezvous_exchange(meeting, &group, mine, all, bytes);
@@ -99,7 +101,7 @@ Test(rendezvous, threads_exchange)
     }
 }
 
-/* ---- real processes -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- real processes ---------------------------------------------------------------------------------------------- */
 
 static pid_t start_process(rank_case *own)
 {
@@ -153,7 +155,7 @@ Test(rendezvous, a_dead_process_frees_its_peers)
         cr_assert_eq(result_of(process[rank]), 0, "rank %d", rank);
 }
 
-/* ---- meetings that fail ----------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- meetings that fail ------------------------------------------------------------------------------------------ */
 
 static void assert_opened(const rank_case *own, tp_status status, const char *words)
 {
@@ -219,11 +221,12 @@ Test(rendezvous, bad_arguments)
     }
 }
 
-/* ---- strangers -------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- strangers --------------------------------------------------------------------------------------------------- */
 
 static struct sockaddr_in loopback(int port)
 {
-    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    return (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port),
+                                .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
 }
 
 static int connect_stranger(int port)
@@ -245,7 +248,8 @@ static void *be_strange(void *pointer)
     rank_case *late = pointer;
     int silent = connect_stranger(late->desc.port), rude = connect_stranger(late->desc.port);
     int half = connect_stranger(late->desc.port), newer = connect_stranger(late->desc.port);
-    const tpi_frame frame = {.magic = TPI_FRAME_MAGIC, .version = TPI_FRAME_VERSION + 1, .kind = TPI_FRAME_HELLO, .rank = 1, .size = 2};
+    const tpi_frame frame = {.magic = TPI_FRAME_MAGIC, .version = TPI_FRAME_VERSION + 1, .kind = TPI_FRAME_HELLO,
+                             .rank = 1, .size = 2};
     tpi_frame reply;
     bool sent = write(rude, "GET / HTTP/1.1\r\n\r\n", 18) == 18 && write(half, &frame, 4) == 4 &&
                 write(newer, &frame, sizeof frame) == sizeof frame;
@@ -350,7 +354,7 @@ Test(rendezvous, a_strange_listener_is_known_as_such)
     assert_opened(&one, TP_ERR_COMM, "no rank of this library");
 }
 
-/* ---- failures later on -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- failures later on ------------------------------------------------------------------------------------------- */
 
 static tp_status one_aborts(rank_case *own, tpi_rendezvous *meeting)
 {
@@ -421,78 +425,4 @@ Test(rendezvous, failures_reach_all)
         for (int rank = 0; rank < 3; rank++)
             cr_assert_eq(cases[rank].status, TP_OK, "body %zu, rank %d: %s", b, rank, cases[rank].message);
     }
-}
-
-/* ---- worlds -------------------------------------------------------------------------------------------------------------------------------------------------- */
-
-static void set_environment(const char *rank, const char *size, const char *address, int port)
-{
-    char text[16];
-    snprintf(text, sizeof text, "%d", port);
-    setenv("RANK", rank, 1);
-    setenv("WORLD_SIZE", size, 1);
-    setenv("MASTER_ADDR", address, 1);
-    setenv("MASTER_PORT", text, 1);
-    unsetenv("LOCAL_RANK");
-}
-
-Test(rendezvous, a_world_from_the_environment)
-{
-    tp_ctx_desc desc = {.threads = 1, .timeout_ms = 10000};
-    tp_ctx *ctx;
-    float value = 3;
-    set_environment("0", "1", "127.0.0.1", tpt_free_port());
-    cr_assert_eq(tp_world_create_env(&desc), TP_OK, "%s", tp_last_message());
-    cr_assert_eq(tp_ctx_create(&desc, &ctx), TP_OK, "%s", tp_last_message());
-    tp_tensor tensor = {.data = &value, .dtype = TP_DTYPE_F32, .dims = 1, .shape = {1}, .stride = {1}};
-    cr_assert_eq(tp_all_reduce(ctx, tp_ctx_world(ctx), tensor, tensor, NULL), TP_OK);
-    cr_assert_eq(value, 3);
-    tp_ctx_destroy(ctx);
-    tp_world_destroy(desc.world);
-}
-
-Test(rendezvous, the_environment_is_checked)
-{
-    static const struct {
-        const char *name, *value, *words;
-    } wrong[] = {{"RANK", "x", "RANK is \"x\""}, {"RANK", "", "RANK is not set"},        {"WORLD_SIZE", "100", "WORLD_SIZE is \"100\""},
-                 {"MASTER_ADDR", "", "MASTER_ADDR"}, {"MASTER_PORT", "-1", "MASTER_PORT is \"-1\""}, {"LOCAL_RANK", "1.5", "LOCAL_RANK is"}};
-    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
-        tp_ctx_desc desc = {.timeout_ms = 1000};
-        set_environment("0", "1", "127.0.0.1", tpt_free_port());
-        setenv(wrong[i].name, wrong[i].value, 1);
-        cr_assert_eq(tp_world_create_env(&desc), TP_ERR_ARGUMENT, "%s", wrong[i].name);
-        cr_assert_not_null(strstr(tp_last_message(), wrong[i].words), "%s", tp_last_message());
-        cr_assert_null(desc.world);
-    }
-}
-
-static void *refused_on_the_cpu(void *pointer)
-{
-    static char no_world[] = "no world", not_refused[] = "not refused";
-    const tpi_rendezvous_desc *meeting = pointer;
-    const tp_process_desc process = {
-        .rank = meeting->rank, .ranks = 2, .address = meeting->address, .port = meeting->port, .timeout_ms = 10000};
-    tp_world *world;
-    tp_ctx *ctx;
-    if (tp_world_create_processes(&process, &world) != TP_OK)
-        return no_world;
-    const tp_ctx_desc desc = {.threads = 1, .world = world, .rank = meeting->rank};
-    tp_status status = tp_ctx_create(&desc, &ctx);
-    bool told = strstr(tp_last_message(), "device is the CPU") != NULL;
-    tp_world_destroy(world);
-    return status == TP_ERR_UNSUPPORTED && told ? NULL : not_refused;
-}
-
-Test(rendezvous, processes_on_the_cpu_are_refused)
-{
-    int port = tpt_free_port();
-    tpi_rendezvous_desc one = desc_of(1, 2, port), zero = desc_of(0, 2, port);
-    pthread_t thread;
-    void *other;
-    cr_assert_eq(pthread_create(&thread, NULL, refused_on_the_cpu, &one), 0);
-    const char *own = refused_on_the_cpu(&zero);
-    pthread_join(thread, &other);
-    cr_assert_null(own, "%s", own);
-    cr_assert_null(other, "%s", (char *)other);
 }

@@ -48,7 +48,8 @@ static tp_status note_cores(tp_ctx *ctx, void *arg)
     return TP_OK;
 }
 
-/* Equal shares that don't overlap, if there is a core for each; all cores, if not. Threads a rank are counted before that, and the caller stays where it was. */
+/* Equal shares that don't overlap, if there is a core for each; all cores, if not. Threads a rank are counted before
+ * that, and the caller stays where it was. */
 Test(run_ranks, cores_are_shared_out)
 {
     static bound_ranks bound, free_ranks;
@@ -64,7 +65,8 @@ Test(run_ranks, cores_are_shared_out)
         for (int rank = 0; rank < ranks; rank++) {
             cr_assert_eq(bound.threads[rank], free_ranks.threads[rank]);
             cr_assert(CPU_EQUAL(&free_ranks.set[rank], &all));
-            cr_assert_eq(CPU_COUNT(&bound.set[rank]), cores < ranks ? cores : cores / ranks, "rank %d of %d", rank, ranks);
+            cr_assert_eq(CPU_COUNT(&bound.set[rank]), cores < ranks ? cores : cores / ranks, "rank %d of %d", rank,
+                         ranks);
             CPU_OR(&together, &together, &bound.set[rank]);
         }
         cr_assert_eq(CPU_COUNT(&together), cores < ranks ? cores : cores / ranks * ranks, "%d ranks", ranks);
@@ -382,7 +384,8 @@ Test(run_ranks, a_rank_has_one_context)
     tp_world_destroy(world);
 }
 
-/* The shorter of the two bounds holds, the context's own too. Its peer, with which it makes the mesh's groups, never comes. */
+/* The shorter of the two bounds holds, the context's own too. Its peer, with which it makes the mesh's groups, never
+ * comes. */
 Test(run_ranks, a_context_may_wait_less_than_its_world)
 {
     tp_world *world = NULL;

@@ -24,7 +24,8 @@ static tp_status split_twice(tp_ctx *ctx, void *arg)
     if (status == TP_OK)
         status = tp_comm_split(ctx, world, 0, 0, &all);
     /* A refused split left the world as it was. */
-    if ((status == TP_ERR_MEMORY || status == TP_ERR_PEER) && tp_ctx_failure(ctx) == TP_OK && tp_barrier(ctx, world) != TP_OK)
+    if ((status == TP_ERR_MEMORY || status == TP_ERR_PEER) && tp_ctx_failure(ctx) == TP_OK &&
+        tp_barrier(ctx, world) != TP_OK)
         status = TP_ERR_INTERNAL;
     tp_comm_destroy(ctx, all);
     tp_comm_destroy(ctx, odd);

@@ -1,5 +1,5 @@
-/* A rank that returns with an error may free its buffers: nobody reads or writes them any more. Where the transport is right, the rank that works in them waits
- * in vain for the others to leave, and goes on. */
+/* A rank that returns with an error may free its buffers: nobody reads or writes them any more. Where the transport is
+ * right, the rank that works in them waits in vain for the others to leave, and goes on. */
 #include <stdatomic.h>
 #include <time.h>
 

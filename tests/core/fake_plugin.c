@@ -33,7 +33,8 @@ static bool fault_is(const char *name)
 static const tpi_backend *backend(void)
 {
     static tpi_backend table;
-    for (size_t at = offsetof(tpi_backend, open); at < offsetof(tpi_backend, square_sum_list); at += sizeof table.open) {
+    for (size_t at = offsetof(tpi_backend, open); at < offsetof(tpi_backend, square_sum_list);
+         at += sizeof table.open) {
         tp_status (*slot)(tp_ctx *) = nothing;
         memcpy((unsigned char *)&table + at, &slot, sizeof slot);
     }

@@ -41,11 +41,14 @@ Test(context, wrong_fields_are_named_before_anything_is_allocated)
     check_refused((tp_ctx_desc){.allocator = none, .mesh.tp = 2}, TP_ERR_ARGUMENT, "mesh.tp is 2", "1 ranks");
     check_refused((tp_ctx_desc){.allocator = none, .isa = TP_ISA_COUNT}, TP_ERR_ARGUMENT, "isa is 5", "4");
     check_refused((tp_ctx_desc){.allocator = none, .device = 7}, TP_ERR_ARGUMENT, "device is 7", "1");
-    check_refused((tp_ctx_desc){.allocator = none, .device = TP_DEVICE_CUDA, .plugin = "/nowhere/libtp_cuda.so"}, TP_ERR_BACKEND, "CUDA: no plugin", "/nowhere");
+    check_refused((tp_ctx_desc){.allocator = none, .device = TP_DEVICE_CUDA, .plugin = "/nowhere/libtp_cuda.so"},
+                  TP_ERR_BACKEND, "CUDA: no plugin", "/nowhere");
     check_refused((tp_ctx_desc){.allocator = none, .device_index = 3}, TP_ERR_ARGUMENT, "device_index is 3", "0");
     check_refused((tp_ctx_desc){.allocator = none, .sum_order = 2}, TP_ERR_ARGUMENT, "sum_order is 2", "1");
-    check_refused((tp_ctx_desc){.allocator = none, .tf32 = true}, TP_ERR_ARGUMENT, "tf32 is set, which needs device TP_DEVICE_CUDA (1)", "not 0");
-    check_refused((tp_ctx_desc){.allocator = none, .tf32 = true, .sum_order = TP_SUM_FAST}, TP_ERR_ARGUMENT, "tf32 is set, which needs device", "not 0");
+    check_refused((tp_ctx_desc){.allocator = none, .tf32 = true}, TP_ERR_ARGUMENT,
+                  "tf32 is set, which needs device TP_DEVICE_CUDA (1)", "not 0");
+    check_refused((tp_ctx_desc){.allocator = none, .tf32 = true, .sum_order = TP_SUM_FAST}, TP_ERR_ARGUMENT,
+                  "tf32 is set, which needs device", "not 0");
     check_refused((tp_ctx_desc){.allocator = none, .tf32 = true, .device = TP_DEVICE_CUDA}, TP_ERR_ARGUMENT,
                   "tf32 is set, which needs sum_order TP_SUM_FAST (1)", "not 0");
     check_refused((tp_ctx_desc){.allocator = none, .timeout_ms = -5}, TP_ERR_ARGUMENT, "timeout_ms is -5", "0");

@@ -14,7 +14,8 @@ typedef struct usage {
 
 static tp_model_desc small_model(void)
 {
-    return (tp_model_desc){.family = TP_MODEL_GPT2, .layers = 2, .hidden = 128, .heads = 8, .vocabulary = 301, .positions = 64, .dtype = TP_DTYPE_BF16};
+    return (tp_model_desc){.family = TP_MODEL_GPT2, .layers = 2, .hidden = 128, .heads = 8, .vocabulary = 301,
+                           .positions = 64, .dtype = TP_DTYPE_BF16};
 }
 
 /* Two steps of the whole training loop. */
@@ -29,7 +30,8 @@ static tp_status train(tp_ctx *ctx, const tp_data *data, usage *out)
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     status = tp_params_init(ctx, params, count);
-    tp_trainer_desc training = {.batch = 4, .sequence = 64, .microbatch = 2, .lr = 1e-3f, .optimizer = {.kind = TP_OPTIMIZER_ADAMW}};
+    tp_trainer_desc training = {
+        .batch = 4, .sequence = 64, .microbatch = 2, .lr = 1e-3f, .optimizer = {.kind = TP_OPTIMIZER_ADAMW}};
     if (status == TP_OK)
         status = tp_trainer_create(ctx, &training, model, data, &trainer);
     for (int step = 0; step < 2 && status == TP_OK; step++) {
@@ -76,10 +78,14 @@ Test(dry_run, predicts_what_a_step_uses)
     tp_data *data = open_text();
     for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
         run r = {.data = data};
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks[i], .ctx = {.threads = 1}}, train_rank, &r), TP_OK, "%s", tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks[i], .ctx = {.threads = 1}}, train_rank, &r), TP_OK,
+                     "%s", tp_last_message());
         tp_ctx *ctx;
         usage predicted;
-        cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .threads = 1, .mesh = {.tp = ranks[i]}, .rank = ranks[i] - 1}, &ctx), TP_OK);
+        cr_assert_eq(
+            tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .threads = 1, .mesh = {.tp = ranks[i]}, .rank = ranks[i] - 1},
+                          &ctx),
+            TP_OK);
         cr_assert_eq(train(ctx, data, &predicted), TP_OK, "%s", tp_ctx_message(ctx));
         tp_ctx_destroy(ctx);
         const usage *used = &r.used[ranks[i] - 1];
@@ -88,11 +94,13 @@ Test(dry_run, predicts_what_a_step_uses)
             sum += (double)used->peak[kind];
             want += (double)predicted.peak[kind];
         }
-        cr_assert(want > 0.95 * sum && want < 1.05 * sum, "tp %d: predicted %.0f bytes, used %.0f", ranks[i], want, sum);
+        cr_assert(want > 0.95 * sum && want < 1.05 * sum, "tp %d: predicted %.0f bytes, used %.0f", ranks[i], want,
+                  sum);
         cr_assert_eq(predicted.peak[TP_MEMORY_PARAM], used->peak[TP_MEMORY_PARAM]);
         cr_assert_eq(predicted.peak[TP_MEMORY_OPTIMIZER], used->peak[TP_MEMORY_OPTIMIZER]);
         cr_assert_eq(predicted.peak[TP_MEMORY_SAVED], used->peak[TP_MEMORY_SAVED]);
-        cr_assert_eq(predicted.flops, used->flops, "tp %d: %.0f and %.0f operations", ranks[i], predicted.flops, used->flops);
+        cr_assert_eq(predicted.flops, used->flops, "tp %d: %.0f and %.0f operations", ranks[i], predicted.flops,
+                     used->flops);
     }
     tp_data_close(data);
 }
@@ -101,7 +109,8 @@ Test(dry_run, predicts_what_a_step_uses)
 Test(dry_run, sizes_a_matrix_past_32_bits)
 {
     tp_ctx *ctx;
-    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .threads = 1, .mesh = {.tp = 3}, .rank = 2}, &ctx), TP_OK);
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .threads = 1, .mesh = {.tp = 3}, .rank = 2}, &ctx),
+                 TP_OK);
     tp_embedding *layer;
     tp_embedding_desc desc = {.name = "wte", .vocabulary = 262144, .features = 12288, .dtype = TP_DTYPE_F32};
     cr_assert_eq(tp_embedding_create(ctx, &desc, &layer), TP_OK, "%s", tp_ctx_message(ctx));
@@ -123,6 +132,7 @@ Test(dry_run, stands_for_its_mesh_only)
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .world = world}, &ctx), TP_ERR_ARGUMENT);
     cr_assert(strstr(tp_last_message(), "dry_run") && strstr(tp_last_message(), "2"), "%s", tp_last_message());
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .mesh = {.tp = 2}, .rank = 2}, &ctx), TP_ERR_ARGUMENT);
-    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .mesh = {.tp = 65536, .dp = 65536}}, &ctx), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .mesh = {.tp = 65536, .dp = 65536}}, &ctx),
+                 TP_ERR_ARGUMENT);
     tp_world_destroy(world);
 }

@@ -1,4 +1,5 @@
-/* Plugins that don't fit, and files that were cut or changed: each is refused by one line, and nothing of them is called. */
+/* Plugins that don't fit, and files that were cut or changed: each is refused by one line, and nothing of them is
+ * called. */
 #include <criterion/criterion.h>
 #include <elf.h>
 #include <link.h>
@@ -43,7 +44,8 @@ static void expect_refused(const char *plugin, const char *first, const char *se
 {
     tp_device_info info;
     cr_assert_eq(tp_device_describe(TP_DEVICE_CUDA, 0, plugin, &info), TP_ERR_BACKEND, "%s", first);
-    cr_assert(!info.usable && strstr(info.reason, first) && strstr(info.reason, second), "%s and %s: %s", first, second, info.reason);
+    cr_assert(!info.usable && strstr(info.reason, first) && strstr(info.reason, second), "%s and %s: %s", first, second,
+              info.reason);
     cr_assert_null(strchr(info.reason, '\n'), "%s", info.reason);
 }
 
@@ -65,7 +67,8 @@ Test(plugin, the_contract_is_a_version_and_a_hash)
     cr_assert_lt(sizeof TPI_CONTRACT, TPI_CONTRACT_BYTES);
 }
 
-/* Every place of the contract that the file has, with another last digit: refused before its entry, which would end the process, is called. */
+/* Every place of the contract that the file has, with another last digit: refused before its entry, which would end the
+ * process, is called. */
 Test(plugin, one_of_other_headers_is_refused)
 {
     static const char ours[] = TPI_CONTRACT;
@@ -138,7 +141,8 @@ static int describe_copy(size_t bytes, const char *what, size_t number)
     int status = -1;
     cr_assert(child > 0 && waitpid(child, &status, 0) == child);
     unlink(copy);
-    cr_assert(WIFEXITED(status) && (WEXITSTATUS(status) == TAKEN || WEXITSTATUS(status) == REFUSED), "%s %zu: %s %d", what, number, WIFEXITED(status) ? "exit status" : "signal",
+    cr_assert(WIFEXITED(status) && (WEXITSTATUS(status) == TAKEN || WEXITSTATUS(status) == REFUSED), "%s %zu: %s %d",
+              what, number, WIFEXITED(status) ? "exit status" : "signal",
               WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
     return WEXITSTATUS(status);
 }
@@ -148,7 +152,8 @@ Test(plugin, files_that_were_cut_are_refused)
     enum { PIECES = 100 };
     read_plugin();
     for (size_t i = 0; i < PIECES; i++)
-        cr_assert_eq(describe_copy(content_bytes * i / PIECES, "bytes", content_bytes * i / PIECES), REFUSED, "%zu of %d", i, PIECES);
+        cr_assert_eq(describe_copy(content_bytes * i / PIECES, "bytes", content_bytes * i / PIECES), REFUSED,
+                     "%zu of %d", i, PIECES);
     cr_assert_eq(describe_copy(content_bytes - 1, "bytes", content_bytes - 1), REFUSED);
     cr_assert_eq(describe_copy(content_bytes, "bytes", content_bytes), TAKEN);
     free(content);

@@ -341,7 +341,8 @@ static inline void reference_query(const attention_data *data, attention_referen
             bound_dk[c] +=
                 scale * fabs(q) * (ds_bound + tpt_tolerance(weights, length * shape->heads + 2, fabs(ds)));
             dv[c] += p * kept * dout;
-            bound_dv[c] += fabs(dout) * (least + kept * p * (error + tpt_tolerance(weights, length * shape->heads + 2, 1)));
+            bound_dv[c] +=
+                fabs(dout) * (least + kept * p * (error + tpt_tolerance(weights, length * shape->heads + 2, 1)));
         }
     }
 }

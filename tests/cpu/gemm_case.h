@@ -90,7 +90,8 @@ static inline tpi_inner gemm_eight_blocks(int64_t inner)
     return order;
 }
 
-/* One block's chain. bf16 is summed as vdpbf16ps does: subnormals are flushed, and an odd block is padded with a product that changes nothing. */
+/* One block's chain. bf16 is summed as vdpbf16ps does: subnormals are flushed, and an odd block is padded with a
+ * product that changes nothing. */
 static __attribute__((noinline)) float gemm_chain(float start, const float *a, const float *b, const tpi_inner *order,
                                                   int block, bool bf16)
 {

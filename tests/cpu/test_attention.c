@@ -26,8 +26,10 @@ static const attention_case cases[] = {
     {.dtype = TP_DTYPE_F32, .heads = 2, .head_dim = 24, .lengths = {97, 30, -1}, .causal = true, .dropout = 0.3f},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 16, .lengths = {130, -1}, .window = 40, .dropout = 0.9f},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 32, .lengths = {80, -1}, .causal = true, .deviation = 4},
-    {.dtype = TP_DTYPE_BF16, .weights = TP_DTYPE_BF16, .heads = 2, .head_dim = 64, .lengths = {100, 1, -1}, .causal = true, .kv_heads = 1},
-    {.dtype = TP_DTYPE_BF16, .weights = TP_DTYPE_BF16, .heads = 1, .head_dim = 37, .lengths = {66, 3, -1}, .dropout = 0.1f},
+    {.dtype = TP_DTYPE_BF16, .weights = TP_DTYPE_BF16, .heads = 2, .head_dim = 64, .lengths = {100, 1, -1},
+     .causal = true, .kv_heads = 1},
+    {.dtype = TP_DTYPE_BF16, .weights = TP_DTYPE_BF16, .heads = 1, .head_dim = 37, .lengths = {66, 3, -1},
+     .dropout = 0.1f},
     {.dtype = TP_DTYPE_F16, .heads = 2, .head_dim = 80, .lengths = {70, 17, -1}, .causal = true, .window = 20},
     {.dtype = TP_DTYPE_F16, .heads = 1, .head_dim = 6, .lengths = {20, -1}},
 };

@@ -104,7 +104,8 @@ Test(embedding, positions_restart_with_each_sequence)
 }
 
 /* Nothing is written, and the message names the place, the id and how many there are. */
-static void check_refused(tp_status (*run)(tp_ctx *ctx, const void *test, void *out), const void *args, const char *message)
+static void check_refused(tp_status (*run)(tp_ctx *ctx, const void *test, void *out), const void *args,
+                          const char *message)
 {
     tp_ctx_desc desc = {0};
     tp_ctx *ctx;
@@ -156,7 +157,8 @@ Test(embedding, ids_outside_are_refused_backward)
 {
     int32_t ids[4] = {0, 1, 50, 2};
     float dy[4] = {1, 1, 1, 1};
-    tpi_embedding_grad_args args = {.rows = 4, .cols = 1, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = 4, .vocabulary = 50};
+    tpi_embedding_grad_args args = {
+        .rows = 4, .cols = 1, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = 4, .vocabulary = 50};
 
     check_refused(run_embedding_grad, &args, "pass: ids[2] is 50, must be in [0, vocabulary 50)");
     ids[2] = 2147483647;

@@ -1,5 +1,5 @@
-/* exact_fma.h and exact_chain.h give the bits of the C library's fmaf, whatever the operands: middles between floats, true
- * ones and those that only look so, subnormals, infinities, NaN and zeros of both signs. */
+/* exact_fma.h and exact_chain.h give the bits of the C library's fmaf, whatever the operands: middles between floats,
+ * true ones and those that only look so, subnormals, infinities, NaN and zeros of both signs. */
 #define TPI_ISA_LEVEL 0
 #include "cpu/exact_chain.h"
 #include "cpu/simd.h"
@@ -37,7 +37,8 @@ typedef enum value_kind {
 
 static float value_of(value_kind kind, uint64_t *state)
 {
-    static const uint32_t special[] = {0, 1, 0x7fffffu, 0x800000u, 0x800001u, 0x3f800000u, 0x3f800001u, 0x7f7fffffu, 0x7f800000u, 0x7fc00000u};
+    static const uint32_t special[] = {0,           1,           0x7fffffu,   0x800000u,   0x800001u,
+                                       0x3f800000u, 0x3f800001u, 0x7f7fffffu, 0x7f800000u, 0x7fc00000u};
     const uint32_t word = next_word(state);
 
     switch (kind) {
@@ -51,7 +52,8 @@ static float value_of(value_kind kind, uint64_t *state)
     }
 }
 
-/* What c is to the product: unrelated, its opposite or nearly so, or such that the product is about half of c's last place. */
+/* What c is to the product: unrelated, its opposite or nearly so, or such that the product is about half of c's last
+ * place. */
 static float addend_of(float a, float b, uint64_t *state)
 {
     const uint32_t word = next_word(state), product = tpi_bits_of(a * b);
@@ -60,8 +62,12 @@ static float addend_of(float a, float b, uint64_t *state)
     case 0: return value_of((value_kind)(word / 5 % VALUE_KINDS), state);
     case 1: return -(a * b);
     case 2: return tpi_float_of((product + (word >> 8) % 7 - 3) ^ 0x80000000u);
-    case 3: return tpi_float_of((product & 0xff800000u) + ((22 + (word >> 8) % 4) << 23) + (next_word(state) & 0x807fffffu));
-    default: return tpi_float_of((product & 0xff800000u) + (((word >> 8) % 64 - 32) << 23) + (next_word(state) & 0x807fffffu));
+    case 3:
+        return tpi_float_of((product & 0xff800000u) + ((22 + (word >> 8) % 4) << 23) +
+                            (next_word(state) & 0x807fffffu));
+    default:
+        return tpi_float_of((product & 0xff800000u) + (((word >> 8) % 64 - 32) << 23) +
+                            (next_word(state) & 0x807fffffu));
     }
 }
 
@@ -87,14 +93,16 @@ Test(exact_fma, sixteen_lanes_are_those_of_fmaf)
         vf_store(difference, vf_fnma(vf_load(a), vf_load(b), vf_load(c)));
         for (int i = 0; i < 16; i++) {
             const float want = fmaf(a[i], b[i], c[i]), other = fmaf(-a[i], b[i], c[i]);
-            cr_assert(same_value(sum[i], want), "%a * %a + %a = %a, not %a", (double)a[i], (double)b[i], (double)c[i], (double)want, (double)sum[i]);
-            cr_assert(same_value(difference[i], other), "%a - %a * %a = %a, not %a", (double)c[i], (double)a[i], (double)b[i], (double)other,
-                      (double)difference[i]);
+            cr_assert(same_value(sum[i], want), "%a * %a + %a = %a, not %a", (double)a[i], (double)b[i], (double)c[i],
+                      (double)want, (double)sum[i]);
+            cr_assert(same_value(difference[i], other), "%a - %a * %a = %a, not %a", (double)c[i], (double)a[i],
+                      (double)b[i], (double)other, (double)difference[i]);
         }
     }
 }
 
-/* Of 1 + 2^-24, 3 + 3 * 2^-23 and the like, and of the smallest float: an error of the first rounding either way decides. */
+/* Of 1 + 2^-24, 3 + 3 * 2^-23 and the like, and of the smallest float: an error of the first rounding either way
+ * decides. */
 Test(exact_fma, middles_are_decided_by_what_is_beyond_double)
 {
     static const float sums[][4] = {
@@ -121,7 +129,8 @@ Test(exact_fma, middles_are_decided_by_what_is_beyond_double)
 
         vf_store(got, vf_fma(vf_set1(s[0]), vf_set1(s[1]), vf_set1(s[2])));
         cr_assert(same_value(fmaf(s[0], s[1], s[2]), s[3]), "row %zu is wrong itself", n);
-        cr_assert(same_value(got[5], s[3]), "%a * %a + %a = %a, not %a", (double)s[0], (double)s[1], (double)s[2], (double)s[3], (double)got[5]);
+        cr_assert(same_value(got[5], s[3]), "%a * %a + %a = %a, not %a", (double)s[0], (double)s[1], (double)s[2],
+                  (double)s[3], (double)got[5]);
     }
 }
 
@@ -145,7 +154,8 @@ static void make_problem(problem *p, value_kind a, value_kind b, value_kind star
 /* The first `rows` rows by one way and by fmaf. */
 static void check_chains(const problem *p, tpi_exact_way way, int rows)
 {
-    static double a[STEPS * TPI_EXACT_ROWS * 2] __attribute__((aligned(16))), b[STEPS * TPI_EXACT_COLS] __attribute__((aligned(16)));
+    static double a[STEPS * TPI_EXACT_ROWS * 2] __attribute__((aligned(16))),
+        b[STEPS * TPI_EXACT_COLS] __attribute__((aligned(16)));
     const tpi_exact_stretch panels = {.steps = STEPS, .a = (const tpi_pair *)a, .b = (const tpi_pair *)b};
     double tile[TPI_EXACT_TILE];
 
@@ -156,8 +166,10 @@ static void check_chains(const problem *p, tpi_exact_way way, int rows)
     for (int i = 0; i < rows * TPI_EXACT_COLS; i++) {
         float want = p->start[i];
         for (int k = 0; k < STEPS; k++)
-            want = fmaf(p->a[k * TPI_EXACT_ROWS + i / TPI_EXACT_COLS], p->b[k * TPI_EXACT_COLS + i % TPI_EXACT_COLS], want);
-        cr_assert(same_value((float)tile[i], want), "way %d, element %d: %a, not %a", (int)way, i, tile[i], (double)want);
+            want = fmaf(p->a[k * TPI_EXACT_ROWS + i / TPI_EXACT_COLS], p->b[k * TPI_EXACT_COLS + i % TPI_EXACT_COLS],
+                        want);
+        cr_assert(same_value((float)tile[i], want), "way %d, element %d: %a, not %a", (int)way, i, tile[i],
+                  (double)want);
     }
 }
 
@@ -192,7 +204,8 @@ Test(exact_fma, chains_of_fit_values)
     for (int n = 0; n < TILES; n++) {
         problem p;
         double start[TPI_EXACT_TILE];
-        make_problem(&p, n % 3 ? VALUE_NEAR_ONE : VALUE_TINY, n % 2 ? VALUE_SHORT : VALUE_NEAR_ONE, n % 5 ? VALUE_NEAR_ONE : VALUE_TINY, &state);
+        make_problem(&p, n % 3 ? VALUE_NEAR_ONE : VALUE_TINY, n % 2 ? VALUE_SHORT : VALUE_NEAR_ONE,
+                     n % 5 ? VALUE_NEAR_ONE : VALUE_TINY, &state);
         tpi_exact_widen(p.start, TPI_EXACT_TILE, start);
         const int a = tpi_exact_least(p.a, STEPS * TPI_EXACT_ROWS), b = tpi_exact_least(p.b, STEPS * TPI_EXACT_COLS);
         if (tpi_exact_fits(a, b) && tpi_exact_sums_fit(start)) {
@@ -218,7 +231,8 @@ Test(exact_fma, subnormal_sums_of_the_least_fit_products)
             p.b[i] = of_exponents(tpi_bits_of(p.b[i]), 76, 1, 0x7fffffu);
         for (int i = 0; i < TPI_EXACT_TILE; i++)
             p.start[i] = of_exponents(tpi_bits_of(p.start[i]), 20 + (uint32_t)i % 8, 1, 0x7fffffu);
-        cr_assert(tpi_exact_fits(tpi_exact_least(p.a, STEPS * TPI_EXACT_ROWS), tpi_exact_least(p.b, STEPS * TPI_EXACT_COLS)));
+        cr_assert(
+            tpi_exact_fits(tpi_exact_least(p.a, STEPS * TPI_EXACT_ROWS), tpi_exact_least(p.b, STEPS * TPI_EXACT_COLS)));
         check_chains(&p, TPI_EXACT_MIDDLE, TPI_EXACT_ROWS);
     }
 }

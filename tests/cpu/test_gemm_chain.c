@@ -44,7 +44,8 @@ Test(gemm, continued_chains)
             args.b.data = (const char *)b.columns + (size_t)(cuts[i] * cols) * tp_dtype_size(dtype);
             cr_assert_eq(gemm_call(ctx, &args), TP_OK);
         }
-        cr_assert(tpt_same_bits("continued", parts, whole, TP_DTYPE_F32, rows * cols), "%s, %s", tp_isa_name(isa), tp_dtype_name(dtype));
+        cr_assert(tpt_same_bits("continued", parts, whole, TP_DTYPE_F32, rows * cols), "%s, %s", tp_isa_name(isa),
+                  tp_dtype_name(dtype));
         free(whole);
         free(parts);
         gemm_matrix_free(&a);
@@ -88,7 +89,8 @@ Test(gemm, slices_of_what_is_packed)
             args.accumulate = i > 0;
             cr_assert_eq(gemm_call(ctx, &args), TP_OK);
         }
-        cr_assert(tpt_same_bits("sliced", parts, whole, TP_DTYPE_F32, rows * cols), "%s, %s", tp_isa_name(isa), tp_dtype_name(dtype));
+        cr_assert(tpt_same_bits("sliced", parts, whole, TP_DTYPE_F32, rows * cols), "%s, %s", tp_isa_name(isa),
+                  tp_dtype_name(dtype));
         free(packed.data);
         free(whole);
         free(parts);

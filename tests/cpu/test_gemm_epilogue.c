@@ -3,7 +3,8 @@
 
 #include "gemm_case.h"
 
-enum { ROWS = 23, COLS = 83, INNER = 40, COUNT = ROWS * COLS, STRIDE = COLS + 5, RESIDUAL_STRIDE = STRIDE + 3, PRE_STRIDE = STRIDE + 2 };
+enum { ROWS = 23, COLS = 83, INNER = 40, COUNT = ROWS * COLS, STRIDE = COLS + 5, RESIDUAL_STRIDE = STRIDE + 3,
+      PRE_STRIDE = STRIDE + 2 };
 
 typedef struct inputs {
     gemm_matrix a, b;

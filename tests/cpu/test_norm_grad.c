@@ -336,7 +336,8 @@ Test(norm_grad, far_from_zero)
     }
     got = machines_run(&all, run_norm_grad, &c, before, dx_bytes(&c.args) + 2 * FAR_COLS * sizeof(float));
     got_gain = (float *)(void *)(got + dx_bytes(&c.args));
-    cr_assert(tpt_close_norm("dx", got, TP_DTYPE_F32, dx, FAR_ROWS * FAR_COLS, tpt_tolerance(TP_DTYPE_F32, FAR_COLS, 1)));
+    cr_assert(
+        tpt_close_norm("dx", got, TP_DTYPE_F32, dx, FAR_ROWS * FAR_COLS, tpt_tolerance(TP_DTYPE_F32, FAR_COLS, 1)));
     cr_assert(tpt_close_norm("gain's gradient", got_gain, TP_DTYPE_F32, gain_grad, FAR_COLS,
                              tpt_tolerance(TP_DTYPE_F32, FAR_COLS, 1)));
     free(x);

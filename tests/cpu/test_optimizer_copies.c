@@ -1,4 +1,5 @@
-/* The optimizer writes a weight's packed copies: the bytes that packing the new value gives, and the value that it has without copies. */
+/* The optimizer writes a weight's packed copies: the bytes that packing the new value gives, and the value that it has
+ * without copies. */
 #include "core/backend.h"
 #include "cpu/machines.h"
 
@@ -38,13 +39,16 @@ static void pack(tp_ctx *ctx, const copies_case *c, const void *value, tpi_weigh
 {
     const tpi_operand forward = {value, c->dtype, c->cols, 1}, backward = {value, c->dtype, 1, c->cols};
 
-    *out = (tpi_weight_copies){.rows = c->rows, .cols = c->cols, .forward_order = c->forward, .backward_order = c->backward};
+    *out = (tpi_weight_copies){.rows = c->rows, .cols = c->cols, .forward_order = c->forward,
+                               .backward_order = c->backward};
     out->forward.bytes = ctx->backend->gemm_packed_bytes(ctx, c->dtype, c->rows, c->cols, c->forward);
     out->backward.bytes = ctx->backend->gemm_packed_bytes(ctx, c->dtype, c->cols, c->rows, c->backward);
     out->forward.data = tpt_allocate(out->forward.bytes);
     out->backward.data = tpt_allocate(out->backward.bytes);
-    cr_assert_eq(tpi_gemm_pack(ctx->compute, &forward, c->rows, c->cols, c->forward, &out->forward), TP_OK, "%s", tp_last_message());
-    cr_assert_eq(tpi_gemm_pack(ctx->compute, &backward, c->cols, c->rows, c->backward, &out->backward), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tpi_gemm_pack(ctx->compute, &forward, c->rows, c->cols, c->forward, &out->forward), TP_OK, "%s",
+                 tp_last_message());
+    cr_assert_eq(tpi_gemm_pack(ctx->compute, &backward, c->cols, c->rows, c->backward, &out->backward), TP_OK, "%s",
+                 tp_last_message());
 }
 
 static void copies_free(tpi_weight_copies *copies)
@@ -87,15 +91,18 @@ static void check_on(tp_ctx *ctx, const copies_case *c)
     pack(ctx, c, without.value, &want);
     cr_assert(tpt_same_bits("value", with.value, without.value, c->dtype, c->rows * c->cols));
     cr_assert(tpt_same_bits("master", with.master, without.master, TP_DTYPE_F32, c->rows * c->cols));
-    cr_assert(memcmp(got.forward.data, want.forward.data, want.forward.bytes) == 0, "forward copy of %lld x %lld on %s with %d threads",
-              (long long)c->rows, (long long)c->cols, tp_isa_name(tp_ctx_isa(ctx)), tp_ctx_threads(ctx));
-    cr_assert(memcmp(got.backward.data, want.backward.data, want.backward.bytes) == 0, "backward copy of %lld x %lld on %s with %d threads",
-              (long long)c->rows, (long long)c->cols, tp_isa_name(tp_ctx_isa(ctx)), tp_ctx_threads(ctx));
+    cr_assert(memcmp(got.forward.data, want.forward.data, want.forward.bytes) == 0,
+              "forward copy of %lld x %lld on %s with %d threads", (long long)c->rows, (long long)c->cols,
+              tp_isa_name(tp_ctx_isa(ctx)), tp_ctx_threads(ctx));
+    cr_assert(memcmp(got.backward.data, want.backward.data, want.backward.bytes) == 0,
+              "backward copy of %lld x %lld on %s with %d threads", (long long)c->rows, (long long)c->cols,
+              tp_isa_name(tp_ctx_isa(ctx)), tp_ctx_threads(ctx));
     weight_free(&with), weight_free(&without);
     copies_free(&got), copies_free(&want);
 }
 
-/* Blocks of `length` indices each, cut into `pieces` segments that lie apart; the last indices of each in no segment, and an empty block at the end. */
+/* Blocks of `length` indices each, cut into `pieces` segments that lie apart; the last indices of each in no segment,
+ * and an empty block at the end. */
 static tpi_inner spread(int64_t length, int pieces, int64_t left_out)
 {
     tpi_inner order = {.blocks = 4};
@@ -131,7 +138,9 @@ Test(optimizer_copies, are_those_of_the_new_value)
 
     for (size_t s = 0; s < sizeof shapes / sizeof shapes[0]; s++)
         for (int d = 0; d < 3; d++)
-            check_orders(&all, (copies_case){.rows = shapes[s][0], .cols = shapes[s][1], .dtype = machine_floats[d], .scale = 0.5f});
+            check_orders(
+                &all,
+                (copies_case){.rows = shapes[s][0], .cols = shapes[s][1], .dtype = machine_floats[d], .scale = 0.5f});
     machines_close(&all);
 }
 

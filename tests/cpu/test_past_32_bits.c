@@ -1,12 +1,12 @@
-/* O40: more than 2^31 elements, and distances of more than 2^32 bytes, without the memory: address space whose pages are the same few, or were never
- * touched. */
+/* O40: more than 2^31 elements, and distances of more than 2^32 bytes, without the memory: address space whose pages
+ * are the same few, or were never touched. */
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "cpu/machines.h"
 
-/* ---- long rows ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- long rows --------------------------------------------------------------------------------------------------- */
 
 #ifndef TPT_SANITIZED /* minutes of shadow memory */
 #define PAGE ((size_t)4096)
@@ -79,7 +79,8 @@ Test(past_32_bits, square_sum, .timeout = 120)
     values[5] = 0.5f; /* in each of the tiles */
     for (int64_t i = 0; i < 4; i++)
         values[long_row - 3 + i] = (float)(i + 1);
-    tpi_square_sum_args args = {.rows = 1, .cols = long_row, .x = values, .stride = long_row, .dim = 1, .result = &result};
+    tpi_square_sum_args args = {
+        .rows = 1, .cols = long_row, .x = values, .stride = long_row, .dim = 1, .result = &result};
     cr_assert_eq(tpi_square_sum(ctx->compute, &args), TP_OK, "%s", tp_last_message());
     cr_assert_eq(tp_ctx_synchronize(ctx), TP_OK);
     cr_assert_eq(result, 0.25f * (float)(x.bytes / TILE) + 14.0f);
@@ -117,7 +118,7 @@ Test(past_32_bits, optimizer, .timeout = 120)
 }
 #endif
 
-/* ---- rows far apart ------------------------------------------------------------------------------------------------------------------------ */
+/* ---- rows far apart ---------------------------------------------------------------------------------------------- */
 
 enum { FAR_ROWS = 3, FAR_COLS = 33 };
 
@@ -143,7 +144,8 @@ static far_matrix far_new(uint64_t seed)
 static void far_check(const far_matrix *m)
 {
     for (int r = 0; r < FAR_ROWS; r++)
-        cr_assert(tpt_same_bits("row", m->far + r * far_stride, m->near + r * FAR_COLS, TP_DTYPE_F32, FAR_COLS), "row %d", r);
+        cr_assert(tpt_same_bits("row", m->far + r * far_stride, m->near + r * FAR_COLS, TP_DTYPE_F32, FAR_COLS),
+                  "row %d", r);
 }
 
 static void far_free(far_matrix *m)
@@ -180,13 +182,19 @@ static void far_norm_and_rope(tp_ctx *ctx)
     float *gain = tpt_new_uniform(TP_DTYPE_F32, FAR_COLS, 6, 0.5, 1.5);
     for (int far = 0; far < 2; far++) {
         int64_t stride = far ? far_stride : FAR_COLS;
-        tpi_norm_args norm = {.rows = FAR_ROWS, .cols = FAR_COLS, .dtype = TP_DTYPE_F32, .x_stride = stride, .y_stride = stride};
+        tpi_norm_args norm = {
+            .rows = FAR_ROWS, .cols = FAR_COLS, .dtype = TP_DTYPE_F32, .x_stride = stride, .y_stride = stride};
         norm.gain = gain;
         norm.x = far ? x.far : x.near;
         norm.y = far ? y.far : y.near;
         ISSUE(tpi_norm(ctx->compute, &norm));
-        tpi_rope_args rope = {
-            .rows = FAR_ROWS, .heads = 2, .head_dim = 16, .dim = 16, .dtype = TP_DTYPE_F32, .stride = stride, .theta = 10000.0};
+        tpi_rope_args rope = {.rows = FAR_ROWS,
+                              .heads = 2,
+                              .head_dim = 16,
+                              .dim = 16,
+                              .dtype = TP_DTYPE_F32,
+                              .stride = stride,
+                              .theta = 10000.0};
         rope.x = norm.y;
         ISSUE(tpi_rope(ctx->compute, &rope));
     }
@@ -259,11 +267,13 @@ Test(past_32_bits, embedding_of_a_large_table)
                                    .out_dtype = TP_DTYPE_F32};
         ISSUE(tpi_embedding(all.ctx[i]->compute, &args));
         ISSUE(tp_ctx_synchronize(all.ctx[i]));
-        cr_assert(tpt_same_bits("first", out, dy, TP_DTYPE_F32, COLS) && tpt_same_bits("last", out + 2 * COLS, dy, TP_DTYPE_F32, COLS));
+        cr_assert(tpt_same_bits("first", out, dy, TP_DTYPE_F32, COLS) &&
+                  tpt_same_bits("last", out + 2 * COLS, dy, TP_DTYPE_F32, COLS));
         cr_assert(out[COLS] == 0.0f && out[2 * COLS - 1] == 0.0f);
     }
     tpi_embedding_grad_args grad = {
-        .rows = TOKENS, .cols = COLS, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = rows, .vocabulary = rows, .grad = table};
+        .rows = TOKENS, .cols = COLS, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = rows,
+        .vocabulary = rows, .grad = table};
     ISSUE(tpi_embedding_grad(all.ctx[0]->compute, &grad));
     ISSUE(tp_ctx_synchronize(all.ctx[0]));
     for (int64_t c = 0; c < COLS; c++)
@@ -273,7 +283,7 @@ Test(past_32_bits, embedding_of_a_large_table)
     machines_close(&all);
 }
 
-/* ---- indices that numbers are drawn from --------------------------------------------------------------------------------------------------- */
+/* ---- indices that numbers are drawn from ------------------------------------------------------------------------- */
 
 Test(past_32_bits, random_numbers_of_far_elements)
 {
@@ -314,7 +324,8 @@ Test(past_32_bits, random_numbers_of_far_elements)
                 uint64_t element = (uint64_t)((first_row + r) * total_cols + first_col + c);
                 uint64_t index = (uint64_t)((map.first_row + r) * COLS + c);
                 cr_assert_eq(values[r * COLS + c], tp_random_normal(key, element));
-                cr_assert_eq(masked[r * COLS + c], tp_random_u32(key, index) >= tp_random_threshold(0.5f) ? 2.0f : 0.0f);
+                cr_assert_eq(masked[r * COLS + c],
+                             tp_random_u32(key, index) >= tp_random_threshold(0.5f) ? 2.0f : 0.0f);
             }
     }
     machines_close(&all);

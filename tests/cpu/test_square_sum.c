@@ -91,7 +91,8 @@ Test(square_sum, what_is_not_counted_must_be_finite)
     for (int dim = 0; dim < 2; dim++) {
         for (int rank = 0; rank < 4; rank++) {
             tpi_inner order;
-            tpi_square_sum_args args = {.rows = ROWS, .cols = COLS, .stride = COLS, .x = x, .dim = dim, .order = &order};
+            tpi_square_sum_args args = {
+                .rows = ROWS, .cols = COLS, .stride = COLS, .x = x, .dim = dim, .order = &order};
 
             tpi_inner_from_share(dim == 0 ? ROWS : COLS, 4, rank, false, &order);
             float good = run_one(&all, &args);

@@ -1,4 +1,5 @@
-/* Tests on several ranks with a simulated GPU each: the simulator's schedules, arrays in device memory, and what every rank saw. */
+/* Tests on several ranks with a simulated GPU each: the simulator's schedules, arrays in device memory, and what every
+ * rank saw. */
 #ifndef TPT_CUDA_RANKS_H
 #define TPT_CUDA_RANKS_H
 
@@ -58,7 +59,8 @@ typedef struct tpt_device {
     size_t bytes;
 } tpt_device;
 
-static inline tp_status tpt_up(tp_ctx *ctx, const void *host, tp_dtype dtype, int64_t rows, int64_t cols, tpt_device *out)
+static inline tp_status tpt_up(tp_ctx *ctx, const void *host, tp_dtype dtype, int64_t rows, int64_t cols,
+                               tpt_device *out)
 {
     void *memory;
     size_t bytes = (size_t)(rows * cols) * tp_dtype_size(dtype);

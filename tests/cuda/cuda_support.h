@@ -29,7 +29,8 @@ typedef struct tpt_sides {
     tpt_pair pair[TPT_MAX_PAIRS]; /* freed by tpt_sides_reset */
 } tpt_sides;
 
-/* The contexts; the GPU's plugin is TPT_CUDA_PLUGIN. A simulated GPU takes a schedule by the program's name and how many were opened. */
+/* The contexts; the GPU's plugin is TPT_CUDA_PLUGIN. A simulated GPU takes a schedule by the program's name and how
+ * many were opened. */
 void tpt_sides_open(tpt_sides *sides);
 /* The same, with the simulator's compute capability and memory as in `machine`. */
 void tpt_sides_open_on(tpt_sides *sides, const gpusim_options *machine);

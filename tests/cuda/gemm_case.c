@@ -22,7 +22,8 @@ static double magnitude_of(const gemm_case *it, const tpi_gemm_args *cpu)
 /* Bound of an f32 sum of the case's operands, stored as `dtype`. */
 static double bound(const gemm_case *it, tp_dtype dtype, int64_t inner, double magnitude)
 {
-    return it->tf32 && it->dtype == TP_DTYPE_F32 ? tpt_tolerance_tf32(inner, magnitude) : tpt_tolerance(dtype, inner, magnitude);
+    return it->tf32 && it->dtype == TP_DTYPE_F32 ? tpt_tolerance_tf32(inner, magnitude)
+                                                 : tpt_tolerance(dtype, inner, magnitude);
 }
 
 /* How far two results may lie apart: each is off by a bound that grows with the steepest slope of the epilogue. */

@@ -111,8 +111,12 @@ static inline tpi_gemm_args args_of(const gemm_case *it, const gemm_arrays *arra
 
 static inline gemm_case plain(tp_dtype dtype, int64_t rows, int64_t cols, int64_t inner)
 {
-    return (gemm_case){
-        .dtype = dtype, .c_dtype = TP_DTYPE_F32, .bias_dtype = TP_DTYPE_F32, .rows = rows, .cols = cols, .inner = inner};
+    return (gemm_case){.dtype = dtype,
+                       .c_dtype = TP_DTYPE_F32,
+                       .bias_dtype = TP_DTYPE_F32,
+                       .rows = rows,
+                       .cols = cols,
+                       .inner = inner};
 }
 
 /* Enough of the largest tiles to fill the device, so that they are taken; all can be read by vectors. */

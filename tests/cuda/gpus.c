@@ -142,5 +142,6 @@ void tpt_gpus_clean(const char *what)
 {
     const char *first;
     int leaks = tpt_gpus_leaks(), count = tpt_gpus_reports(&first);
-    cr_assert_eq(count, 0, "%s: %d reports of the simulator, %d of them leaks; the first: %s", what, count, leaks, first);
+    cr_assert_eq(count, 0, "%s: %d reports of the simulator, %d of them leaks; the first: %s", what, count, leaks,
+                 first);
 }

@@ -1,5 +1,5 @@
-/* The GPUs under tests of whole layers and models: the simulator's schedules, reports, counts and mutants. On real GPUs there is no
- * simulator: nothing is reported or counted there. */
+/* The GPUs under tests of whole layers and models: the simulator's schedules, reports, counts and mutants. On real GPUs
+ * there is no simulator: nothing is reported or counted there. */
 #ifndef TPT_CUDA_GPUS_H
 #define TPT_CUDA_GPUS_H
 
@@ -11,8 +11,8 @@ enum { TPT_SCHEDULES = 5 };
 bool tpt_gpus_configure(const gpusim_options *options);
 /* Eager, lazy, and three random ones. */
 gpusim_options tpt_gpus_schedule(unsigned number);
-/* The one for a case: neighbouring cases take neighbouring schedules, so that all come up. TPT_CUDA_SCHEDULE=n in the environment moves all of them on
- * by n: after five runs, 0 to 4, every case was under every schedule. */
+/* The one for a case: neighbouring cases take neighbouring schedules, so that all come up. TPT_CUDA_SCHEDULE=n in the
+ * environment moves all of them on by n: after five runs, 0 to 4, every case was under every schedule. */
 gpusim_options tpt_gpus_schedule_of(unsigned which_case);
 void tpt_gpus_turn(unsigned which_case);
 

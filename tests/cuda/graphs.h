@@ -22,8 +22,9 @@ static inline bool tpt_graphs_find(tpt_graphs *calls)
     const struct {
         const char *name;
         void *to;
-    } wanted[] = {{"cudaStreamBeginCapture", &calls->begin}, {"cudaStreamEndCapture", &calls->end},      {"cudaGraphInstantiate", &calls->instantiate},
-                  {"cudaGraphLaunch", &calls->launch},       {"cudaGraphExecDestroy", &calls->destroy_exec}, {"cudaGraphDestroy", &calls->destroy}};
+    } wanted[] = {{"cudaStreamBeginCapture", &calls->begin},      {"cudaStreamEndCapture", &calls->end},
+                  {"cudaGraphInstantiate", &calls->instantiate},  {"cudaGraphLaunch", &calls->launch},
+                  {"cudaGraphExecDestroy", &calls->destroy_exec}, {"cudaGraphDestroy", &calls->destroy}};
     void *plugin = dlopen(TPT_CUDA_PLUGIN, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     for (size_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
         void *symbol = plugin != NULL ? dlsym(plugin, wanted[i].name) : NULL;
@@ -48,7 +49,8 @@ static inline bool tpt_graphs_begin(const tpt_graphs *calls, cudaStream_t stream
 static inline bool tpt_graphs_end(const tpt_graphs *calls, cudaStream_t stream, cudaGraphExec_t *exec)
 {
     cudaGraph_t graph = NULL;
-    bool made = calls->end(stream, &graph) == cudaSuccess && graph != NULL && calls->instantiate(exec, graph, 0) == cudaSuccess;
+    bool made =
+        calls->end(stream, &graph) == cudaSuccess && graph != NULL && calls->instantiate(exec, graph, 0) == cudaSuccess;
     if (graph != NULL)
         calls->destroy(graph);
     return made;

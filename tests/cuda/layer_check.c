@@ -26,7 +26,8 @@ static void check_layouts(const tpt_case *c, const tpt_result *one, unsigned num
         tpt_result other;
         char name[128];
         layout.sequence_parallel = layout.sequence_parallel && !c->sees_all_tokens;
-        snprintf(name, sizeof name, "tp %d, sequence parallelism %s, %d devices", layout.tp, layout.sequence_parallel ? "on" : "off", layout.devices);
+        snprintf(name, sizeof name, "tp %d, sequence parallelism %s, %d devices", layout.tp,
+                 layout.sequence_parallel ? "on" : "off", layout.devices);
         tpt_gpus_turn(number + i);
         tpt_case_run(c, &layout, &other);
         tpt_gpus_clean(name);

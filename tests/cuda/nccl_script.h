@@ -1,4 +1,5 @@
-/* What ranks do over a communicator in tests of transports on GPUs: everything, written down so that it can be compared with thread ranks on the CPU. */
+/* What ranks do over a communicator in tests of transports on GPUs: everything, written down so that it can be compared
+ * with thread ranks on the CPU. */
 #ifndef TPT_NCCL_SCRIPT_H
 #define TPT_NCCL_SCRIPT_H
 
@@ -13,7 +14,8 @@ typedef struct script {
 } script;
 
 /* Random numbers that differ from rank to rank. */
-static inline tp_status random_up(tp_ctx *ctx, tp_dtype dtype, int64_t rows, int64_t cols, uint64_t seed, tpt_device *out)
+static inline tp_status random_up(tp_ctx *ctx, tp_dtype dtype, int64_t rows, int64_t cols, uint64_t seed,
+                                  tpt_device *out)
 {
     uint64_t own = seed * 100 + (uint64_t)tp_ctx_rank(ctx);
     bool is_float = tp_dtype_epsilon(dtype) > 0;
@@ -37,9 +39,10 @@ static inline tp_status poison_up(tp_ctx *ctx, tp_dtype dtype, int64_t rows, int
     return status;
 }
 
-/* ---- reductions --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
-static inline tp_status reduce_one(tp_ctx *ctx, tp_comm *comm, tp_dtype dtype, int64_t rows, const tp_reduce_desc *desc, tpt_record *log)
+static inline tp_status reduce_one(tp_ctx *ctx, tp_comm *comm, tp_dtype dtype, int64_t rows, const tp_reduce_desc *desc,
+                                   tpt_record *log)
 {
     tpt_device in, out;
     TPI_TRY(random_up(ctx, dtype, rows, 5, 3, &in));
@@ -53,7 +56,8 @@ static inline tp_status reduce_one(tp_ctx *ctx, tp_comm *comm, tp_dtype dtype, i
 static inline tp_status all_reduces(tp_ctx *ctx, tp_comm *comm, tpt_record *log)
 {
     static const int64_t rows[] = {0, 1, 7, 203};
-    static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16, TP_DTYPE_I32, TP_DTYPE_I64, TP_DTYPE_U8};
+    static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16,
+                                      TP_DTYPE_I32, TP_DTYPE_I64,  TP_DTYPE_U8};
     for (size_t r = 0; r < COUNT_OF(rows); r++)
         for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
             tp_reduce_desc desc = {.op = (tp_reduce_op)((r + d) % 3)};
@@ -76,7 +80,8 @@ static inline tp_status finished_sums(tp_ctx *ctx, tp_comm *comm, tpt_record *lo
         TPI_TRY(random_up(ctx, TP_DTYPE_BF16, 37, 11, 7, &residual));
         TPI_TRY(poison_up(ctx, TP_DTYPE_BF16, 37, 11, &out));
         TPI_TRY(poison_up(ctx, TP_DTYPE_BF16, own.end - own.begin, 11, &part));
-        tp_reduce_desc desc = {.algorithm = (tp_all_reduce_algorithm)algorithm, .dropout = 0.25f, .residual = residual.tensor};
+        tp_reduce_desc desc = {
+            .algorithm = (tp_all_reduce_algorithm)algorithm, .dropout = 0.25f, .residual = residual.tensor};
         desc.bias = bias.tensor;
         desc.bias.dims = 1;
         desc.bias.shape[0] = 11;
@@ -115,7 +120,7 @@ static inline tp_status nan_wins(tp_ctx *ctx, tp_comm *comm, tpt_record *log)
     return TP_OK;
 }
 
-/* ---- uneven counts ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- uneven counts ----------------------------------------------------------------------------------------------- */
 
 /* No rows on the first rank, and more on each further one. */
 static inline int64_t uneven(int size, int64_t *counts)
@@ -159,7 +164,7 @@ static inline tp_status scatters(tp_ctx *ctx, tp_comm *comm, tpt_record *log)
     return scatter_one(ctx, comm, 101, NULL, log);
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 static inline tp_status exchanges(tp_ctx *ctx, tp_comm *comm, tpt_record *log)
 {

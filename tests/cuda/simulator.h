@@ -1,4 +1,5 @@
-/* The simulator inside the plugin, for tests of several contexts: its options and reports. Nothing of it on a real GPU. */
+/* The simulator inside the plugin, for tests of several contexts: its options and reports. Nothing of it on a real
+ * GPU. */
 #ifndef TPT_CUDA_SIMULATOR_H
 #define TPT_CUDA_SIMULATOR_H
 

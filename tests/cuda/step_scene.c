@@ -6,11 +6,11 @@
 #include "support/training.h"
 #include "support/devices.h"
 
-#define TRY(expression)                                                                                                                       \
-    do {                                                                                                                                      \
-        tp_status try_status = (expression);                                                                                                  \
-        if (try_status != TP_OK)                                                                                                              \
-            return try_status;                                                                                                                \
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        tp_status try_status = (expression);                                                                           \
+        if (try_status != TP_OK)                                                                                       \
+            return try_status;                                                                                         \
     } while (0)
 
 static tp_status make(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
@@ -35,8 +35,10 @@ static tp_status make(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
     TRY(tp_model_create(ctx, &shape, &actor->model));
     actor->params = tp_model_params(actor->model, &actor->count);
     TRY(tp_params_init(ctx, actor->params, actor->count));
-    TRY(tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params, actor->count, &actor->optimizer));
-    actor->pass = (tp_pass){.tokens = TPT_SCENE_TOKENS, .sequences = TPT_SCENE_SEQUENCES, .loss_scale = 1.0f / TPT_SCENE_TOKENS};
+    TRY(tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params,
+                            actor->count, &actor->optimizer));
+    actor->pass =
+        (tp_pass){.tokens = TPT_SCENE_TOKENS, .sequences = TPT_SCENE_SEQUENCES, .loss_scale = 1.0f / TPT_SCENE_TOKENS};
     actor->saved_bytes = tp_model_saved_bytes(actor->model, &actor->pass);
     TRY(tp_ctx_allocate(ctx, TP_MEMORY_SAVED, actor->saved_bytes, &actor->saved));
     TRY(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 2 * bytes, &actor->batch));
@@ -81,10 +83,11 @@ static tp_status play(tp_ctx *ctx, void *arg)
 
 tp_status tpt_scene_run(tpt_scene *scene)
 {
-    tp_run_options options = {.ranks = scene->ranks,
-                              .devices = scene->devices,
-                              .transport = scene->transport,
-                              .ctx = {.threads = 1, .seed = 9, .sum_order = scene->sum_order, .timeout_ms = scene->timeout_ms}};
+    tp_run_options options = {
+        .ranks = scene->ranks,
+        .devices = scene->devices,
+        .transport = scene->transport,
+        .ctx = {.threads = 1, .seed = 9, .sum_order = scene->sum_order, .timeout_ms = scene->timeout_ms}};
     if (scene->devices > 0) {
         options.ctx.device = TP_DEVICE_CUDA;
         options.ctx.plugin = TPT_CUDA_PLUGIN;

@@ -7,7 +7,8 @@
 #include <tp/model.h>
 #include <tp/optimizer.h>
 
-enum { TPT_SCENE_SEQUENCES = 2, TPT_SCENE_SEQUENCE = 5, TPT_SCENE_TOKENS = 10, TPT_SCENE_VOCABULARY = 23, TPT_SCENE_RANKS = 4 };
+enum { TPT_SCENE_SEQUENCES = 2, TPT_SCENE_SEQUENCE = 5, TPT_SCENE_TOKENS = 10, TPT_SCENE_VOCABULARY = 23,
+      TPT_SCENE_RANKS = 4 };
 
 /* A rank's objects. */
 typedef struct tpt_actor {
@@ -29,7 +30,8 @@ typedef struct tpt_scene {
     tp_transport transport;
     int32_t wrong_id; /* of the fourth token; 0: none */
     int64_t timeout_ms;
-    /* What a rank does with its objects; before: what it does before it has them, or NULL; after: when they are gone. */
+    /* What a rank does with its objects; before: what it does before it has them, or NULL; after: when they are
+     * gone. */
     tp_status (*act)(tp_ctx *ctx, struct tpt_scene *scene, tpt_actor *actor);
     tp_status (*before)(tp_ctx *ctx, struct tpt_scene *scene);
     void (*after)(tp_ctx *ctx, struct tpt_scene *scene);

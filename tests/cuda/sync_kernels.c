@@ -1,4 +1,5 @@
-/* Work for mutants of barriers: every kernel that has one, at the smallest size at which all of its barriers are needed. */
+/* Work for mutants of barriers: every kernel that has one, at the smallest size at which all of its barriers are
+ * needed. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +11,7 @@
 
 static const tp_dtype floats[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
 
-/* ---- memory -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 void *tpt_memory_of(tpt_memory *memory, const void *host, size_t bytes)
 {
@@ -67,14 +68,15 @@ static void issue(tpt_memory *memory, tp_status status)
         memory->status = status;
 }
 
-/* ---- the families ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the families ------------------------------------------------------------------------------------------------ */
 
-/* Products: four steps and a piece, so that all stages come round and the last one lies where the sums will be; rows for copies of 16 bytes; a block has
- * two tiles. number: layout of a, of b, size of tiles, dtype. */
+/* Products: four steps and a piece, so that all stages come round and the last one lies where the sums will be; rows
+ * for copies of 16 bytes; a block has two tiles. number: layout of a, of b, size of tiles, dtype. */
 static void gemm(tpt_memory *memory, int number)
 {
     enum { INNER = 4 * 32 + 8 };
-    static const int64_t shapes[3][2] = {{256, 8}, {136, 128}, {136, 256}}; /* for which 64 x 64, 128 x 128 and 128 x 256 are taken; f32 has no 128 x 256 */
+    /* for which 64 x 64, 128 x 128 and 128 x 256 are taken; f32 has no 128 x 256 */
+    static const int64_t shapes[3][2] = {{256, 8}, {136, 128}, {136, 256}};
     const tp_dtype dtype = floats[number / 12];
     const bool a_columns = number & 1, b_columns = number & 2;
     const int64_t rows = shapes[number / 4 % 3][0] - (number < 4 ? 64 : 0), cols = shapes[number / 4 % 3][1];
@@ -196,7 +198,8 @@ static void cross_entropy(tpt_memory *memory, int number)
     }
 }
 
-/* Forward, and all gradients; more rows than wait in shared memory at once. Bits of number: root mean squares, rows that are not aligned; then the dtype. */
+/* Forward, and all gradients; more rows than wait in shared memory at once. Bits of number: root mean squares, rows
+ * that are not aligned; then the dtype. */
 static void norm(tpt_memory *memory, int number)
 {
     enum { ROWS = 790, MOST_COLS = 40 };
@@ -256,7 +259,8 @@ static void square_sum(tpt_memory *memory, int number)
         issue(memory, tpi_square_sum(memory->ctx->compute, &args));
 }
 
-/* Tokens sorted by id: by one block; by several, the last one not full; with so many rows that a key takes two passes; and all of one id. */
+/* Tokens sorted by id: by one block; by several, the last one not full; with so many rows that a key takes two passes;
+ * and all of one id. */
 static void sorted_tokens(tpt_memory *memory, int number)
 {
     static const int64_t tokens[] = {700, 2100, 1500, 1500}, table[] = {300, 50, 700, 50};
@@ -280,7 +284,8 @@ static void sorted_tokens(tpt_memory *memory, int number)
         issue(memory, tpi_embedding_grad(memory->ctx->compute, &args));
 }
 
-/* Gradients of ids with many tokens and of ids with few, each with more columns than a block has threads. number: columns that are not aligned, then dtype. */
+/* Gradients of ids with many tokens and of ids with few, each with more columns than a block has threads. number:
+ * columns that are not aligned, then dtype. */
 static void embedding(tpt_memory *memory, int number)
 {
     enum { ROWS = 600, TABLE = 40 };
@@ -306,9 +311,9 @@ static const struct {
     int count, multiprocessors;
     void (*run)(tpt_memory *memory, int number);
 } families[] = {
-    {"gemm", 36, 1, gemm},           {"row sums", 3, 1, row_sums},           {"attention", 9, 4, attention},   {"rope", 12, 1, rope},
-    {"norm", 12, 1, norm}, {"cross-entropy", 7, 1, cross_entropy}, {"square sum", 1, 1, square_sum}, {"sorted tokens", 4, 1, sorted_tokens},
-    {"embedding", 6, 1, embedding},
+    {"gemm", 36, 1, gemm},            {"row sums", 3, 1, row_sums},           {"attention", 9, 4, attention},
+    {"rope", 12, 1, rope},            {"norm", 12, 1, norm},                  {"cross-entropy", 7, 1, cross_entropy},
+    {"square sum", 1, 1, square_sum}, {"sorted tokens", 4, 1, sorted_tokens}, {"embedding", 6, 1, embedding},
 };
 
 static void run_kernels(const tpt_work *work, tpt_outcome *outcome)
@@ -330,7 +335,8 @@ bool tpt_kernel_work(int number, tpt_work *out)
 {
     for (size_t i = 0; i < sizeof families / sizeof families[0]; number -= families[i++].count)
         if (number < families[i].count) {
-            *out = (tpt_work){.options = {.multiprocessors = families[i].multiprocessors}, .run = run_kernels, .number = number, .arg = &families[i]};
+            *out = (tpt_work){.options = {.multiprocessors = families[i].multiprocessors}, .run = run_kernels,
+                              .number = number, .arg = &families[i]};
             snprintf(out->name, sizeof out->name, "%s %d", families[i].name, number);
             return true;
         }

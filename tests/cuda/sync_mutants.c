@@ -38,7 +38,10 @@ static void run_here(const tpt_work *work, const gpusim_options *options, tpt_ou
     work->run(work, outcome);
     outcome->seconds = tpt_now() - begin;
     outcome->reports = tpt_gpus_reports(&first);
-    snprintf(outcome->why, sizeof outcome->why, "%s", outcome->reports > 0 ? first : outcome->status != TP_OK ? tp_last_message() : "");
+    snprintf(outcome->why, sizeof outcome->why, "%s",
+             outcome->reports > 0       ? first
+             : outcome->status != TP_OK ? tp_last_message()
+                                        : "");
     for (int i = 0; i < sites && i < TPT_MOST_SITES; i++)
         outcome->executed[i] = tpt_gpus_barrier(i).executed > 0;
     for (int thread = 0; thread < TPT_MOST_THREADS; thread++)

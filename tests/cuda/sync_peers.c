@@ -1,4 +1,5 @@
-/* Work for mutants of barriers in kernels that wait for peers' kernels (cuda/peer.cuh): two ranks with a device each. */
+/* Work for mutants of barriers in kernels that wait for peers' kernels (cuda/peer.cuh): two ranks with a device
+ * each. */
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
@@ -18,12 +19,18 @@ typedef struct peer_kind {
 } peer_kind;
 
 static const peer_kind kinds[] = {
-    {"sum f32", TP_DTYPE_F32, TP_DTYPE_F32, TP_REDUCE_SUM, false},         {"sum f32 to bf16", TP_DTYPE_F32, TP_DTYPE_BF16, TP_REDUCE_SUM, false},
-    {"sum f32 to f16", TP_DTYPE_F32, TP_DTYPE_F16, TP_REDUCE_SUM, false},  {"sum bf16", TP_DTYPE_BF16, TP_DTYPE_BF16, TP_REDUCE_SUM, false},
-    {"sum f16", TP_DTYPE_F16, TP_DTYPE_F16, TP_REDUCE_SUM, false},         {"norm f32", TP_DTYPE_F32, TP_DTYPE_F32, TP_REDUCE_SUM, true},
-    {"norm f32 to bf16", TP_DTYPE_F32, TP_DTYPE_BF16, TP_REDUCE_SUM, true}, {"norm f32 to f16", TP_DTYPE_F32, TP_DTYPE_F16, TP_REDUCE_SUM, true},
-    {"norm bf16", TP_DTYPE_BF16, TP_DTYPE_BF16, TP_REDUCE_SUM, true},      {"norm f16", TP_DTYPE_F16, TP_DTYPE_F16, TP_REDUCE_SUM, true},
-    {"max f32", TP_DTYPE_F32, TP_DTYPE_F32, TP_REDUCE_MAX, false},         {"max bf16", TP_DTYPE_BF16, TP_DTYPE_BF16, TP_REDUCE_MAX, false},
+    {"sum f32", TP_DTYPE_F32, TP_DTYPE_F32, TP_REDUCE_SUM, false},
+    {"sum f32 to bf16", TP_DTYPE_F32, TP_DTYPE_BF16, TP_REDUCE_SUM, false},
+    {"sum f32 to f16", TP_DTYPE_F32, TP_DTYPE_F16, TP_REDUCE_SUM, false},
+    {"sum bf16", TP_DTYPE_BF16, TP_DTYPE_BF16, TP_REDUCE_SUM, false},
+    {"sum f16", TP_DTYPE_F16, TP_DTYPE_F16, TP_REDUCE_SUM, false},
+    {"norm f32", TP_DTYPE_F32, TP_DTYPE_F32, TP_REDUCE_SUM, true},
+    {"norm f32 to bf16", TP_DTYPE_F32, TP_DTYPE_BF16, TP_REDUCE_SUM, true},
+    {"norm f32 to f16", TP_DTYPE_F32, TP_DTYPE_F16, TP_REDUCE_SUM, true},
+    {"norm bf16", TP_DTYPE_BF16, TP_DTYPE_BF16, TP_REDUCE_SUM, true},
+    {"norm f16", TP_DTYPE_F16, TP_DTYPE_F16, TP_REDUCE_SUM, true},
+    {"max f32", TP_DTYPE_F32, TP_DTYPE_F32, TP_REDUCE_MAX, false},
+    {"max bf16", TP_DTYPE_BF16, TP_DTYPE_BF16, TP_REDUCE_MAX, false},
     {"max f16", TP_DTYPE_F16, TP_DTYPE_F16, TP_REDUCE_MAX, false},
 };
 
@@ -70,11 +77,16 @@ static tp_status copy(tp_ctx *ctx, tp_tensor to, tp_tensor from)
 static tp_status call(tp_ctx *ctx, const peer_run *run, const buffers *b, int number)
 {
     tp_comm *world = tp_ctx_world(ctx);
-    const tp_reduce_desc desc = {.op = run->kind->op, .algorithm = number < 2 ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT};
-    const tp_reduce_norm norm = {
-        .rms = true, .epsilon = 1e-5f, .gain = tp_tensor_1d(b->gain.data, b->gain.dtype, b->gain.shape[1]), .out = b->norm, .stats = b->stats};
+    const tp_reduce_desc desc = {.op = run->kind->op,
+                                 .algorithm = number < 2 ? TP_ALL_REDUCE_ONE_SHOT : TP_ALL_REDUCE_TWO_SHOT};
+    const tp_reduce_norm norm = {.rms = true,
+                                 .epsilon = 1e-5f,
+                                 .gain = tp_tensor_1d(b->gain.data, b->gain.dtype, b->gain.shape[1]),
+                                 .out = b->norm,
+                                 .stats = b->stats};
     TPI_TRY(copy(ctx, b->in, b->kept[number]));
-    TPI_TRY(run->kind->norm ? tp_all_reduce_norm(ctx, world, b->in, b->sum, &desc, &norm) : tp_all_reduce(ctx, world, b->in, b->sum, &desc));
+    TPI_TRY(run->kind->norm ? tp_all_reduce_norm(ctx, world, b->in, b->sum, &desc, &norm)
+                            : tp_all_reduce(ctx, world, b->in, b->sum, &desc));
     TPI_TRY(copy(ctx, tp_tensor_rows(b->seen, 2 * number * ROWS, (2 * number + 1) * ROWS), b->sum));
     return copy(ctx, tp_tensor_rows(b->seen, (2 * number + 1) * ROWS, (2 * number + 2) * ROWS), b->norm);
 }
@@ -95,9 +107,10 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
 static void run_peers(const tpt_work *work, tpt_outcome *outcome)
 {
     peer_run run = {.kind = &kinds[work->number / 2], .aligned = work->number % 2 == 0};
-    const tp_run_options options = {.ranks = RANKS,
-                                    .devices = RANKS,
-                                    .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .timeout_ms = 5000}};
+    const tp_run_options options = {
+        .ranks = RANKS,
+        .devices = RANKS,
+        .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .timeout_ms = 5000}};
     outcome->status = tp_run_ranks(&options, run_rank, &run);
     for (int rank = 0; rank < RANKS; rank++)
         outcome->hash = (outcome->hash ^ run.hash[rank]) * 0x100000001B3u;

@@ -1,5 +1,6 @@
-/* What a wait of a stream is for, so that the same one is known again in other work: contexts that are watched have a backend table whose event_wait looks up
- * the event in the executor's plan, in what peers posted, and in NCCL's staging, and writes that down. */
+/* What a wait of a stream is for, so that the same one is known again in other work: contexts that are watched have a
+ * backend table whose event_wait looks up the event in the executor's plan, in what peers posted, and in NCCL's
+ * staging, and writes that down. */
 #include "cuda/sync_sites.h"
 
 #include <pthread.h>
@@ -41,7 +42,7 @@ static const char *lane_of(const tpi_stream *stream)
     return stream == stream->ctx->compute ? "compute" : stream->name;
 }
 
-/* ---- plans ------------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 /* The one that the context's thread is issuing. */
 static const tpi_prepared *plan_under_way(const tp_ctx *ctx)
@@ -62,16 +63,19 @@ static const tpi_event *event_of(const tpi_prepared *p, int rank, int flag)
     return p->held ? p->event[(size_t)rank * (size_t)p->flags + (size_t)flag] : NULL;
 }
 
-/* Ranks' lists are slices of one program: the third pull, say, has the same part in all of them, so ranks are not told apart. An op's place in the whole list
- * would tell them apart: of two that meet, one sends first, and the other receives first. */
+/* Ranks' lists are slices of one program: the third pull, say, has the same part in all of them, so ranks are not told
+ * apart. An op's place in the whole list would tell them apart: of two that meet, one sends first, and the other
+ * receives first. */
 static void write_op(const tpi_prepared *p, const wait_of *wait, const char *plan, int rank, int flag, char *out)
 {
     int op = flag / 2;
-    const char *word = tp_op_name(p->plan->rank[rank].op[op].kind), *posted = flag == tpi_flag_posted(op) ? ", posted" : "";
+    const char *word = tp_op_name(p->plan->rank[rank].op[op].kind),
+               *posted = flag == tpi_flag_posted(op) ? ", posted" : "";
     int number = 0;
     for (int i = 0; i <= op; i++)
         number += p->plan->rank[rank].op[i].kind == p->plan->rank[rank].op[op].kind;
-    snprintf(out, TPT_SITE_BYTES, "%s: %s for %s %s %d%s", plan, wait->lane, rank == p->rank ? "own" : "a peer's", word, number, posted);
+    snprintf(out, TPT_SITE_BYTES, "%s: %s for %s %s %d%s", plan, wait->lane, rank == p->rank ? "own" : "a peer's", word,
+             number, posted);
 }
 
 static bool find_in_plan(const wait_of *wait, char *out)
@@ -81,7 +85,8 @@ static bool find_in_plan(const wait_of *wait, char *out)
     char plan[64];
     if (p == NULL)
         return false;
-    snprintf(plan, sizeof plan, "%s %s of %d%s", tp_overlap_name((tp_overlap)p->plan->algorithm), tp_pattern_name((tp_pattern)p->plan->pattern), p->plan->ranks,
+    snprintf(plan, sizeof plan, "%s %s of %d%s", tp_overlap_name((tp_overlap)p->plan->algorithm),
+             tp_pattern_name((tp_pattern)p->plan->pattern), p->plan->ranks,
              p->messages.message != NULL ? " in groups" : "");
     if (wait->event == executor->fork) {
         snprintf(out, TPT_SITE_BYTES, "%s: %s begins", plan, wait->lane);
@@ -101,7 +106,7 @@ static bool find_in_plan(const wait_of *wait, char *out)
     return false;
 }
 
-/* ---- collectives and messages -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- collectives and messages ------------------------------------------------------------------------------------ */
 
 static int seat_of(const tpi_group *group, int world_rank)
 {
@@ -116,10 +121,12 @@ static bool find_parcel(const tpi_group *group, int own, const tpi_event *event,
     for (int peer = 0; peer < group->size; peer++)
         for (int taken = 0; taken < 2; taken++) {
             const tpi_channel *channel = &group->channels[taken ? own * group->size + peer : peer * group->size + own];
-            bool open = taken ? atomic_load(&channel->taken) != atomic_load(&channel->settled) : atomic_load(&channel->posted) != atomic_load(&channel->taken);
+            bool open = taken ? atomic_load(&channel->taken) != atomic_load(&channel->settled)
+                              : atomic_load(&channel->posted) != atomic_load(&channel->taken);
             for (int i = 0; peer != own && open && i < TPI_CHANNEL_DEPTH; i++)
                 if (event == (taken ? channel->parcel[i].taken : channel->parcel[i].ready)) {
-                    snprintf(out, TPT_SITE_BYTES, "messages: %s", taken ? "what was sent is taken" : "what is received is there");
+                    snprintf(out, TPT_SITE_BYTES, "messages: %s",
+                             taken ? "what was sent is taken" : "what is received is there");
                     return true;
                 }
         }
@@ -132,7 +139,8 @@ static bool find_post(const tpi_group *group, int own, const tpi_event *event, c
         const tpi_post *post = &group->seats[peer].post[group->seats[own].posts & 1];
         if (peer == own || (event != post->ready && event != post->done))
             continue;
-        snprintf(out, TPT_SITE_BYTES, "%s%s: peers are %s", post->call, post->staging != NULL ? " in one shot" : "", event == post->ready ? "ready" : "done");
+        snprintf(out, TPT_SITE_BYTES, "%s%s: peers are %s", post->call, post->staging != NULL ? " in one shot" : "",
+                 event == post->ready ? "ready" : "done");
         return true;
     }
     return false;
@@ -163,7 +171,7 @@ static bool find_in_staging(const wait_of *wait, char *out)
     return false;
 }
 
-/* ---- anything else ---------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- anything else ----------------------------------------------------------------------------------------------- */
 
 static void write_other(const wait_of *wait, const char *part, char *out)
 {
@@ -171,7 +179,8 @@ static void write_other(const wait_of *wait, const char *part, char *out)
     for (int i = 0; i < watched.count; i++)
         if (watched.all[i].event == wait->event)
             of = watched.all[i].stream;
-    snprintf(out, TPT_SITE_BYTES, "%s: %s for %s %s", part, wait->lane, of == NULL || of->ctx != wait->ctx ? "a peer's" : "own", of == NULL ? "event" : lane_of(of));
+    snprintf(out, TPT_SITE_BYTES, "%s: %s for %s %s", part, wait->lane,
+             of == NULL || of->ctx != wait->ctx ? "a peer's" : "own", of == NULL ? "event" : lane_of(of));
 }
 
 static int number_of(const tp_ctx *ctx)
@@ -206,10 +215,11 @@ static tp_status wait_for(tpi_event *event, tpi_stream *stream)
         return status;
     const tpt_parts *parts = watched.parts[number];
     char *out = parts->outcome->site[number][before];
+    const char *part = parts->count > 0 ? parts->outcome->part[parts->count - 1] : NULL;
     const wait_of wait = {stream->ctx, stream, event, lane_of(stream)};
     pthread_mutex_lock(&watched.lock);
     if (!find_in_plan(&wait, out) && !find_in_groups(&wait, out) && !find_in_staging(&wait, out))
-        write_other(&wait, parts->count > 0 && parts->outcome->part[parts->count - 1] != NULL ? parts->outcome->part[parts->count - 1] : "", out);
+        write_other(&wait, part != NULL ? part : "", out);
     pthread_mutex_unlock(&watched.lock);
     return status;
 }

@@ -4,7 +4,8 @@
 
 #include "cuda/sync_work.h"
 
-/* Between the two, what the waits of this rank's streams are for is written to the parts' outcome. One program a process. */
+/* Between the two, what the waits of this rank's streams are for is written to the parts' outcome. One program a
+ * process. */
 void tpt_sites_watch(tp_ctx *ctx, const tpt_parts *parts);
 void tpt_sites_leave(tp_ctx *ctx);
 

@@ -57,7 +57,8 @@ static tp_status steps(tp_ctx *ctx, tpt_actor *actor, tpt_parts *parts)
     return TP_OK;
 }
 
-/* The waits of the body are those of a step. The optimizer writes what the next launch reads on all ranks, and reads what it wrote. */
+/* The waits of the body are those of a step. The optimizer writes what the next launch reads on all ranks, and reads
+ * what it wrote. */
 static tp_status graph_steps(tp_ctx *ctx, tpt_actor *actor, tpt_parts *parts, tp_graph **out)
 {
     TPI_TRY(step(ctx, actor, parts));
@@ -149,7 +150,8 @@ bool tpt_step_work(int number, tpt_work *out)
         return false;
     const step_program *program = &programs[number];
     *out = (tpt_work){.run = run_steps, .number = number, .threads = program->ranks, .arg = program};
-    snprintf(out->name, sizeof out->name, "model step with %s on %d ranks%s%s", tp_overlap_name(program->overlap), program->ranks,
-             program->transport == TP_TRANSPORT_NCCL ? " over NCCL" : "", program->in_graph ? ", in a graph" : "");
+    snprintf(out->name, sizeof out->name, "model step with %s on %d ranks%s%s", tp_overlap_name(program->overlap),
+             program->ranks, program->transport == TP_TRANSPORT_NCCL ? " over NCCL" : "",
+             program->in_graph ? ", in a graph" : "");
     return true;
 }

@@ -1,5 +1,5 @@
-/* Work for mutants of waits: collectives and layers on several ranks. What peers read was written just before, and is overwritten just after: else another
- * operation's waits would do for those of this one. */
+/* Work for mutants of waits: collectives and layers on several ranks. What peers read was written just before, and is
+ * overwritten just after: else another operation's waits would do for those of this one. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,8 @@ enum { MOST_RANKS = TPT_MOST_THREADS };
 
 typedef struct rank_work rank_work;
 
-/* What the ranks of a program do. begin makes a rank's memory; go issues, three times; end hashes what is not in the memory. */
+/* What the ranks of a program do. begin makes a rank's memory; go issues, three times; end hashes what is not in the
+ * memory. */
 typedef struct wait_program {
     const char *name;
     int ranks, devices;
@@ -59,7 +60,7 @@ typedef struct run_state {
     uint64_t hash[MOST_RANKS];
 } run_state;
 
-/* ---- a rank ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a rank ------------------------------------------------------------------------------------------------------ */
 
 static void part(rank_work *r, const char *name)
 {
@@ -114,13 +115,15 @@ static void run_ranks(const tpt_work *work, tpt_outcome *outcome)
     const tp_run_options options = {.ranks = program->ranks,
                                     .devices = program->devices,
                                     .transport = program->transport,
-                                    .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .timeout_ms = 20000}};
-    outcome->status = program->processes ? tpt_run_processes(program->ranks, run_rank, &state) : tp_run_ranks(&options, run_rank, &state);
+                                    .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1,
+                                            .timeout_ms = 20000}};
+    outcome->status = program->processes ? tpt_run_processes(program->ranks, run_rank, &state)
+                                         : tp_run_ranks(&options, run_rank, &state);
     for (int rank = 0; rank < program->ranks; rank++)
         outcome->hash = (outcome->hash ^ state.hash[rank]) * 0x100000001B3u;
 }
 
-/* ---- collectives -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
 
 /* Enough for every rank to have a slice of a two-shot sum. */
 enum { ROWS = 16, COLS = 40 };
@@ -133,8 +136,9 @@ static tp_status begin_collective(rank_work *r)
     r->out = tensor(r, ROWS, COLS, 4);
     r->out_junk = tensor(r, ROWS, COLS, 5);
     r->out_seen = tensor(r, ROWS, COLS, 6);
-    return r->memory.status != TP_OK ? r->memory.status
-                                     : tp_symmetric_create(r->ctx, r->group, sizeof(float) * ROWS * COLS * MOST_RANKS, &r->shared);
+    return r->memory.status != TP_OK
+               ? r->memory.status
+               : tp_symmetric_create(r->ctx, r->group, sizeof(float) * ROWS * COLS * MOST_RANKS, &r->shared);
 }
 
 static tp_status go_collective(rank_work *r)
@@ -218,11 +222,12 @@ static tp_status barriers(rank_work *r)
     int size = tp_comm_size(r->group), rank = tp_comm_rank(r->group);
     TPI_TRY(tp_barrier(r->ctx, r->group));
     for (int i = 0; i < size; i++)
-        TPI_TRY(r->ctx->backend->copy(r->ctx->compute, (char *)r->shared.peer[(rank + i) % size] + (size_t)rank * bytes, r->in.data, bytes,
-                                      TPI_COPY_WITHIN));
+        TPI_TRY(r->ctx->backend->copy(r->ctx->compute, (char *)r->shared.peer[(rank + i) % size] + (size_t)rank * bytes,
+                                      r->in.data, bytes, TPI_COPY_WITHIN));
     TPI_TRY(tp_barrier(r->ctx, r->group));
     for (int i = 0; i < size; i++) {
-        TPI_TRY(r->ctx->backend->copy(r->ctx->compute, r->out.data, (char *)r->shared.local + (size_t)i * bytes, bytes, TPI_COPY_WITHIN));
+        TPI_TRY(r->ctx->backend->copy(r->ctx->compute, r->out.data, (char *)r->shared.local + (size_t)i * bytes, bytes,
+                                      TPI_COPY_WITHIN));
         TPI_TRY(overwrite(r, r->out_seen, r->out));
     }
     return TP_OK;
@@ -269,17 +274,21 @@ static tp_status end_lanes(rank_work *r)
     return status;
 }
 
-#define COLLECTIVE(name, function, ranks, devices) \
-    {name, ranks, devices, begin_collective, go_collective, end_collective, function, NULL, NULL, 0, 0, TP_OVERLAP_NONE, false, TP_TRANSPORT_AUTO, false}
-#define LANES(ranks) \
-    {"staging", ranks, ranks, begin_lanes, go_lanes, end_lanes, NULL, NULL, NULL, 0, 0, TP_OVERLAP_NONE, false, TP_TRANSPORT_NCCL, false}
-#define COLLECTIVES(ranks, devices) \
-    COLLECTIVE("all_gather", all_gather, ranks, devices), COLLECTIVE("reduce_scatter", reduce_scatter, ranks, devices), \
-    COLLECTIVE("all_reduce, one-shot", one_shot, ranks, devices), COLLECTIVE("all_reduce, two-shot", two_shot, ranks, devices), \
-    COLLECTIVE("broadcast", broadcast, ranks, devices), COLLECTIVE("all_to_all", all_to_all, ranks, devices), \
+#define COLLECTIVE(name, function, ranks, devices)                                                                     \
+    {name, ranks, devices, begin_collective, go_collective, end_collective, function, NULL, NULL, 0, 0,                \
+     TP_OVERLAP_NONE, false, TP_TRANSPORT_AUTO, false}
+#define LANES(ranks)                                                                                                   \
+    {"staging", ranks, ranks, begin_lanes, go_lanes, end_lanes, NULL, NULL, NULL, 0, 0, TP_OVERLAP_NONE, false,        \
+     TP_TRANSPORT_NCCL, false}
+#define COLLECTIVES(ranks, devices)                                                                                    \
+    COLLECTIVE("all_gather", all_gather, ranks, devices),                                                              \
+    COLLECTIVE("reduce_scatter", reduce_scatter, ranks, devices),                                                      \
+    COLLECTIVE("all_reduce, one-shot", one_shot, ranks, devices),                                                      \
+    COLLECTIVE("all_reduce, two-shot", two_shot, ranks, devices),                                                      \
+    COLLECTIVE("broadcast", broadcast, ranks, devices), COLLECTIVE("all_to_all", all_to_all, ranks, devices),          \
     COLLECTIVE("p2p_batch", messages, ranks, devices), COLLECTIVE("barrier", barriers, ranks, devices)
 
-/* ---- layers --------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 enum { TOKENS = 17, HIDDEN = 16, FFN = 19 };
 
@@ -305,7 +314,8 @@ static void shape_of(const rank_work *r, bool input, int64_t *rows, int64_t *col
 static tp_status begin_layer(rank_work *r)
 {
     const wait_program *program = r->program;
-    const tpt_layout layout = {.sequence_parallel = program->sequence_parallel, .overlap = program->overlap, .chunks = 2};
+    const tpt_layout layout = {.sequence_parallel = program->sequence_parallel, .overlap = program->overlap,
+                               .chunks = 2};
     int64_t rows, cols;
     TPI_TRY(program->table->create(r->ctx, program->desc, &layout, &r->layer));
     r->param_count = program->table->params(r->layer, r->params, TPT_MAX_PARAMS);
@@ -410,18 +420,24 @@ static tp_status end_layer(rank_work *r)
 }
 
 static const tp_linear_desc column = {
-    .name = "column", .kind = TP_LINEAR_COLUMN, .in_features = HIDDEN, .out_features = FFN, .dtype = TP_DTYPE_F32, .bias = true, .init_std = 0.3f};
+    .name = "column", .kind = TP_LINEAR_COLUMN, .in_features = HIDDEN, .out_features = FFN, .dtype = TP_DTYPE_F32,
+    .bias = true, .init_std = 0.3f};
 static const tp_linear_desc row = {
-    .name = "row", .kind = TP_LINEAR_ROW, .in_features = FFN, .out_features = HIDDEN, .dtype = TP_DTYPE_F32, .bias = true, .init_std = 0.3f};
+    .name = "row", .kind = TP_LINEAR_ROW, .in_features = FFN, .out_features = HIDDEN, .dtype = TP_DTYPE_F32,
+    .bias = true, .init_std = 0.3f};
 static const tp_mlp_desc mlp = {
-    .name = "mlp", .hidden = HIDDEN, .ffn = FFN, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_F32, .bias = true, .init_std = 0.3f};
+    .name = "mlp", .hidden = HIDDEN, .ffn = FFN, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_F32,
+    .bias = true, .init_std = 0.3f};
 static const tp_attention_desc attention = {
-    .name = "attention", .hidden = HIDDEN, .heads = 4, .kv_heads = 2, .head_dim = 4, .dtype = TP_DTYPE_F32, .bias = true, .init_std = 0.3f};
+    .name = "attention", .hidden = HIDDEN, .heads = 4, .kv_heads = 2, .head_dim = 4, .dtype = TP_DTYPE_F32,
+    .bias = true, .init_std = 0.3f};
 
-#define LAYER(name, table, desc, in, out, ranks, devices, overlap, sequence_parallel) \
-    {name, ranks, devices, begin_layer, go_layer, end_layer, NULL, table, desc, in, out, overlap, sequence_parallel, TP_TRANSPORT_AUTO, false}
-#define NCCL_LAYER(name, table, desc, in, out, ranks, overlap, sequence_parallel, processes) \
-    {name, ranks, ranks, begin_layer, go_layer, end_layer, NULL, table, desc, in, out, overlap, sequence_parallel, TP_TRANSPORT_NCCL, processes}
+#define LAYER(name, table, desc, in, out, ranks, devices, overlap, sequence_parallel)                                  \
+    {name, ranks, devices, begin_layer, go_layer, end_layer, NULL, table, desc, in, out, overlap, sequence_parallel,   \
+     TP_TRANSPORT_AUTO, false}
+#define NCCL_LAYER(name, table, desc, in, out, ranks, overlap, sequence_parallel, processes)                           \
+    {name, ranks, ranks, begin_layer, go_layer, end_layer, NULL, table, desc, in, out, overlap, sequence_parallel,     \
+     TP_TRANSPORT_NCCL, processes}
 #define NCCL_LINEAR(ranks, overlap, sequence_parallel, processes) \
     NCCL_LAYER("column", &tpt_linear_table, &column, HIDDEN, FFN, ranks, overlap, sequence_parallel, processes), \
     NCCL_LAYER("row", &tpt_linear_table, &row, FFN, HIDDEN, ranks, overlap, sequence_parallel, processes)
@@ -467,12 +483,16 @@ bool tpt_wait_work(int number, tpt_work *out)
     if (number < 0 || number >= count)
         return tpt_step_work(number - count, out);
     const wait_program *program = &programs[number];
-    const char *nccl = program->processes ? " that are processes" : program->transport == TP_TRANSPORT_NCCL ? " over NCCL" : "";
-    *out = (tpt_work){.run = run_ranks, .number = number, .threads = program->ranks, .in_samples = true, .arg = program};
+    const char *nccl = program->processes                        ? " that are processes"
+                       : program->transport == TP_TRANSPORT_NCCL ? " over NCCL"
+                                                                 : "";
+    *out = (tpt_work){.run = run_ranks, .number = number, .threads = program->ranks, .in_samples = true,
+                      .arg = program};
     if (program->table == NULL)
         snprintf(out->name, sizeof out->name, "%s on %d ranks%s", program->name, program->ranks, nccl);
     else
-        snprintf(out->name, sizeof out->name, "%s with %s%s on %d ranks%s", program->name, tp_overlap_name(program->overlap),
-                 program->sequence_parallel ? " and sequences cut" : "", program->ranks, nccl);
+        snprintf(out->name, sizeof out->name, "%s with %s%s on %d ranks%s", program->name,
+                 tp_overlap_name(program->overlap), program->sequence_parallel ? " and sequences cut" : "",
+                 program->ranks, nccl);
     return true;
 }

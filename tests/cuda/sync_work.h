@@ -1,4 +1,5 @@
-/* Work for mutants of synchronisation: small programs that together execute every barrier of the kernels and every kind of wait of a stream. */
+/* Work for mutants of synchronisation: small programs that together execute every barrier of the kernels and every kind
+ * of wait of a stream. */
 #ifndef TPT_CUDA_SYNC_WORK_H
 #define TPT_CUDA_SYNC_WORK_H
 
@@ -38,7 +39,8 @@ typedef struct tpt_outcome {
     bool executed[TPT_MOST_SITES];   /* barriers */
     bool idle[TPT_MOST_THREADS][TPT_MOST_WAITS]; /* waits that order nothing that others don't, by thread */
     char site[TPT_MOST_THREADS][TPT_MOST_WAITS][TPT_SITE_BYTES]; /* which of the library's waits each is */
-    int parts;                       /* of the work: waits of thread t + 1 from first[t] to first[t] of the next part. A name again: the same between others */
+    int parts;                       /* of the work: waits of thread t + 1 from first[t] to first[t] of the next part. A
+                                      * name again: the same between others */
     const char *part[TPT_MOST_PARTS];
     int64_t first[TPT_MOST_PARTS + 1][TPT_MOST_THREADS];
 } tpt_outcome;
@@ -68,10 +70,12 @@ void tpt_part(tpt_parts *parts, const char *name);
 /* Runs ranks that are processes over NCCL, with a device each; the first failure. */
 tp_status tpt_run_processes(int ranks, tp_status (*fn)(tp_ctx *ctx, void *arg), void *arg);
 
-/* Kernels: number 0, 1, ...; false beyond the last. Those of one rank (sync_kernels.c), then those that wait for peers (sync_peers.c). */
+/* Kernels: number 0, 1, ...; false beyond the last. Those of one rank (sync_kernels.c), then those that wait for peers
+ * (sync_peers.c). */
 bool tpt_kernel_work(int number, tpt_work *out);
 bool tpt_peer_work(int number, tpt_work *out);
-/* Waits: number 0, 1, ...; false beyond the last. Collectives and layers (sync_waits.c), then steps of a model (sync_steps.c). */
+/* Waits: number 0, 1, ...; false beyond the last. Collectives and layers (sync_waits.c), then steps of a model
+ * (sync_steps.c). */
 bool tpt_wait_work(int number, tpt_work *out);
 bool tpt_step_work(int number, tpt_work *out);
 

@@ -159,7 +159,8 @@ static void check_results(const attention_data *data, size_t number)
 
     reference_run(data, &r);
     cr_assert(tpt_close_each("out", out, shape->dtype, r.out, r.bound_out, rows * wide), "case %zu", number);
-    cr_assert(tpt_close_each("lse", data->lse, TP_DTYPE_F32, r.lse, r.bound_lse, rows * shape->heads), "case %zu", number);
+    cr_assert(tpt_close_each("lse", data->lse, TP_DTYPE_F32, r.lse, r.bound_lse, rows * shape->heads), "case %zu",
+              number);
     cr_assert(tpt_close_each("dq", dq, shape->dtype, r.dq, r.bound_dq, rows * wide), "case %zu", number);
     cr_assert(tpt_close_each("dk", data->dk, TP_DTYPE_F32, r.dk, r.bound_dk, keys), "case %zu", number);
     cr_assert(tpt_close_each("dv", data->dv, TP_DTYPE_F32, r.dv, r.bound_dv, keys), "case %zu", number);
@@ -217,8 +218,8 @@ static attention_case rich(tp_dtype dtype)
 }
 
 /* Columns of a head of one array, as they lie. */
-static bool same_columns(const char *what, const attention_data *whole, const void *a, int64_t first_a, const attention_data *part,
-                         const void *b, int64_t cols)
+static bool same_columns(const char *what, const attention_data *whole, const void *a, int64_t first_a,
+                         const attention_data *part, const void *b, int64_t cols)
 {
     const tp_dtype dtype = whole->shape.dtype;
     const size_t size = tp_dtype_size(dtype);
@@ -231,7 +232,8 @@ static bool same_columns(const char *what, const attention_data *whole, const vo
 }
 
 /* Copies columns of `from` to the start of the rows of `to`. */
-static void copy_columns(void *to, int64_t to_stride, const void *from, int64_t from_stride, const int64_t shape[2], size_t size)
+static void copy_columns(void *to, int64_t to_stride, const void *from, int64_t from_stride, const int64_t shape[2],
+                         size_t size)
 {
     for (int64_t r = 0; r < shape[0]; r++)
         memcpy((char *)to + (size_t)(r * to_stride) * size, (const char *)from + (size_t)(r * from_stride) * size,
@@ -258,14 +260,14 @@ Test(cuda_attention, heads_may_be_split_over_ranks)
             const int64_t rows = all->rows, cols = 2 * shape.head_dim, size = (int64_t)tp_dtype_size(shape.dtype);
             const int64_t wide[2] = {rows, cols}, narrow[2] = {rows, shape.head_dim}, keys = rows * shape.head_dim;
 
-            copy_columns(part->q, part->args.forward.q_stride, (char *)whole->q + rank * cols * size, all->q_stride, wide,
-                         (size_t)size);
-            copy_columns(part->dout, part->args.dout_stride, (char *)whole->dout + rank * cols * size, all->q_stride, wide,
-                         (size_t)size);
-            copy_columns(part->k, part->args.forward.k_stride, (char *)whole->k + rank * shape.head_dim * size, all->k_stride,
-                         narrow, (size_t)size);
-            copy_columns(part->v, part->args.forward.v_stride, (char *)whole->v + rank * shape.head_dim * size, all->v_stride,
-                         narrow, (size_t)size);
+            copy_columns(part->q, part->args.forward.q_stride, (char *)whole->q + rank * cols * size, all->q_stride,
+                         wide, (size_t)size);
+            copy_columns(part->dout, part->args.dout_stride, (char *)whole->dout + rank * cols * size, all->q_stride,
+                         wide, (size_t)size);
+            copy_columns(part->k, part->args.forward.k_stride, (char *)whole->k + rank * shape.head_dim * size,
+                         all->k_stride, narrow, (size_t)size);
+            copy_columns(part->v, part->args.forward.v_stride, (char *)whole->v + rank * shape.head_dim * size,
+                         all->v_stride, narrow, (size_t)size);
             part->args.forward.first_head = all->first_head + 2 * rank;
             part->args.forward.total_heads = all->total_heads;
             run_case(sides.ctx[TPT_GPU], part, false);
@@ -372,7 +374,8 @@ Test(cuda_attention, nothing_and_too_much)
 {
     tpt_sides sides;
     int32_t kv_of_head[1] = {0};
-    tpi_attention_args args = {.heads = 1, .kv_heads = 1, .head_dim = 8, .dtype = TP_DTYPE_BF16, .kv_of_head = kv_of_head};
+    tpi_attention_args args = {
+        .heads = 1, .kv_heads = 1, .head_dim = 8, .dtype = TP_DTYPE_BF16, .kv_of_head = kv_of_head};
 
     tpt_sides_open(&sides);
     TPT_ISSUE(&sides, TPT_GPU, tpi_attention, &args);

@@ -1,4 +1,5 @@
-/* A context on a simulated GPU: what it says of itself, memory, streams, events, host tasks, failures, dry runs. Under all schedules, without reports. */
+/* A context on a simulated GPU: what it says of itself, memory, streams, events, host tasks, failures, dry runs. Under
+ * all schedules, without reports. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <tp/tp.h>
@@ -7,8 +8,10 @@
 #include "core/stream.h"
 #include "cuda/simulator.h"
 
-static const gpusim_options schedules[] = {
-    {.schedule = GPUSIM_EAGER}, {.schedule = GPUSIM_LAZY}, {.schedule = GPUSIM_RANDOM, .seed = 1}, {.schedule = GPUSIM_RANDOM, .seed = 2}};
+static const gpusim_options schedules[] = {{.schedule = GPUSIM_EAGER},
+                                           {.schedule = GPUSIM_LAZY},
+                                           {.schedule = GPUSIM_RANDOM, .seed = 1},
+                                           {.schedule = GPUSIM_RANDOM, .seed = 2}};
 
 static tp_ctx *create(tp_ctx_desc desc)
 {
@@ -30,7 +33,8 @@ Test(cuda_backend, devices_are_described)
 {
     tp_device_info info;
     bool simulated = tpt_simulator_configure(&(gpusim_options){.devices = 3});
-    cr_assert_eq(tp_device_describe(TP_DEVICE_CUDA, simulated ? 2 : 0, TPT_CUDA_PLUGIN, &info), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_device_describe(TP_DEVICE_CUDA, simulated ? 2 : 0, TPT_CUDA_PLUGIN, &info), TP_OK, "%s",
+                 tp_last_message());
     cr_assert(info.usable);
     cr_assert_eq(info.simulated, simulated);
     cr_assert_eq(strncmp(info.name, "gpusim", 6) == 0, simulated, "%s", info.name);
@@ -43,7 +47,10 @@ Test(cuda_backend, devices_are_described)
         tp_ctx *ctx;
         cr_assert_eq(tp_device_describe(TP_DEVICE_CUDA, index, TPT_CUDA_PLUGIN, &info), TP_ERR_BACKEND);
         cr_assert(strstr(info.reason, "no such device"), "%s", info.reason);
-        cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.device = TP_DEVICE_CUDA, .device_index = index, .plugin = TPT_CUDA_PLUGIN}, &ctx), TP_ERR_BACKEND);
+        cr_assert_eq(
+            tp_ctx_create(&(tp_ctx_desc){.device = TP_DEVICE_CUDA, .device_index = index, .plugin = TPT_CUDA_PLUGIN},
+                          &ctx),
+            TP_ERR_BACKEND);
     }
 }
 
@@ -216,8 +223,9 @@ Test(cuda_backend, collectives_refuse_memory_that_is_not_aligned)
     cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 64, &memory), TP_OK);
     tp_tensor good = tp_tensor_1d(memory, TP_DTYPE_F32, 4), off = tp_tensor_1d((char *)memory + 33, TP_DTYPE_F32, 4);
     cr_assert_eq(tp_all_reduce(ctx, tp_ctx_world(ctx), off, good, NULL), TP_ERR_ARGUMENT);
-    cr_assert(strstr(tp_last_message(), "all_reduce: in.data") && strstr(tp_last_message(), "not aligned to the 4 bytes of f32"), "%s",
-              tp_last_message());
+    cr_assert(strstr(tp_last_message(), "all_reduce: in.data") &&
+                  strstr(tp_last_message(), "not aligned to the 4 bytes of f32"),
+              "%s", tp_last_message());
     cr_assert_eq(tp_all_gather(ctx, tp_ctx_world(ctx), good, off, NULL), TP_ERR_ARGUMENT);
     float zeros[4] = {0};
     cr_assert_eq(tp_ctx_upload(ctx, memory, zeros, sizeof zeros), TP_OK);
@@ -227,7 +235,8 @@ Test(cuda_backend, collectives_refuse_memory_that_is_not_aligned)
     end(ctx);
 }
 
-/* The second context of a device finds peer access enabled, which CUDA calls an error: its next launch has nothing of it. */
+/* The second context of a device finds peer access enabled, which CUDA calls an error: its next launch has nothing of
+ * it. */
 Test(cuda_backend, peers_may_be_reached_twice)
 {
     if (!tpt_simulator_configure(&(gpusim_options){.devices = 2}))
@@ -239,7 +248,8 @@ Test(cuda_backend, peers_may_be_reached_twice)
     cr_assert_eq(tp_ctx_allocate(ctx[1], TP_MEMORY_OTHER, 64, &memory), TP_OK);
     for (int i = 0; i < 2; i++)
         cr_assert_eq(ctx[i]->backend->reach(ctx[i], 1), TP_OK, "%s", tp_last_message());
-    const tpi_random_fill_args fill = {.rows = 1, .cols = 8, .out = memory, .dtype = TP_DTYPE_F32, .stride = 8, .std = 1, .total_cols = 8};
+    const tpi_random_fill_args fill = {
+        .rows = 1, .cols = 8, .out = memory, .dtype = TP_DTYPE_F32, .stride = 8, .std = 1, .total_cols = 8};
     cr_assert_eq(tpi_random_fill(ctx[1]->compute, &fill), TP_OK, "%s", tp_last_message());
     cr_assert_eq(tp_ctx_synchronize(ctx[1]), TP_OK, "%s", tp_last_message());
     tp_ctx_release(ctx[1], TP_MEMORY_OTHER, memory, 64);
@@ -252,7 +262,8 @@ Test(cuda_backend, dry_runs_need_no_device)
 {
     tpt_simulator_configure(&(gpusim_options){.devices = 1});
     tp_ctx *ctx = create((tp_ctx_desc){.dry_run = true, .device_index = 9, .mesh = {.tp = 4}});
-    tp_model_desc desc = {.family = TP_MODEL_GPT2, .layers = 2, .hidden = 64, .heads = 8, .vocabulary = 301, .positions = 64, .dtype = TP_DTYPE_BF16};
+    tp_model_desc desc = {.family = TP_MODEL_GPT2, .layers = 2, .hidden = 64, .heads = 8, .vocabulary = 301,
+                          .positions = 64, .dtype = TP_DTYPE_BF16};
     tp_model *model = NULL;
     cr_assert_eq(tp_model_create(ctx, &desc, &model), TP_OK, "%s", tp_last_message());
     int count;

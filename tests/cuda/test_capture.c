@@ -1,5 +1,5 @@
-/* Forward and backward kept in a graph: nothing of it is forbidden in a capture, launches give the numbers of the same step issued, on one rank and on
- * ranks that wait for each other; and what can't be kept is refused. */
+/* Forward and backward kept in a graph: nothing of it is forbidden in a capture, launches give the numbers of the same
+ * step issued, on one rank and on ranks that wait for each other; and what can't be kept is refused. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +58,8 @@ static tp_status change_ids(tp_ctx *ctx, const tpt_actor *actor, int turn)
 
 enum { LAUNCHES = 3 };
 
-/* The same steps issued (graph NULL) and launched, each with other ids and other weights, as the optimizer leaves them. */
+/* The same steps issued (graph NULL) and launched, each with other ids and other weights, as the optimizer leaves
+ * them. */
 static tp_status train(tp_ctx *ctx, tpt_actor *actor, tp_graph *graph, float *numbers, int64_t count)
 {
     TRY(tp_params_init(ctx, actor->params, actor->count));
@@ -75,7 +76,8 @@ static tp_status new_optimizer(tp_ctx *ctx, tpt_actor *actor)
 {
     tp_optimizer_destroy(actor->optimizer);
     actor->optimizer = NULL;
-    return tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params, actor->count, &actor->optimizer);
+    return tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params,
+                               actor->count, &actor->optimizer);
 }
 
 static tp_status compare(tp_ctx *ctx, tpt_actor *actor, tp_graph *graph, float *numbers, int64_t count)
@@ -114,7 +116,8 @@ static void check(tpt_scene scene, unsigned number)
     scene.own = number % 2 == 0 ? &scene : NULL; /* every other one is captured before anything of it has run */
     tpt_gpus_turn(number);
     tp_status status = tpt_scene_run(&scene);
-    cr_assert_eq(status, TP_OK, "%d ranks, case %u: %s: %s", scene.ranks, number, tp_status_name(status), tp_last_message());
+    cr_assert_eq(status, TP_OK, "%d ranks, case %u: %s: %s", scene.ranks, number, tp_status_name(status),
+                 tp_last_message());
     tpt_gpus_clean("capture");
 }
 
@@ -143,7 +146,7 @@ Test(cuda_capture, overlapped_layers, .timeout = 200)
     check((tpt_scene){.ranks = 2, .devices = 2, .dtype = TP_DTYPE_BF16, .overlap = TP_OVERLAP_BULK}, 2);
 }
 
-/* ---- host arrays that are too long for a kernel's arguments ---------------------------------------------------------------------------------------------- */
+/* ---- host arrays that are too long for a kernel's arguments ------------------------------------------------------ */
 
 /* Most sequences are empty. */
 enum { SEQUENCES = 3 * TPT_SCENE_TOKENS + 100 };
@@ -177,18 +180,20 @@ static tp_status launch_packed(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
 Test(cuda_capture, many_packed_sequences, .timeout = 100)
 {
     for (int ranks = 1; ranks <= 2; ranks++) {
-        tpt_scene scene = {.ranks = ranks, .devices = 1, .dtype = ranks == 1 ? TP_DTYPE_F32 : TP_DTYPE_BF16, .act = launch_packed};
+        tpt_scene scene = {
+            .ranks = ranks, .devices = 1, .dtype = ranks == 1 ? TP_DTYPE_F32 : TP_DTYPE_BF16, .act = launch_packed};
         tpt_gpus_turn((unsigned)ranks);
         cr_assert_eq(tpt_scene_run(&scene), TP_OK, "%s", tp_last_message());
         tpt_gpus_clean("packed sequences");
     }
 }
 
-/* ---- what a graph may not hold ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- what a graph may not hold ----------------------------------------------------------------------------------- */
 
 static void refused(tp_ctx *ctx, tp_status status, tp_status expected, const char *words)
 {
-    cr_assert_eq(status, expected, "%s instead of %s: %s", tp_status_name(status), tp_status_name(expected), tp_ctx_message(ctx));
+    cr_assert_eq(status, expected, "%s instead of %s: %s", tp_status_name(status), tp_status_name(expected),
+                 tp_ctx_message(ctx));
     cr_assert_not_null(strstr(tp_ctx_message(ctx), words), "\"%s\" is not in \"%s\"", words, tp_ctx_message(ctx));
     cr_assert_eq(tp_ctx_failure(ctx), TP_OK);
 }
@@ -256,7 +261,8 @@ Test(cuda_capture, a_rank_that_leaves_frees_its_peers, .timeout = 100)
         tpt_gpus_turn((unsigned)ranks);
         cr_assert_eq(tpt_scene_run(&scene), TP_ERR_IO, "%s", tp_last_message());
         for (int rank = 0; rank < ranks - 1; rank++)
-            cr_assert_eq(scene.status[rank], TP_ERR_PEER, "rank %d: %s: %s", rank, tp_status_name(scene.status[rank]), scene.message[rank]);
+            cr_assert_eq(scene.status[rank], TP_ERR_PEER, "rank %d: %s: %s", rank, tp_status_name(scene.status[rank]),
+                         scene.message[rank]);
         tpt_gpus_clean("a rank that leaves");
     }
 }
@@ -272,13 +278,16 @@ static tp_status begin_refused(tp_ctx *ctx, void *arg)
 Test(cuda_capture, the_cpu_and_nccl_are_refused)
 {
     char cpu[] = "the cpu backend has no graphs", nccl[] = "connected by nccl can't be captured together";
-    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2, .ctx = {.threads = 1}}, begin_refused, cpu), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2, .ctx = {.threads = 1}}, begin_refused, cpu), TP_OK, "%s",
+                 tp_last_message());
     tpt_gpus_turn(0);
     tp_device_info info;
     if (tp_device_describe(TP_DEVICE_CUDA, 1, TPT_CUDA_PLUGIN, &info) != TP_OK)
         cr_skip_test("needs two GPUs");
-    const tp_run_options options = {
-        .ranks = 2, .devices = 2, .transport = TP_TRANSPORT_NCCL, .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1}};
+    const tp_run_options options = {.ranks = 2,
+                                    .devices = 2,
+                                    .transport = TP_TRANSPORT_NCCL,
+                                    .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1}};
     cr_assert_eq(tp_run_ranks(&options, begin_refused, nccl), TP_OK, "%s", tp_last_message());
     tpt_gpus_clean("NCCL");
 }

@@ -1,4 +1,5 @@
-/* What a dry run predicts is what a training loop on a GPU uses, workspaces of kernels included; and no GPU is needed for it. */
+/* What a dry run predicts is what a training loop on a GPU uses, workspaces of kernels included; and no GPU is needed
+ * for it. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -32,7 +33,8 @@ static tp_status train(tp_ctx *ctx, void *arg)
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     status = tp_params_init(ctx, params, count);
-    const tp_trainer_desc training = {.batch = 4, .sequence = 9, .microbatch = 2, .lr = 1e-3f, .optimizer = {.kind = TP_OPTIMIZER_ADAMW}};
+    const tp_trainer_desc training = {
+        .batch = 4, .sequence = 9, .microbatch = 2, .lr = 1e-3f, .optimizer = {.kind = TP_OPTIMIZER_ADAMW}};
     if (status == TP_OK)
         status = tp_trainer_create(ctx, &training, model, r->data, &trainer);
     for (int step = 0; step < 2 && status == TP_OK; step++) {
@@ -76,8 +78,10 @@ static usage predict(const run *used, tp_ctx_desc desc)
 
 static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_order sums, tp_transport transport)
 {
-    static const tp_memory_kind kinds[] = {TP_MEMORY_PARAM, TP_MEMORY_OPTIMIZER, TP_MEMORY_SAVED, TP_MEMORY_SCRATCH, TP_MEMORY_COMM};
-    run r = {.desc = {.family = family, .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 257, .positions = 16, .dtype = dtype}};
+    static const tp_memory_kind kinds[] = {TP_MEMORY_PARAM, TP_MEMORY_OPTIMIZER, TP_MEMORY_SAVED, TP_MEMORY_SCRATCH,
+                                           TP_MEMORY_COMM};
+    run r = {.desc = {.family = family, .layers = 2, .hidden = 32, .heads = 4, .vocabulary = 257, .positions = 16,
+                      .dtype = dtype}};
     if (family == TP_MODEL_LLAMA)
         r.desc.ffn = 43;
     tp_data *data = open_text();
@@ -92,14 +96,17 @@ static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_orde
         return;
     }
     cr_assert_eq(tp_run_ranks(&options, train, &r), TP_OK, "%s", tp_last_message());
-    usage predicted = predict(&r, (tp_ctx_desc){.threads = 1, .sum_order = sums, .mesh = {.tp = ranks}, .rank = ranks - 1, .dry_transport = transport});
+    usage predicted = predict(
+        &r, (tp_ctx_desc){
+                .threads = 1, .sum_order = sums, .mesh = {.tp = ranks}, .rank = ranks - 1, .dry_transport = transport});
     const usage *used = &r.used[ranks - 1];
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         size_t want = predicted.peak[kinds[i]], got = used->peak[kinds[i]];
         if (kinds[i] == TP_MEMORY_COMM && !alone)
             continue;
         if (sums == TP_SUM_TREE || kinds[i] != TP_MEMORY_SCRATCH)
-            cr_assert_eq(want, got, "%d ranks, kind %d: predicted %zu bytes, used %zu", ranks, (int)kinds[i], want, got);
+            cr_assert_eq(want, got, "%d ranks, kind %d: predicted %zu bytes, used %zu", ranks, (int)kinds[i], want,
+                         got);
         else /* of cuBLASLt's workspace the most is taken */
             cr_assert_geq(want, got, "%d ranks: predicted %zu bytes, used %zu", ranks, want, got);
     }
@@ -128,10 +135,13 @@ Test(cuda_dry_run, predicts_what_nccl_stages, .timeout = 200)
 Test(cuda_dry_run, needs_no_gpu)
 {
     tp_data *data = open_text();
-    const run r = {.data = data, .desc = {.family = TP_MODEL_GPT2, .layers = 1, .hidden = 64, .heads = 8, .vocabulary = 257, .positions = 16, .dtype = TP_DTYPE_BF16}};
+    const run r = {.data = data,
+                   .desc = {.family = TP_MODEL_GPT2, .layers = 1, .hidden = 64, .heads = 8, .vocabulary = 257,
+                            .positions = 16, .dtype = TP_DTYPE_BF16}};
     tpt_gpus_configure(&(gpusim_options){.devices = 1});
     for (int sums = TP_SUM_TREE; sums <= TP_SUM_FAST; sums++) {
-        usage predicted = predict(&r, (tp_ctx_desc){.threads = 1, .device_index = 15, .sum_order = (tp_sum_order)sums, .mesh = {.tp = 2}});
+        usage predicted = predict(
+            &r, (tp_ctx_desc){.threads = 1, .device_index = 15, .sum_order = (tp_sum_order)sums, .mesh = {.tp = 2}});
         cr_assert_gt(predicted.peak[TP_MEMORY_SCRATCH], 4096);
         cr_assert_gt(predicted.flops, 1e6);
     }

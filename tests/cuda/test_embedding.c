@@ -96,7 +96,8 @@ Test(cuda_embedding, ids)
 Test(cuda_embedding, frequent_ids)
 {
     static const int64_t shapes[][3] = {/* rows, cols, different ids */
-                                        {64, 8, 1}, {63, 8, 1}, {1000, 136, 3}, {1000, 130, 3}, {700, 5, 11}, {65, 3, 1}};
+                                        {64, 8, 1},     {63, 8, 1},   {1000, 136, 3},
+                                        {1000, 130, 3}, {700, 5, 11}, {65, 3, 1}};
     tpt_sides sides;
 
     tpt_sides_open(&sides);

@@ -1,8 +1,9 @@
-/* Faults that trainers of the field have had in their kernels: the right values on a GPU, as numbers, and large distances in memory. */
+/* Faults that trainers of the field have had in their kernels: the right values on a GPU, as numbers, and large
+ * distances in memory. */
 #include "cuda/cuda_ranks.h"
 #include "support/training.h"
 
-/* ---- O05: the loss keeps its digits --------------------------------------------------------------------------------------------------------- */
+/* ---- O05: the loss keeps its digits ------------------------------------------------------------------------------ */
 
 typedef struct loss_of_row {
     float loss, gradient[128];
@@ -13,7 +14,8 @@ static loss_of_row row_loss(tp_ctx *ctx, const void *logits, tp_dtype dtype, int
 {
     enum { FLOATS = 16 };
     char *memory;
-    size_t size = tp_dtype_size(dtype), row = (size_t)cols * size, bytes = (size_t)cols * 4 + 64 + FLOATS * sizeof(float);
+    size_t size = tp_dtype_size(dtype), row = (size_t)cols * size,
+           bytes = (size_t)cols * 4 + 64 + FLOATS * sizeof(float);
     int32_t target = (int32_t)(cols - 1);
     float start[FLOATS] = {0}, max = -INFINITY, sums[3] = {0};
     void *allocated;
@@ -21,7 +23,8 @@ static loss_of_row row_loss(tp_ctx *ctx, const void *logits, tp_dtype dtype, int
 
     cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, bytes, &allocated), TP_OK);
     memory = allocated;
-    float *numbers = (float *)(void *)(memory + bytes - FLOATS * sizeof(float)); /* max, 3 sums, loss, lse, 2 totals, target */
+    /* max, 3 sums, loss, lse, 2 totals, target */
+    float *numbers = (float *)(void *)(memory + bytes - FLOATS * sizeof(float));
     memcpy(&start[8], &target, sizeof target);
     cr_assert_eq(tp_ctx_upload(ctx, memory, logits, row), TP_OK);
     cr_assert_eq(tp_ctx_upload(ctx, numbers, start, sizeof start), TP_OK);
@@ -56,7 +59,8 @@ static loss_of_row row_loss(tp_ctx *ctx, const void *logits, tp_dtype dtype, int
             for (int i = 0; i < 3 && phase == TPI_XENT_SUMS; i++)
                 sums[i] += got[1 + i];
             if (shard == shards - 1)
-                cr_assert_eq(tp_ctx_upload(ctx, phase == TPI_XENT_MAX ? numbers : numbers + 1, phase == TPI_XENT_MAX ? &max : sums,
+                cr_assert_eq(tp_ctx_upload(ctx, phase == TPI_XENT_MAX ? numbers : numbers + 1,
+                                           phase == TPI_XENT_MAX ? &max : sums,
                                            phase == TPI_XENT_MAX ? sizeof max : sizeof sums),
                              TP_OK);
         }
@@ -98,7 +102,7 @@ Test(cuda_faults, the_loss_keeps_its_digits)
     tpt_sides_close(&sides);
 }
 
-/* ---- O06: norms ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- O06: norms -------------------------------------------------------------------------------------------------- */
 
 static void norm_of_row(tp_ctx *ctx, bool rms, const float *x, int64_t cols, tp_dtype dtype, float *y)
 {
@@ -162,7 +166,7 @@ Test(cuda_faults, norms_of_large_means_tiny_values_and_zeros)
     tpt_sides_close(&sides);
 }
 
-/* ---- O07: far positions --------------------------------------------------------------------------------------------------------------------- */
+/* ---- O07: far positions ------------------------------------------------------------------------------------------ */
 
 /* q.k depends on the distance alone, also far out. */
 Test(cuda_faults, far_positions_keep_their_angle)
@@ -205,7 +209,7 @@ Test(cuda_faults, far_positions_keep_their_angle)
     tpt_sides_close(&sides);
 }
 
-/* ---- O08, O12: microbatches ------------------------------------------------------------------------------------------------------------------ */
+/* ---- O08, O12: microbatches -------------------------------------------------------------------------------------- */
 
 enum { SEQUENCES = 4, SEQUENCE = 4, TOKENS = SEQUENCES * SEQUENCE };
 
@@ -226,7 +230,8 @@ static void train(int64_t microbatch, int ranks, const int32_t *ids, const int32
                              .microbatch = microbatch,
                              .ids = ids,
                              .targets = targets,
-                             .steps = 2, /* without a change: the second's gradient is the first's, or something was left over */
+                             .steps = 2, /* without a change: the second's gradient is the first's, or something was
+                                          * left over */
                              .lr = 0,
                              .optimizer = {.kind = TP_OPTIMIZER_SGD},
                              .seed = 17,
@@ -244,8 +249,9 @@ static void check_gradients(const char *what, const tpt_trained *got, const tpt_
         double *exact = tpt_allocate((size_t)count * sizeof *exact);
 
         tpt_to_f64(exact, want->grads + at, TP_DTYPE_F32, count);
-        cr_assert(tpt_close_norm(want->param[i].name, got->grads + at, TP_DTYPE_F32, exact, count, tpt_tolerance_chain(TP_DTYPE_F32, 20, 18, 1.0)), "%s",
-                  what);
+        cr_assert(tpt_close_norm(want->param[i].name, got->grads + at, TP_DTYPE_F32, exact, count,
+                                 tpt_tolerance_chain(TP_DTYPE_F32, 20, 18, 1.0)),
+                  "%s", what);
         free(exact);
     }
 }
@@ -297,7 +303,7 @@ Test(cuda_faults, nothing_to_learn, .timeout = 100)
     }
 }
 
-/* ---- O40: distances beyond 32 bits ----------------------------------------------------------------------------------------------------------- */
+/* ---- O40: distances beyond 32 bits ------------------------------------------------------------------------------- */
 
 /* Three rows, the last one more than 2^31 elements behind the first. */
 Test(cuda_faults, rows_far_apart, .timeout = 100)
@@ -319,7 +325,8 @@ Test(cuda_faults, rows_far_apart, .timeout = 100)
         cr_assert_eq(tp_ctx_upload(ctx, (uint16_t *)memory + r * stride, x[r], sizeof x[r]), TP_OK);
     }
     tpi_map_args map = {
-        .rows = ROWS, .cols = COLS, .in = memory, .in_dtype = TP_DTYPE_BF16, .in_stride = stride, .out = dense, .out_dtype = TP_DTYPE_BF16, .out_stride = COLS, .scale = 2};
+        .rows = ROWS, .cols = COLS, .in = memory, .in_dtype = TP_DTYPE_BF16, .in_stride = stride, .out = dense,
+        .out_dtype = TP_DTYPE_BF16, .out_stride = COLS, .scale = 2};
     cr_assert_eq(tpi_map(ctx->compute, &map), TP_OK);
     cr_assert_eq(tp_ctx_download(ctx, x, dense, sizeof x), TP_OK);
     for (int r = 0; r < ROWS; r++)

@@ -46,7 +46,8 @@ static void check_large_tiles(int blocks, int compute_capability)
     tpt_sides_close(&sides);
 }
 
-/* Large tiles, and more steps than fit into shared memory at a time. A tree waits in shared memory where a block may have 227 KiB of it. */
+/* Large tiles, and more steps than fit into shared memory at a time. A tree waits in shared memory where a block may
+ * have 227 KiB of it. */
 Test(cuda_gemm, large_tiles)
 {
     check_large_tiles(0, 0);

@@ -38,7 +38,8 @@ static void check_ranks(tpt_sides *sides, tp_dtype dtype, int64_t inner)
     gemm_case it = plain(dtype, 33, 40, inner);
     gemm_arrays arrays = make_arrays(sides, &it);
     int64_t elements = it.rows * it.cols;
-    tpt_pair whole = tpt_pair_array(sides, NULL, TP_DTYPE_F32, elements), partial = tpt_pair_array(sides, NULL, TP_DTYPE_F32, 8 * elements),
+    tpt_pair whole = tpt_pair_array(sides, NULL, TP_DTYPE_F32, elements),
+             partial = tpt_pair_array(sides, NULL, TP_DTYPE_F32, 8 * elements),
              sum = tpt_pair_array(sides, NULL, TP_DTYPE_F32, elements);
 
     issue_share(sides, &it, &arrays, 1, 0, whole.at[TPT_GPU]);
@@ -63,7 +64,8 @@ static void check_ranks(tpt_sides *sides, tp_dtype dtype, int64_t inner)
     tpt_sides_reset(sides);
 }
 
-/* Row-parallel: partial sums of 2, 4 and 8 ranks, put together by the tree, are one rank's sums. Shares of whole steps, and of others. */
+/* Row-parallel: partial sums of 2, 4 and 8 ranks, put together by the tree, are one rank's sums. Shares of whole steps,
+ * and of others. */
 Test(cuda_gemm_bits, ranks_give_the_same_bits)
 {
     tpt_sides sides;
@@ -123,7 +125,8 @@ Test(cuda_gemm_bits, cuts_of_rows_and_columns_give_the_same_bits)
     tpt_sides_close(&sides);
 }
 
-/* Weight and bias gradients continue what is stored: microbatches may be cut anywhere in f32, at multiples of 16 else. */
+/* Weight and bias gradients continue what is stored: microbatches may be cut anywhere in f32, at multiples of 16
+ * else. */
 Test(cuda_gemm_bits, gradients_go_on_across_microbatches)
 {
     tpt_sides sides;

@@ -1,4 +1,5 @@
-/* GEMM by cuBLASLt: what goes into its epilogues and what doesn't, what is promised to it, and how often it is asked. */
+/* GEMM by cuBLASLt: what goes into its epilogues and what doesn't, what is promised to it, and how often it is
+ * asked. */
 #include <stdio.h>
 
 #include "cuda/gemm_case.h"
@@ -79,14 +80,15 @@ static work run_moved(tpt_sides *sides, const gemm_case *it, const shift *moved)
 static void expect_work(const char *name, tp_dtype dtype, work got, work want)
 {
     if (simulated())
-        cr_expect(got.heuristics == want.heuristics && got.library_calls == want.library_calls && got.kernels == want.kernels,
-                  "%s of %s: asked %lld times, %lld calls of the library, %lld kernels; not %lld, %lld, %lld", name, tp_dtype_name(dtype),
-                  (long long)got.heuristics, (long long)got.library_calls, (long long)got.kernels, (long long)want.heuristics,
-                  (long long)want.library_calls, (long long)want.kernels);
+        cr_expect(got.heuristics == want.heuristics && got.library_calls == want.library_calls &&
+                      got.kernels == want.kernels,
+                  "%s of %s: asked %lld times, %lld calls of the library, %lld kernels; not %lld, %lld, %lld", name,
+                  tp_dtype_name(dtype), (long long)got.heuristics, (long long)got.library_calls, (long long)got.kernels,
+                  (long long)want.heuristics, (long long)want.library_calls, (long long)want.kernels);
 }
 
-/* The library's epilogues, alone; what it has none for is finished by a kernel; what lies beside C must begin at whole vectors, and lines of the auxiliary
- * matrix be eight elements long. */
+/* The library's epilogues, alone; what it has none for is finished by a kernel; what lies beside C must begin at whole
+ * vectors, and lines of the auxiliary matrix be eight elements long. */
 static const way ways[] = {
     {"plain", 0, TPI_ACT_NONE, 0, 0, {0}, {1, 1, 0}},
     {"bias", WITH_BIAS, TPI_ACT_NONE, 0, 0, {0}, {1, 1, 0}},
@@ -145,7 +147,8 @@ static void check_ways(tpt_sides *sides, tp_dtype dtype, tp_dtype c_dtype)
         one.gap = it->gap;
         one.c_dtype = c_dtype;
         one.bias_dtype = !it->other_bias ? c_dtype : c_dtype == TP_DTYPE_F32 ? dtype : TP_DTYPE_F32;
-        /* Sums of rows come with a plain product into f32 only. Else: one kernel of ours, as many as the table says for it. */
+        /* Sums of rows come with a plain product into f32 only. Else: one kernel of ours, as many as the table says for
+         * it. */
         work got = run_moved(sides, &one, &it->moved);
         if (simulated() && i > 0)
             got.heuristics = want.heuristics; /* another way may have had the shape: see the cache's tests */
@@ -177,12 +180,14 @@ Test(cuda_gemm_library, orders)
                            inside = {.blocks = 1, .segments = 1, .segment = {{0, 8, 30}}},
                            none = {.blocks = 2, .segments = 2, .segment = {{0, 8, 0}, {1, 12, 0}}},
                            holes = {.blocks = 2, .segments = 2, .segment = {{0, 0, 20}, {1, 21, 27}}},
-                           empty_between = {.blocks = 2, .segments = 3, .segment = {{0, 0, 20}, {0, 45, 0}, {1, 20, 10}}};
+                           empty_between = {
+                               .blocks = 2, .segments = 3, .segment = {{0, 0, 20}, {0, 45, 0}, {1, 20, 10}}};
     static const struct {
         const char *name;
         const tpi_inner *order;
         int64_t calls;
-    } cases[] = {{"all of it", &whole, 1}, {"a part", &inside, 1}, {"nothing", &none, 0}, {"a hole", &holes, 0}, {"an empty segment", &empty_between, 1}};
+    } cases[] = {{"all of it", &whole, 1}, {"a part", &inside, 1}, {"nothing", &none, 0}, {"a hole", &holes, 0},
+    {"an empty segment", &empty_between, 1}};
     tpt_sides sides;
 
     gemm_open_fast(&sides, false);
@@ -195,8 +200,9 @@ Test(cuda_gemm_library, orders)
             it.b_columns = layout & 2;
             work got = run_moved(&sides, &it, &(shift){0});
             if (simulated())
-                cr_expect(got.library_calls == cases[i].calls && got.kernels == 1 - cases[i].calls, "%s: %lld calls, %lld kernels", cases[i].name,
-                          (long long)got.library_calls, (long long)got.kernels);
+                cr_expect(got.library_calls == cases[i].calls && got.kernels == 1 - cases[i].calls,
+                          "%s: %lld calls, %lld kernels", cases[i].name, (long long)got.library_calls,
+                          (long long)got.kernels);
         }
     tpt_sides_close(&sides);
 }
@@ -253,7 +259,10 @@ Test(cuda_gemm_library, strides_of_their_own)
     static const struct {
         unsigned with;
         tpi_activation activation;
-    } cases[] = {{WITH_RESIDUAL, TPI_ACT_NONE}, {WITH_BIAS | WITH_RESIDUAL, TPI_ACT_NONE}, {WITH_PRE, TPI_ACT_GELU_TANH}, {WITH_ACT_INPUT, TPI_ACT_GELU_TANH}};
+    } cases[] = {{WITH_RESIDUAL, TPI_ACT_NONE},
+                 {WITH_BIAS | WITH_RESIDUAL, TPI_ACT_NONE},
+                 {WITH_PRE, TPI_ACT_GELU_TANH},
+                 {WITH_ACT_INPUT, TPI_ACT_GELU_TANH}};
     tpt_sides sides;
 
     gemm_open_fast(&sides, false);
@@ -269,7 +278,8 @@ Test(cuda_gemm_library, strides_of_their_own)
             for (int side = 0; side < TPT_SIDES; side++) {
                 args[side] = args_of(&it, &arrays, side);
                 args[side].c_stride += longer ? 3 : 16;
-                args[side].residual_stride = args[side].pre_stride = args[side].act_input_stride = it.cols + (longer ? 24 : 8);
+                args[side].residual_stride = args[side].pre_stride = args[side].act_input_stride =
+                    it.cols + (longer ? 24 : 8);
                 tpt_gpus_clear_counts();
                 TPT_ISSUE(&sides, side, tpi_gemm, &args[side]);
             }
@@ -287,7 +297,8 @@ Test(cuda_gemm_library, empty_products)
         int64_t rows, cols, inner;
         unsigned with;
         int64_t kernels;
-    } cases[] = {{0, 4, 5, 0, 0}, {4, 0, 5, 0, 0}, {4, 5, 0, 0, 1}, {4, 0, 5, WITH_ACCUMULATE | WITH_ROW_SUMS, 1}, {4, 5, 0, WITH_ACCUMULATE | WITH_ROW_SUMS, 0}};
+    } cases[] = {{0, 4, 5, 0, 0}, {4, 0, 5, 0, 0}, {4, 5, 0, 0, 1}, {4, 0, 5, WITH_ACCUMULATE | WITH_ROW_SUMS, 1},
+    {4, 5, 0, WITH_ACCUMULATE | WITH_ROW_SUMS, 0}};
     tpt_sides sides;
 
     gemm_open_fast(&sides, false);
@@ -350,7 +361,8 @@ Test(cuda_gemm_library, shapes_are_told_apart, .timeout = 100)
 
                 asked += run_moved(&sides, &cases[one], &moved[one]).heuristics;
             }
-        if (simulated()) /* "residual" is "plain" to the library, but for what it adds; and that is not part of the shape */
+        if (simulated()) /* "residual" is "plain" to the library, but for what it adds; and that is not part of the
+                          * shape */
             cr_expect_eq(asked, count - 1, "asked %lld times about %d shapes", (long long)asked, count - 1);
         tpt_sides_close(&sides);
     }
@@ -403,7 +415,8 @@ Test(cuda_gemm_library, workspace_is_scratch_of_the_context)
         TPT_ISSUE(&sides, TPT_GPU, tpi_gemm, &args);
     cr_assert_eq(tp_ctx_memory(sides.ctx[TPT_GPU], TP_MEMORY_SCRATCH).bytes, grown);
     gpusim_counts counts = tpt_gpus_count();
-    cr_assert(counts.allocations == 0 && counts.host_synchronisations == 0 && counts.host_queries == 0 && counts.heuristics == 0);
+    cr_assert(counts.allocations == 0 && counts.host_synchronisations == 0 && counts.host_queries == 0 &&
+              counts.heuristics == 0);
     tpt_sides_close(&sides);
 }
 
@@ -428,8 +441,8 @@ Test(cuda_gemm_library, a_failing_call_breaks_the_context)
     tp_ctx_destroy(sides.ctx[TPT_CPU]), tp_ctx_destroy(sides.ctx[TPT_GPU]);
 }
 
-/* What it has no algorithm for: with sums of rows it is asked for the product alone, with an epilogue for sums, and at last our kernel does everything. Each
- * answer is kept. */
+/* What it has no algorithm for: with sums of rows it is asked for the product alone, with an epilogue for sums, and at
+ * last our kernel does everything. Each answer is kept. */
 Test(cuda_gemm_library, what_it_has_no_algorithm_for)
 {
     static const struct {

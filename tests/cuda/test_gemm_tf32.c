@@ -1,4 +1,5 @@
-/* f32 products in TF32, where that was asked for: off by what ten bits of mantissa are, and by no more; all else is as without. */
+/* f32 products in TF32, where that was asked for: off by what ten bits of mantissa are, and by no more; all else is as
+ * without. */
 #include "cuda/gemm_case.h"
 #include "cuda/layer_check.h"
 
@@ -36,7 +37,8 @@ static void check_elements(tpt_sides *sides, const gemm_case *it)
         beyond += fabs((double)got[i] - want[i]) > tpt_tolerance(TP_DTYPE_F32, it->inner, magnitude);
     }
     cr_assert(tpt_close_each("c", got, TP_DTYPE_F32, want, bound, count));
-    cr_assert_gt(4 * beyond, count, "%lld of %lld elements are farther off than f32 is: that was not TF32", (long long)beyond, (long long)count);
+    cr_assert_gt(4 * beyond, count, "%lld of %lld elements are farther off than f32 is: that was not TF32",
+                 (long long)beyond, (long long)count);
     free(got), free(want), free(bound);
     tpt_sides_reset(sides);
 }
@@ -117,14 +119,15 @@ static void *product(tpt_sides *sides, const gemm_case *it)
 
     tpt_gpus_clear_counts();
     TPT_ISSUE(sides, TPT_GPU, tpi_gemm, &args);
-    cr_assert(tpt_gpus_barriers() == 0 || (tpt_gpus_count().library_calls == 1 && tpt_gpus_count().kernels == 0), "%s: that was not the library",
-              tp_dtype_name(it->dtype));
+    cr_assert(tpt_gpus_barriers() == 0 || (tpt_gpus_count().library_calls == 1 && tpt_gpus_count().kernels == 0),
+              "%s: that was not the library", tp_dtype_name(it->dtype));
     void *c = tpt_pair_get(sides, &arrays.c, TPT_GPU);
     tpt_sides_reset(sides);
     return c;
 }
 
-/* What is not f32 stays as it is; f32 differs; and two contexts beside each other keep to their own, whoever asked first about a shape. */
+/* What is not f32 stays as it is; f32 differs; and two contexts beside each other keep to their own, whoever asked
+ * first about a shape. */
 Test(cuda_gemm_tf32, contexts_and_types_by_themselves)
 {
     tpt_sides plain_f32, cut;
@@ -136,7 +139,8 @@ Test(cuda_gemm_tf32, contexts_and_types_by_themselves)
     cr_assert_eq(tp_ctx_create(&desc, &plain_f32.ctx[TPT_GPU]), TP_OK, "%s", tp_last_message());
     for (int d = 0; d < 3; d++) {
         gemm_case it = plain(tpt_floats[d], 24, 40, 16);
-        void *first = product(&plain_f32, &it), *second = product(&cut, &it), *third = product(&plain_f32, &it), *fourth = product(&cut, &it);
+        void *first = product(&plain_f32, &it), *second = product(&cut, &it), *third = product(&plain_f32, &it),
+             *fourth = product(&cut, &it);
 
         cr_assert(tpt_same_bits("f32 again", third, first, TP_DTYPE_F32, it.rows * it.cols));
         cr_assert(tpt_same_bits("TF32 again", fourth, second, TP_DTYPE_F32, it.rows * it.cols));
@@ -180,8 +184,10 @@ static void check_layer(const tpt_case *c, int depth, tpt_layout layout)
     tpt_case_run(c, &layout, &cut);
     tpt_gpus_clean("TF32");
     cr_assert(tpt_result_near(c, &cut, &cpu, depth), "%s: TF32 is farther from the CPU than it may be", c->name);
-    cr_assert_neq(memcmp(cut.y, fast.y, (size_t)(c->pass.tokens * c->out) * sizeof(float)), 0, "%s: that was not TF32", c->name);
-    cr_assert_neq(memcmp(cut.dx, fast.dx, (size_t)(c->pass.tokens * c->in) * sizeof(float)), 0, "%s: that was not TF32", c->name);
+    cr_assert_neq(memcmp(cut.y, fast.y, (size_t)(c->pass.tokens * c->out) * sizeof(float)), 0, "%s: that was not TF32",
+                  c->name);
+    cr_assert_neq(memcmp(cut.dx, fast.dx, (size_t)(c->pass.tokens * c->in) * sizeof(float)), 0, "%s: that was not TF32",
+                  c->name);
     tpt_result_free(&cpu), tpt_result_free(&cut), tpt_result_free(&fast);
 }
 
@@ -189,7 +195,8 @@ static void check_layer(const tpt_case *c, int depth, tpt_layout layout)
 Test(cuda_gemm_tf32, layers, .timeout = 100)
 {
     for (int kind = TP_LINEAR_COLUMN; kind <= TP_LINEAR_ROW; kind++) {
-        tp_linear_desc desc = {.name = "linear", .kind = (tp_linear_kind)kind, .in_features = 27, .out_features = 22, .dtype = TP_DTYPE_F32, .bias = true};
+        tp_linear_desc desc = {.name = "linear", .kind = (tp_linear_kind)kind, .in_features = 27, .out_features = 22,
+                               .dtype = TP_DTYPE_F32, .bias = true};
         tpt_case c = {.name = kind == TP_LINEAR_ROW ? "row" : "column",
                       .table = &tpt_linear_table,
                       .desc = &desc,
@@ -208,7 +215,8 @@ Test(cuda_gemm_tf32, layers, .timeout = 100)
 
 Test(cuda_gemm_tf32, feed_forward, .timeout = 100)
 {
-    tp_mlp_desc desc = {.name = "mlp", .hidden = 24, .ffn = 32, .activation = TP_ACTIVATION_GELU_TANH, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_mlp_desc desc = {.name = "mlp", .hidden = 24, .ffn = 32, .activation = TP_ACTIVATION_GELU_TANH,
+                        .dtype = TP_DTYPE_F32, .bias = true};
     tpt_case c = {.name = "mlp",
                   .table = &tpt_mlp_table,
                   .desc = &desc,

@@ -17,7 +17,9 @@ static void check_linear(tp_linear_kind kind, tp_dtype dtype, int64_t tokens, un
     tpt_case c = {.name = desc.name,
                   .table = &tpt_linear_table,
                   .desc = &desc,
-                  .cut = kind == TP_LINEAR_COLUMN ? TPT_CUT_OUTPUT : kind == TP_LINEAR_ROW ? TPT_CUT_INPUT : TPT_CUT_NONE,
+                  .cut = kind == TP_LINEAR_COLUMN ? TPT_CUT_OUTPUT
+                         : kind == TP_LINEAR_ROW  ? TPT_CUT_INPUT
+                                                  : TPT_CUT_NONE,
                   .dtype = dtype,
                   .in = desc.in_features,
                   .out = desc.out_features,

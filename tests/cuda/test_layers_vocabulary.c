@@ -1,4 +1,5 @@
-/* The layers whose vocabulary is cut over ranks, embedding and cross-entropy, on GPUs: the bits of the CPU at TP 1, 2 and 4. */
+/* The layers whose vocabulary is cut over ranks, embedding and cross-entropy, on GPUs: the bits of the CPU at TP 1, 2
+ * and 4. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -48,7 +49,8 @@ static tp_status embed(tp_ctx *ctx, words *w, tp_embedding *layer, const tp_pass
     tp_param *params[2];
     int count = tp_embedding_params(layer, params, 2);
     tp_range mine = tp_pass_rows(ctx, pass, w->sequence_parallel);
-    size_t row = FEATURES * tp_dtype_size(w->dtype), bytes = (size_t)(mine.end - mine.begin) * row, begin = (size_t)mine.begin * row;
+    size_t row = FEATURES * tp_dtype_size(w->dtype), bytes = (size_t)(mine.end - mine.begin) * row,
+           begin = (size_t)mine.begin * row;
     tp_tensor y = tp_tensor_2d(NULL, w->dtype, mine.end - mine.begin, FEATURES), dy = y;
     TPI_TRY(tp_param_load(ctx, params[0], w->table, TP_DTYPE_F32, NULL));
     TPI_TRY(tp_param_load(ctx, params[1], w->position, TP_DTYPE_F32, NULL));
@@ -149,7 +151,8 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
 
 static void run(words *w, int ranks, int devices)
 {
-    tp_run_options options = {.ranks = ranks, .devices = devices, .ctx = {.threads = 1, .seed = 5, .timeout_ms = 60000}};
+    tp_run_options options = {
+        .ranks = ranks, .devices = devices, .ctx = {.threads = 1, .seed = 5, .timeout_ms = 60000}};
     if (devices > 0) {
         options.ctx.device = TP_DEVICE_CUDA;
         options.ctx.plugin = TPT_CUDA_PLUGIN;
@@ -162,21 +165,28 @@ static void run(words *w, int ranks, int devices)
 static void check_same(const words *got, const words *want, const char *name)
 {
     cr_assert(tpt_same_bits("rows", got->y, want->y, want->dtype, TOKENS * FEATURES), "%s", name);
-    cr_assert(tpt_same_bits("table's gradient", got->table_grad, want->table_grad, TP_DTYPE_F32, VOCABULARY * FEATURES), "%s", name);
-    cr_assert(tpt_same_bits("positions' gradient", got->position_grad, want->position_grad, TP_DTYPE_F32, POSITIONS * FEATURES), "%s", name);
+    cr_assert(tpt_same_bits("table's gradient", got->table_grad, want->table_grad, TP_DTYPE_F32, VOCABULARY * FEATURES),
+              "%s", name);
+    cr_assert(tpt_same_bits("positions' gradient", got->position_grad, want->position_grad, TP_DTYPE_F32,
+                            POSITIONS * FEATURES),
+              "%s", name);
     cr_assert(tpt_same_bits("loss", got->total, want->total, TP_DTYPE_F32, 2), "%s", name);
-    cr_assert(tpt_same_bits("logits' gradient", got->dlogits, want->dlogits, want->dtype, TOKENS * VOCABULARY), "%s", name);
+    cr_assert(tpt_same_bits("logits' gradient", got->dlogits, want->dlogits, want->dtype, TOKENS * VOCABULARY), "%s",
+              name);
 }
 
 static void check(tp_dtype dtype, unsigned number)
 {
     static const int layouts[][3] = {{1, 1, 0}, {2, 1, 0}, {2, 2, 1}, {4, 4, 1}, {4, 2, 0}};
-    float *table = tpt_new_normal(TP_DTYPE_F32, VOCABULARY * FEATURES, 1, 1), *position = tpt_new_normal(TP_DTYPE_F32, POSITIONS * FEATURES, 2, 1);
-    void *dy = tpt_new_normal(dtype, TOKENS * FEATURES, 3, 1), *logits = tpt_new_normal(dtype, TOKENS * VOCABULARY, 4, 3);
+    float *table = tpt_new_normal(TP_DTYPE_F32, VOCABULARY * FEATURES, 1, 1),
+          *position = tpt_new_normal(TP_DTYPE_F32, POSITIONS * FEATURES, 2, 1);
+    void *dy = tpt_new_normal(dtype, TOKENS * FEATURES, 3, 1),
+         *logits = tpt_new_normal(dtype, TOKENS * VOCABULARY, 4, 3);
     words cpu = {.dtype = dtype, .dy = dy, .logits = logits, .table = table, .position = position};
     run(&cpu, 1, 0);
     for (unsigned i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
-        words gpu = {.dtype = dtype, .dy = dy, .logits = logits, .table = table, .position = position, .sequence_parallel = layouts[i][2] != 0};
+        words gpu = {.dtype = dtype, .dy = dy, .logits = logits, .table = table, .position = position,
+                     .sequence_parallel = layouts[i][2] != 0};
         char name[64];
         snprintf(name, sizeof name, "%d ranks on %d GPUs", layouts[i][0], layouts[i][1]);
         tpt_gpus_turn(number + i);
@@ -220,7 +230,8 @@ static tp_status pass_wrong(tp_ctx *ctx, const wrong *w, tp_embedding *layer)
     tp_tensor y = tp_tensor_2d(NULL, TP_DTYPE_F32, mine.end - mine.begin, FEATURES);
     size_t bytes = tp_tensor_bytes(y);
     TPI_TRY(up(ctx, zeros, bytes, &y.data));
-    tp_status status = w->backward ? tp_embedding_backward(ctx, layer, &pass, y) : tp_embedding_forward(ctx, layer, &pass, y);
+    tp_status status =
+        w->backward ? tp_embedding_backward(ctx, layer, &pass, y) : tp_embedding_forward(ctx, layer, &pass, y);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
     tp_ctx_release(ctx, TP_MEMORY_OTHER, y.data, bytes);
@@ -250,12 +261,13 @@ static tp_status run_wrong(tp_ctx *ctx, void *arg)
     return TP_OK;
 }
 
-/* All ranks of both backends are told the same words: on the CPU as a refusal of the call, on GPUs, in the order in which they notice, as their own failure or a
- * peer's. */
+/* All ranks of both backends are told the same words: on the CPU as a refusal of the call, on GPUs, in the order in
+ * which they notice, as their own failure or a peer's. */
 static void check_wrong(wrong w, int ranks, const char *told)
 {
     for (int gpu = 0; gpu < 2; gpu++) {
-        tp_run_options options = {.ranks = ranks, .devices = gpu ? ranks : 0, .ctx = {.threads = 1, .timeout_ms = 60000}};
+        tp_run_options options = {
+            .ranks = ranks, .devices = gpu ? ranks : 0, .ctx = {.threads = 1, .timeout_ms = 60000}};
         if (gpu) {
             options.ctx.device = TP_DEVICE_CUDA;
             options.ctx.plugin = TPT_CUDA_PLUGIN;
@@ -263,10 +275,13 @@ static void check_wrong(wrong w, int ranks, const char *told)
         }
         tpt_run_ranks(&options, run_wrong, &w);
         for (int rank = 0; rank < ranks; rank++) {
-            cr_assert(w.status[rank] == TP_ERR_ARGUMENT || (gpu && w.status[rank] == TP_ERR_PEER), "rank %d: %s", rank, tp_status_name(w.status[rank]));
+            cr_assert(w.status[rank] == TP_ERR_ARGUMENT || (gpu && w.status[rank] == TP_ERR_PEER), "rank %d: %s", rank,
+                      tp_status_name(w.status[rank]));
             if (w.status[rank] == TP_ERR_ARGUMENT)
-                cr_assert_str_eq(w.message[rank], told, "%s, rank %d of %d: %s", gpu ? "GPU" : "CPU", rank, ranks, w.message[rank]);
-            cr_assert_not_null(strstr(w.message[rank], told), "%s, rank %d of %d: %s", gpu ? "GPU" : "CPU", rank, ranks, w.message[rank]);
+                cr_assert_str_eq(w.message[rank], told, "%s, rank %d of %d: %s", gpu ? "GPU" : "CPU", rank, ranks,
+                                 w.message[rank]);
+            cr_assert_not_null(strstr(w.message[rank], told), "%s, rank %d of %d: %s", gpu ? "GPU" : "CPU", rank, ranks,
+                               w.message[rank]);
         }
         if (gpu)
             tpt_gpus_clean(told);
@@ -278,7 +293,8 @@ Test(cuda_vocabulary, wrong_ids_are_told_alike, .timeout = 100)
     for (int ranks = 1; ranks <= 2; ranks++)
         for (int backward = 0; backward < 2; backward++)
             for (int parallel = 0; parallel < ranks; parallel++) {
-                const wrong base = {.id = 4, .position = 4, .sequence_parallel = parallel != 0, .backward = backward != 0};
+                const wrong base = {
+                    .id = 4, .position = 4, .sequence_parallel = parallel != 0, .backward = backward != 0};
                 wrong w = base;
                 w.id = VOCABULARY;
                 check_wrong(w, ranks, "pass: ids[4] is 61, must be in [0, vocabulary 61)");

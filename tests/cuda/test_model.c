@@ -1,4 +1,5 @@
-/* Whole models on GPUs: loss and gradients near the CPU's at TP 1, 2 and 4, the same bits on every layout, and steps of training. */
+/* Whole models on GPUs: loss and gradients near the CPU's at TP 1, 2 and 4, the same bits on every layout, and steps of
+ * training. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -11,7 +12,8 @@
 
 enum { SEQUENCES = 2, SEQUENCE = 7, TOKENS = SEQUENCES * SEQUENCE };
 
-static const tp_model_desc gpt2 = {.family = TP_MODEL_GPT2, .layers = 2, .hidden = 16, .heads = 4, .ffn = 37, .vocabulary = 29, .positions = 8};
+static const tp_model_desc gpt2 = {
+    .family = TP_MODEL_GPT2, .layers = 2, .hidden = 16, .heads = 4, .ffn = 37, .vocabulary = 29, .positions = 8};
 
 static const tp_model_desc llama = {.family = TP_MODEL_LLAMA,
                                     .layers = 2,
@@ -47,7 +49,8 @@ static tpt_training training_of(const tp_model_desc *desc, const int32_t *ids, c
 static void train(tpt_training training, run_on where, tpt_trained *out)
 {
     char name[128];
-    snprintf(name, sizeof name, "%d ranks on %d devices, sequence parallelism %s", where.ranks, where.devices, where.sequence_parallel ? "on" : "off");
+    snprintf(name, sizeof name, "%d ranks on %d devices, sequence parallelism %s", where.ranks, where.devices,
+             where.sequence_parallel ? "on" : "off");
     training.ranks = where.ranks;
     training.devices = where.devices;
     training.model.sequence_parallel = where.sequence_parallel;
@@ -62,13 +65,15 @@ static void train(tpt_training training, run_on where, tpt_trained *out)
         tpt_gpus_clean(name);
 }
 
-/* Relative error in a tensor's norm: a layer's depth as for the block, and embedding, norm, head and loss; forward, then backward; two of them. */
+/* Relative error in a tensor's norm: a layer's depth as for the block, and embedding, norm, head and loss; forward,
+ * then backward; two of them. */
 static double tolerance(const tp_model_desc *desc)
 {
     return 2.0 * tpt_tolerance_chain(desc->dtype, desc->ffn, (int)(2 * (12 * desc->layers + 6)), 1.0);
 }
 
-static bool near_list(const char *what, const tpt_trained *trained, const float *got, const float *want, double relative)
+static bool near_list(const char *what, const tpt_trained *trained, const float *got, const float *want,
+                      double relative)
 {
     bool close = true;
     for (int i = 0; i < trained->params; i++) {
@@ -89,8 +94,8 @@ static void check_near(const tpt_training *training, const tpt_trained *got, con
     cr_assert(tpt_same_bits("initial values", got->initial, want->initial, TP_DTYPE_F32, want->elements));
     for (int step = 0; step < training->steps; step++) {
         double of_loss = (step + 1) * relative * fabs(want->loss[step]);
-        cr_assert_leq(fabs(got->loss[step] - want->loss[step]), of_loss, "step %d: loss %.9g, on the CPU %.9g", step, got->loss[step],
-                      want->loss[step]);
+        cr_assert_leq(fabs(got->loss[step] - want->loss[step]), of_loss, "step %d: loss %.9g, on the CPU %.9g", step,
+                      got->loss[step], want->loss[step]);
         cr_assert_eq(got->tokens[step], want->tokens[step]);
         cr_assert_eq(got->skipped[step], want->skipped[step]);
     }
@@ -100,7 +105,8 @@ static void check_near(const tpt_training *training, const tpt_trained *got, con
 
 static void check_model(tpt_training training, unsigned number)
 {
-    static const run_on layouts[] = {{2, 1, false, false}, {2, 2, true, false}, {4, 4, true, false}, {4, 2, false, false}};
+    static const run_on layouts[] = {
+        {2, 1, false, false}, {2, 2, true, false}, {4, 4, true, false}, {4, 2, false, false}};
     tpt_trained cpu, one, other;
     train(training, (run_on){1, 0, false, false}, &cpu);
     tpt_gpus_turn(number);

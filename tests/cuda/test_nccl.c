@@ -1,4 +1,5 @@
-/* The NCCL transport on simulated GPUs, a device a rank: what every rank gets, against thread ranks on the CPU, bit for bit. */
+/* The NCCL transport on simulated GPUs, a device a rank: what every rank gets, against thread ranks on the CPU, bit for
+ * bit. */
 #include "cuda/nccl_script.h"
 
 static const int rank_counts[] = {2, 3, 4};
@@ -17,8 +18,8 @@ static void same_as_on_cpu(int ranks, tpt_rank_fn fn)
         for (int rank = 0; rank < ranks; rank++) {
             cr_assert_eq(gpu.log[rank].used, cpu.log[rank].used);
             for (size_t i = 0; i < cpu.log[rank].used; i++)
-                cr_assert_eq(gpu.log[rank].bytes[i], cpu.log[rank].bytes[i], "%d ranks, schedule %u, rank %d: byte %zu of %zu", ranks,
-                             s, rank, i, cpu.log[rank].used);
+                cr_assert_eq(gpu.log[rank].bytes[i], cpu.log[rank].bytes[i],
+                             "%d ranks, schedule %u, rank %d: byte %zu of %zu", ranks, s, rank, i, cpu.log[rank].used);
             free(gpu.log[rank].bytes);
         }
     }
@@ -38,7 +39,7 @@ Test(nccl, splits_into_groups)
     same_as_on_cpu(4, run_split);
 }
 
-/* ---- sums in NCCL's own order -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- sums in NCCL's own order ------------------------------------------------------------------------------------ */
 
 /* Small integers: every order gives the same sum. */
 static tp_status run_fast(tp_ctx *ctx, void *arg)
@@ -88,14 +89,15 @@ Test(nccl, adds_in_its_own_order_where_that_is_asked_for)
         tpt_run_with((tp_run_options){.ranks = ranks, .ctx.sum_order = TP_SUM_FAST}, run_fast, &cpu);
         for (int rank = 0; rank < ranks; rank++) {
             cr_assert_eq(gpu.log[rank].used, cpu.log[rank].used);
-            cr_assert_eq(memcmp(gpu.log[rank].bytes, cpu.log[rank].bytes, cpu.log[rank].used), 0, "rank %d of %d", rank, ranks);
+            cr_assert_eq(memcmp(gpu.log[rank].bytes, cpu.log[rank].bytes, cpu.log[rank].used), 0, "rank %d of %d", rank,
+                         ranks);
             free(gpu.log[rank].bytes);
             free(cpu.log[rank].bytes);
         }
     }
 }
 
-/* ---- the choice of transport ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the choice of transport ------------------------------------------------------------------------------------- */
 
 static tp_status expect_threads(tp_ctx *ctx, void *arg)
 {

@@ -102,8 +102,8 @@ static void same_with_every_algorithm(int ranks, tp_linear_kind kind, bool seque
         tpt_no_reports(tp_overlap_name(other.overlap));
         for (int rank = 0; rank < ranks; rank++) {
             cr_assert_eq(other.log[rank].used, none.log[rank].used);
-            cr_assert_eq(memcmp(other.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0, "%s, kind %d, %d ranks, rank %d",
-                         tp_overlap_name(other.overlap), (int)kind, ranks, rank);
+            cr_assert_eq(memcmp(other.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0,
+                         "%s, kind %d, %d ranks, rank %d", tp_overlap_name(other.overlap), (int)kind, ranks, rank);
         }
         free_log(&other);
     }
@@ -122,7 +122,7 @@ Test(nccl_layers, row)
     same_with_every_algorithm(4, TP_LINEAR_ROW, true);
 }
 
-/* ---- ranks that are processes ----------------------------------------------------------------------------------------------------------------------- */
+/* ---- ranks that are processes ------------------------------------------------------------------------------------ */
 
 static void on_threads(int ranks, tpt_rank_fn fn, void *run)
 {
@@ -138,7 +138,8 @@ static void ring_of_processes(int ranks, tp_linear_kind kind, bool sequence_para
 {
     if (!tpt_have_gpus(ranks))
         return;
-    layer_run none = {.kind = kind, .sequence_parallel = sequence_parallel, .chunks = 1, .transport = "threads"}, ring = none;
+    layer_run none = {.kind = kind, .sequence_parallel = sequence_parallel, .chunks = 1, .transport = "threads"},
+              ring = none;
     on_threads(ranks, run_layer, &none);
     ring.overlap = TP_OVERLAP_RING;
     ring.chunks = chunks;
@@ -150,10 +151,12 @@ static void ring_of_processes(int ranks, tp_linear_kind kind, bool sequence_para
         run_processes(ranks, run_layer, &ring, own);
         tpt_no_reports("ring");
         for (int rank = 0; rank < ranks; rank++) {
-            cr_assert_eq(own[rank].status, TP_OK, "rank %d of %d, %d chunks: %s", rank, ranks, chunks, own[rank].message);
+            cr_assert_eq(own[rank].status, TP_OK, "rank %d of %d, %d chunks: %s", rank, ranks, chunks,
+                         own[rank].message);
             cr_assert_eq(ring.log[rank].used, none.log[rank].used);
-            cr_assert_eq(memcmp(ring.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0, "kind %d, sequences cut %d, %d chunks, rank %d of %d",
-                         (int)kind, sequence_parallel, chunks, rank, ranks);
+            cr_assert_eq(memcmp(ring.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0,
+                         "kind %d, sequences cut %d, %d chunks, rank %d of %d", (int)kind, sequence_parallel, chunks,
+                         rank, ranks);
         }
         free_log(&ring);
     }
@@ -174,8 +177,10 @@ static tp_status run_model(tp_ctx *ctx, void *arg)
 {
     layer_run *run = arg;
     tpt_record *log = &run->log[tp_ctx_rank(ctx)];
-    const tp_model_desc desc = {.family = TP_MODEL_LLAMA, .layers = 1, .hidden = 16, .heads = 4, .kv_heads = 2, .ffn = 21, .vocabulary = 23, .positions = 12,
-                                .overlap = run->overlap, .chunks = run->chunks, .sequence_parallel = run->sequence_parallel, .dtype = TP_DTYPE_F32};
+    const tp_model_desc desc = {.family = TP_MODEL_LLAMA, .layers = 1, .hidden = 16, .heads = 4, .kv_heads = 2,
+                                .ffn = 21, .vocabulary = 23, .positions = 12,
+                                .overlap = run->overlap, .chunks = run->chunks,
+                                .sequence_parallel = run->sequence_parallel, .dtype = TP_DTYPE_F32};
     int32_t ids[2][11];
     tp_model *model;
     tpt_device words;
@@ -191,7 +196,8 @@ static tp_status run_model(tp_ctx *ctx, void *arg)
     TPI_TRY(tp_params_init(ctx, params, count));
     TPI_TRY(tp_params_zero_grad(ctx, params, count));
     TPI_TRY(tpt_up(ctx, ids, TP_DTYPE_I32, 2, 11, &words));
-    const tp_pass pass = {.tokens = 11, .step = 1, .ids = words.tensor.data, .targets = (int32_t *)words.tensor.data + 11, .loss_scale = 1.0f / 11};
+    const tp_pass pass = {.tokens = 11, .step = 1, .ids = words.tensor.data,
+                          .targets = (int32_t *)words.tensor.data + 11, .loss_scale = 1.0f / 11};
     size_t bytes = tp_model_saved_bytes(model, &pass);
     TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SAVED, bytes, &saved));
     for (int step = 0; step < 2; step++) {
@@ -228,7 +234,8 @@ Test(nccl_layers, a_model_between_processes, .timeout = 200)
         for (int rank = 0; rank < ranks; rank++) {
             cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
             cr_assert_eq(other.log[rank].used, none.log[rank].used);
-            cr_assert_eq(memcmp(other.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0, "case %zu, rank %d", i, rank);
+            cr_assert_eq(memcmp(other.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0,
+                         "case %zu, rank %d", i, rank);
         }
         free_log(&other);
         free_log(&none);
@@ -240,8 +247,13 @@ static tp_status refused_layer(tp_ctx *ctx, void *arg)
 {
     layer_run *run = arg;
     tp_linear *layer;
-    const tp_linear_desc desc = {
-        .name = "layer", .kind = run->kind, .in_features = IN, .out_features = OUT, .dtype = TP_DTYPE_F32, .sequence_parallel = true, .overlap = run->overlap};
+    const tp_linear_desc desc = {.name = "layer",
+                                 .kind = run->kind,
+                                 .in_features = IN,
+                                 .out_features = OUT,
+                                 .dtype = TP_DTYPE_F32,
+                                 .sequence_parallel = true,
+                                 .overlap = run->overlap};
     CHECK(tp_linear_create(ctx, &desc, &layer) == TP_ERR_UNSUPPORTED);
     CHECK(strstr(tp_ctx_message(ctx), "touch each other's memory"));
     return tp_barrier(ctx, tp_ctx_world(ctx));

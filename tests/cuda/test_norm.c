@@ -103,7 +103,8 @@ static void check_norm_grad(tpt_sides *sides, const norm_grad_case *test)
         args.gain = test->gain ? gain.at[side] : NULL;
         args.stats = norm.stats;
         args.dy = dy.at[side];
-        args.residual = test->residual ? residual.at[side] + (size_t)test->residual_shift * tp_dtype_size(args.dtype) : NULL;
+        args.residual =
+            test->residual ? residual.at[side] + (size_t)test->residual_shift * tp_dtype_size(args.dtype) : NULL;
         args.dx = test->dx ? dx.at[side] : NULL;
         args.gain_grad = test->gain_grad ? (float *)(void *)gain_grad.at[side] : NULL;
         args.bias_grad = test->bias_grad ? (float *)(void *)bias_grad.at[side] : NULL;

@@ -1,4 +1,5 @@
-/* Every overlap algorithm on GPUs gives the bits of one rank without any: forward and backward, two and four ranks, on one device and on several. */
+/* Every overlap algorithm on GPUs gives the bits of one rank without any: forward and backward, two and four ranks, on
+ * one device and on several. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 
@@ -19,8 +20,9 @@ static const tp_machine slow_link = {
 static void compare(const tpt_case *c, const tpt_result *one, const tpt_layout *layout, unsigned number)
 {
     char name[160];
-    snprintf(name, sizeof name, "%s: %s with %d chunks, %d ranks on %d devices, sequence parallelism %s", c->name, tp_overlap_name(layout->overlap),
-             layout->chunks, layout->tp, layout->devices, layout->sequence_parallel ? "on" : "off");
+    snprintf(name, sizeof name, "%s: %s with %d chunks, %d ranks on %d devices, sequence parallelism %s", c->name,
+             tp_overlap_name(layout->overlap), layout->chunks, layout->tp, layout->devices,
+             layout->sequence_parallel ? "on" : "off");
     tpt_result other;
     tpt_gpus_turn(number);
     tpt_case_run(c, layout, &other);
@@ -87,7 +89,8 @@ Test(cuda_overlap, row, .timeout = 100)
     check_linear(TP_LINEAR_ROW, TP_DTYPE_F32, 5);
 }
 
-static tpt_case wide_case(const char *name, const tpt_layer_table *table, const void *desc, tp_dtype dtype, int64_t tokens)
+static tpt_case wide_case(const char *name, const tpt_layer_table *table, const void *desc, tp_dtype dtype,
+                          int64_t tokens)
 {
     return (tpt_case){.name = name,
                       .table = table,
@@ -102,8 +105,13 @@ static tpt_case wide_case(const char *name, const tpt_layer_table *table, const 
 
 Test(cuda_overlap, mlp, .timeout = 100)
 {
-    tp_mlp_desc desc = {
-        .name = "mlp", .hidden = 24, .ffn = 35, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_BF16, .bias = true, .output_dropout = 0.25f};
+    tp_mlp_desc desc = {.name = "mlp",
+                        .hidden = 24,
+                        .ffn = 35,
+                        .activation = TP_ACTIVATION_SWIGLU,
+                        .dtype = TP_DTYPE_BF16,
+                        .bias = true,
+                        .output_dropout = 0.25f};
     tpt_case c = wide_case("mlp", &tpt_mlp_table, &desc, desc.dtype, 13);
     same_with_every_algorithm(&c);
 }

@@ -1,6 +1,7 @@
-/* All-reduces in one kernel a rank, whose kernels wait for each other over peer memory: the bits of thread ranks on the CPU, alone and with a norm, in
- * place and apart, many calls without a wait of the host, in every schedule of the simulator without reports; ranks that don't come; in a graph. Where there
- * are fewer GPUs than ranks they share one (TP_PEER_KERNELS_ALWAYS), which works as long as it has room for all. */
+/* All-reduces in one kernel a rank, whose kernels wait for each other over peer memory: the bits of thread ranks on the
+ * CPU, alone and with a norm, in place and apart, many calls without a wait of the host, in every schedule of the
+ * simulator without reports; ranks that don't come; in a graph. Where there are fewer GPUs than ranks they share one
+ * (TP_PEER_KERNELS_ALWAYS), which works as long as it has room for all. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -40,7 +41,8 @@ static tp_status down(const side *s, tpt_device *device)
     return tpt_down(s->ctx, device, &s->scene->log[s->rank]);
 }
 
-/* One element, odd numbers, more than a block's, more than all blocks', and all that staging holds; several calls in a row with the same buffers. */
+/* One element, odd numbers, more than a block's, more than all blocks', and all that staging holds; several calls in a
+ * row with the same buffers. */
 static tp_status plain_sums(const side *s, tp_dtype dtype)
 {
     static const int64_t counts[] = {0, 1, 7, 1000, 4099, 20011};
@@ -48,7 +50,8 @@ static tp_status plain_sums(const side *s, tp_dtype dtype)
         tpt_device in, out;
         TPI_TRY(up(s, dtype, 1, counts[i], 10 + (uint64_t)s->rank, &in));
         TPI_TRY(up(s, dtype, 1, counts[i], 1, &out));
-        const tp_reduce_desc sum = {.algorithm = s->scene->algorithm}, most = {.algorithm = s->scene->algorithm, .op = TP_REDUCE_MAX};
+        const tp_reduce_desc sum = {.algorithm = s->scene->algorithm},
+                             most = {.algorithm = s->scene->algorithm, .op = TP_REDUCE_MAX};
         TPI_TRY(tp_all_reduce(s->ctx, s->comm, in.tensor, out.tensor, &sum));
         TPI_TRY(tp_all_reduce(s->ctx, s->comm, in.tensor, in.tensor, &sum));
         TPI_TRY(tp_all_reduce(s->ctx, s->comm, in.tensor, in.tensor, &sum));
@@ -118,10 +121,13 @@ static tp_status normed_sums(const side *s, norm_case c)
 static tp_status all_cases(tp_ctx *ctx, void *arg)
 {
     static const norm_case norms[] = {
-        {TP_DTYPE_F32, TP_DTYPE_F32, 3, 64, true, true, false},    {TP_DTYPE_F32, TP_DTYPE_BF16, 17, 200, true, false, false},
-        {TP_DTYPE_BF16, TP_DTYPE_BF16, 5, 1000, true, true, true}, {TP_DTYPE_F16, TP_DTYPE_F16, 9, 37, true, true, false},
-        {TP_DTYPE_F32, TP_DTYPE_F16, 1, 513, false, true, false},  {TP_DTYPE_F32, TP_DTYPE_F32, 40, 130, false, false, true},
-        {TP_DTYPE_F32, TP_DTYPE_F32, 0, 8, true, true, false},     {TP_DTYPE_F32, TP_DTYPE_BF16, 1, 1, true, true, false},
+        {TP_DTYPE_F32, TP_DTYPE_F32, 3, 64, true, true, false},
+        {TP_DTYPE_F32, TP_DTYPE_BF16, 17, 200, true, false, false},
+        {TP_DTYPE_BF16, TP_DTYPE_BF16, 5, 1000, true, true, true},
+        {TP_DTYPE_F16, TP_DTYPE_F16, 9, 37, true, true, false},
+        {TP_DTYPE_F32, TP_DTYPE_F16, 1, 513, false, true, false},
+        {TP_DTYPE_F32, TP_DTYPE_F32, 40, 130, false, false, true},
+        {TP_DTYPE_F32, TP_DTYPE_F32, 0, 8, true, true, false}, {TP_DTYPE_F32, TP_DTYPE_BF16, 1, 1, true, true, false},
         {TP_DTYPE_BF16, TP_DTYPE_BF16, 2, 4096, true, true, false},
     };
     const side s = {ctx, tp_ctx_world(ctx), tp_ctx_rank(ctx), arg};
@@ -137,7 +143,9 @@ static tp_status all_cases(tp_ctx *ctx, void *arg)
 
 static tp_run_options on_gpus(int ranks)
 {
-    tp_run_options options = {.ranks = ranks, .devices = ranks, .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .timeout_ms = 60000}};
+    tp_run_options options = {.ranks = ranks,
+                              .devices = ranks,
+                              .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .timeout_ms = 60000}};
     if (!tpt_have_gpus(ranks)) {
         options.devices = 1;
         options.peer_kernels = TP_PEER_KERNELS_ALWAYS;
@@ -151,7 +159,8 @@ static void compare(int ranks, scene *cpu, scene *gpu)
         cr_assert_eq(cpu->log[rank].used, gpu->log[rank].used);
         for (size_t i = 0; i < cpu->log[rank].used; i++)
             if (cpu->log[rank].bytes[i] != gpu->log[rank].bytes[i])
-                cr_assert(false, "rank %d of %d, algorithm %d: byte %zu of %zu", rank, ranks, (int)cpu->algorithm, i, cpu->log[rank].used);
+                cr_assert(false, "rank %d of %d, algorithm %d: byte %zu of %zu", rank, ranks, (int)cpu->algorithm, i,
+                          cpu->log[rank].used);
         free(cpu->log[rank].bytes);
         free(gpu->log[rank].bytes);
     }
@@ -160,7 +169,8 @@ static void compare(int ranks, scene *cpu, scene *gpu)
 static void check(int ranks, tp_all_reduce_algorithm algorithm, tp_run_options options)
 {
     scene cpu = {.algorithm = algorithm}, gpu = {.algorithm = algorithm};
-    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks, .ctx = {.threads = 1}}, all_cases, &cpu), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks, .ctx = {.threads = 1}}, all_cases, &cpu), TP_OK, "%s",
+                 tp_last_message());
     cr_assert_eq(tp_run_ranks(&options, all_cases, &gpu), TP_OK, "%s", tp_last_message());
     compare(ranks, &cpu, &gpu);
     tpt_gpus_clean("peer");
@@ -210,7 +220,7 @@ Test(cuda_peer, not_where_it_is_not_wanted, .timeout = 100)
     check(2, TP_ALL_REDUCE_AUTO, options);
 }
 
-/* ---- one launch a call -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- one launch a call ------------------------------------------------------------------------------------------- */
 
 enum { CALLS = 6 };
 
@@ -222,7 +232,8 @@ static tp_status count_calls(tp_ctx *ctx, void *arg)
     TPI_TRY(up(&s, TP_DTYPE_F32, 4, 64, 1, &x));
     TPI_TRY(up(&s, TP_DTYPE_F32, 4, 64, 2, &y));
     TPI_TRY(up(&s, TP_DTYPE_F32, 1, 64, 3, &gain));
-    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 64), .out = y.tensor};
+    const tp_reduce_norm norm = {
+        .rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 64), .out = y.tensor};
     for (int turn = 0; turn < 2; turn++) { /* the first one makes what is needed */
         TPI_TRY(tp_ctx_synchronize(ctx));
         TPI_TRY(tp_barrier(ctx, s.comm));
@@ -256,7 +267,7 @@ Test(cuda_peer, one_launch_a_call, .timeout = 100)
     tpt_gpus_clean("one launch a call");
 }
 
-/* ---- ranks that don't come ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- ranks that don't come --------------------------------------------------------------------------------------- */
 
 typedef struct failing {
     tp_status status[MOST_RANKS];
@@ -291,7 +302,8 @@ Test(cuda_peer, a_rank_that_leaves_frees_the_others, .timeout = 100)
         cr_assert_neq(tp_run_ranks(&options, leave_early, &seen), TP_OK);
         cr_assert_eq(seen.status[1], TP_OK);
         for (int rank = 0; rank < 3; rank += 2)
-            cr_assert_eq(seen.status[rank], TP_ERR_PEER, "%s: %s", tp_status_name(seen.status[rank]), seen.message[rank]);
+            cr_assert_eq(seen.status[rank], TP_ERR_PEER, "%s: %s", tp_status_name(seen.status[rank]),
+                         seen.message[rank]);
         tpt_gpus_clean("a rank that leaves");
     }
 }
@@ -306,7 +318,8 @@ static tp_status differ(tp_ctx *ctx, void *arg)
     TPI_TRY(up(&s, TP_DTYPE_F32, 3, 100, 1, &x));
     TPI_TRY(up(&s, TP_DTYPE_F32, 3, 100, 1, &y));
     TPI_TRY(up(&s, TP_DTYPE_F32, 1, 100, 1, &gain));
-    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 100), .out = y.tensor};
+    const tp_reduce_norm norm = {
+        .rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_F32, 100), .out = y.tensor};
     seen->status[rank] = rank == 1 ? tp_all_reduce_norm(ctx, s.comm, x.tensor, x.tensor, NULL, &norm)
                                    : tp_all_reduce(ctx, s.comm, x.tensor, x.tensor, NULL);
     tp_ctx_release(ctx, TP_MEMORY_OTHER, x.tensor.data, x.bytes);
@@ -326,13 +339,14 @@ Test(cuda_peer, calls_that_differ_are_told_before_a_kernel_waits, .timeout = 100
     tpt_gpus_clean("calls that differ");
 }
 
-/* ---- in a graph ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- in a graph -------------------------------------------------------------------------------------------------- */
 
 typedef struct replay {
     tpt_graphs calls;
     scene scene;
     int alone; /* the rank that launches once more than the others, or -1 */
-    atomic_int ended; /* ranks that have run the graph: while a kernel may wait for a rank, that one's memory must stay */
+    atomic_int ended; /* ranks that have run the graph: while a kernel may wait for a rank, that one's memory must
+                       * stay */
     failing seen;
 } replay;
 
@@ -343,7 +357,8 @@ static tp_status issue(const side *s, const tpt_device *x, const tpt_device *y, 
     return tp_all_reduce_norm(s->ctx, s->comm, x->tensor, x->tensor, NULL, norm);
 }
 
-static tp_status run_graph(const side *s, replay *r, const tpt_device *x, const tpt_device *y, const tp_reduce_norm *norm)
+static tp_status run_graph(const side *s, replay *r, const tpt_device *x, const tpt_device *y,
+                           const tp_reduce_norm *norm)
 {
     enum { REPLAYS = 3 };
     cudaStream_t stream = tpt_graphs_stream(s->ctx);
@@ -377,7 +392,8 @@ static tp_status graph_rank(tp_ctx *ctx, void *arg)
     TPI_TRY(up(&s, TP_DTYPE_BF16, 6, 96, 1 + (uint64_t)s.rank, &x));
     TPI_TRY(up(&s, TP_DTYPE_BF16, 6, 96, 7 + (uint64_t)s.rank, &y));
     TPI_TRY(up(&s, TP_DTYPE_BF16, 1, 96, 9, &gain));
-    const tp_reduce_norm norm = {.rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_BF16, 96), .out = y.tensor};
+    const tp_reduce_norm norm = {
+        .rms = true, .gain = tp_tensor_1d(gain.tensor.data, TP_DTYPE_BF16, 96), .out = y.tensor};
     tp_status status = TP_OK;
     if (r->calls.launch)
         status = run_graph(&s, r, &x, &y, &norm);
@@ -410,7 +426,8 @@ Test(cuda_peer, graphs_of_several_ranks_are_replayed, .timeout = 100)
     }
 }
 
-/* Nothing but the kernel itself can find out that a rank doesn't replay: it gives up in time and says who didn't come. */
+/* Nothing but the kernel itself can find out that a rank doesn't replay: it gives up in time and says who didn't
+ * come. */
 Test(cuda_peer, a_rank_that_does_not_replay_is_named, .timeout = 100)
 {
     for (unsigned i = 0; i < 3; i++) {

@@ -69,7 +69,8 @@ Test(cuda_square_sum, a_list_has_the_bits_of_single_matrices)
     tpt_sides sides;
 
     tpt_sides_open(&sides);
-    tpt_pair x = tpt_pair_normal(&sides, TP_DTYPE_F32, LIST + MOST, 9, 3), result = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, LIST);
+    tpt_pair x = tpt_pair_normal(&sides, TP_DTYPE_F32, LIST + MOST, 9, 3),
+             result = tpt_pair_array(&sides, NULL, TP_DTYPE_F32, LIST);
     for (int side = 0; side < TPT_SIDES; side++) {
         for (int i = 0; i < LIST; i++) {
             int64_t rows = i * 5 % 19, cols = i % 7 == 0 ? 0 : 1 + i * 3 % 18;

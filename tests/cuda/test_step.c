@@ -1,4 +1,5 @@
-/* A step on GPUs allocates nothing and the host waits for nothing; and how steps fail: wrong ids, ranks that leave, memory that runs out. */
+/* A step on GPUs allocates nothing and the host waits for nothing; and how steps fail: wrong ids, ranks that leave,
+ * memory that runs out. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,14 +8,15 @@
 #include "cuda/gpus.h"
 #include "cuda/step_scene.h"
 
-/* ---- what a step costs the host -------------------------------------------------------------------------------------------------------------- */
+/* ---- what a step costs the host ---------------------------------------------------------------------------------- */
 
 typedef struct step_counts {
     gpusim_counts gradients, step;
 } step_counts;
 
 /* Counts are the process's: all ranks begin and end a part together. */
-static tp_status counted(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor, tp_status (*part)(tp_ctx *, tpt_actor *), gpusim_counts *out)
+static tp_status counted(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor, tp_status (*part)(tp_ctx *, tpt_actor *),
+                         gpusim_counts *out)
 {
     tp_status status = tp_ctx_synchronize(ctx);
     pthread_barrier_wait(&scene->meeting);
@@ -58,11 +60,13 @@ static void check_counts(int ranks, int devices, tp_sum_order sum_order, tp_over
     cr_assert_gt(counts.gradients.kernels, 20);
     cr_assert_eq(counts.gradients.allocations, 0, "%d ranks, %s: %lld allocations", ranks, tp_overlap_name(overlap),
                  (long long)counts.gradients.allocations);
-    cr_assert_eq(counts.gradients.host_synchronisations + counts.gradients.host_queries, 0, "%d ranks, %s: %lld waits and %lld queries", ranks,
-                 tp_overlap_name(overlap), (long long)counts.gradients.host_synchronisations, (long long)counts.gradients.host_queries);
+    cr_assert_eq(counts.gradients.host_synchronisations + counts.gradients.host_queries, 0,
+                 "%d ranks, %s: %lld waits and %lld queries", ranks, tp_overlap_name(overlap),
+                 (long long)counts.gradients.host_synchronisations, (long long)counts.gradients.host_queries);
     cr_assert_eq(counts.step.allocations, 0);
     cr_assert_eq(counts.step.host_synchronisations, 0);
-    /* Norms and updates of all parameters: a clearing, two launches of sums, one of updates, and in an all-reduce of two launches a rank. */
+    /* Norms and updates of all parameters: a clearing, two launches of sums, one of updates, and in an all-reduce of
+     * two launches a rank. */
     cr_assert_leq(counts.step.kernels - counts.gradients.kernels, 6 * ranks, "%lld launches for %d ranks' optimizers",
                   (long long)(counts.step.kernels - counts.gradients.kernels), ranks);
     /* The optimizer asks how the step before ended, which is done by now: one question a rank. */
@@ -80,7 +84,7 @@ Test(cuda_step, allocates_nothing_and_never_waits, .timeout = 100)
     check_counts(2, 2, TP_SUM_TREE, TP_OVERLAP_DIRECT);
 }
 
-/* ---- failures ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static tp_status step_twice(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
 {
@@ -94,17 +98,23 @@ Test(cuda_step, a_wrong_id_is_told_on_all_ranks, .timeout = 100)
     static const int32_t wrong[] = {TPT_SCENE_VOCABULARY, -2147483647};
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         for (int ranks = 1; ranks <= 2; ranks++) {
-            tpt_scene scene = {
-                .ranks = ranks, .devices = ranks, .dtype = TP_DTYPE_F32, .wrong_id = wrong[i], .act = step_twice, .timeout_ms = 60000};
+            tpt_scene scene = {.ranks = ranks,
+                               .devices = ranks,
+                               .dtype = TP_DTYPE_F32,
+                               .wrong_id = wrong[i],
+                               .act = step_twice,
+                               .timeout_ms = 60000};
             char words[128];
-            snprintf(words, sizeof words, "pass: ids[3] is %d, must be in [0, vocabulary %d)", wrong[i], TPT_SCENE_VOCABULARY);
+            snprintf(words, sizeof words, "pass: ids[3] is %d, must be in [0, vocabulary %d)", wrong[i],
+                     TPT_SCENE_VOCABULARY);
             tpt_gpus_turn((unsigned)ranks);
             tp_status status = tpt_scene_run(&scene);
             cr_assert_eq(status, TP_ERR_ARGUMENT, "%s", tp_status_name(status));
             for (int rank = 0; rank < ranks; rank++) {
-                cr_assert(scene.status[rank] == TP_ERR_ARGUMENT || scene.status[rank] == TP_ERR_PEER, "rank %d: %s", rank,
-                          tp_status_name(scene.status[rank]));
-                cr_assert_not_null(strstr(scene.message[rank], words), "rank %d of %d is told \"%s\"", rank, ranks, scene.message[rank]);
+                cr_assert(scene.status[rank] == TP_ERR_ARGUMENT || scene.status[rank] == TP_ERR_PEER, "rank %d: %s",
+                          rank, tp_status_name(scene.status[rank]));
+                cr_assert_not_null(strstr(scene.message[rank], words), "rank %d of %d is told \"%s\"", rank, ranks,
+                                   scene.message[rank]);
             }
             tpt_gpus_clean("a wrong id");
         }
@@ -136,13 +146,14 @@ Test(cuda_step, a_rank_that_leaves_frees_its_peers, .timeout = 100)
         cr_assert_eq(tpt_scene_run(&scene), TP_ERR_IO, "%s", tp_last_message());
         for (int rank = 0; rank < scene.ranks - 1; rank++) {
             cr_assert_eq(scene.status[rank], TP_ERR_PEER, "rank %d: %s", rank, tp_status_name(scene.status[rank]));
-            cr_assert_not_null(strstr(scene.message[rank], "the data is gone"), "rank %d: %s", rank, scene.message[rank]);
+            cr_assert_not_null(strstr(scene.message[rank], "the data is gone"), "rank %d: %s", rank,
+                               scene.message[rank]);
         }
         tpt_gpus_clean("a rank that leaves");
     }
 }
 
-/* ---- out of memory ----------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- out of memory ----------------------------------------------------------------------------------------------- */
 
 enum { DEVICE_BYTES = 32 << 20, PIECES = 64 };
 
@@ -198,8 +209,10 @@ Test(cuda_step, memory_that_runs_out_is_told_and_nothing_is_lost, .timeout = 100
         enough = status == TP_OK;
         told = told || !enough;
         if (!enough) {
-            cr_assert_eq(scene.status[1], TP_ERR_MEMORY, "%zu bytes: rank 1: %s: %s", left, tp_status_name(scene.status[1]), scene.message[1]);
-            cr_assert_eq(scene.status[0], TP_ERR_PEER, "%zu bytes: rank 0: %s: %s", left, tp_status_name(scene.status[0]), scene.message[0]);
+            cr_assert_eq(scene.status[1], TP_ERR_MEMORY, "%zu bytes: rank 1: %s: %s", left,
+                         tp_status_name(scene.status[1]), scene.message[1]);
+            cr_assert_eq(scene.status[0], TP_ERR_PEER, "%zu bytes: rank 0: %s: %s", left,
+                         tp_status_name(scene.status[0]), scene.message[0]);
             cr_assert_not_null(strstr(scene.message[0], "memory"), "%zu bytes: %s", left, scene.message[0]);
         }
         tpt_gpus_clean("out of memory");

@@ -1,6 +1,7 @@
-/* The simulator's mutants: every barrier, fence and copy wait of the kernels, and every wait of a stream for an event, is left out, one at a time, and
- * something must notice: a report, other numbers or a failure. Runs a sample of both within a minute (TPT_CUDA_MUTANT_SEED chooses it); all of them if the
- * environment has TPT_CUDA_ALL_MUTANTS. TPT_CUDA_MUTANT_LOG: a file for a line about each; TPT_CUDA_MUTANT_WORK: only work with these words in its name;
+/* The simulator's mutants: every barrier, fence and copy wait of the kernels, and every wait of a stream for an event,
+ * is left out, one at a time, and something must notice: a report, other numbers or a failure. Runs a sample of both
+ * within a minute (TPT_CUDA_MUTANT_SEED chooses it); all of them if the environment has TPT_CUDA_ALL_MUTANTS.
+ * TPT_CUDA_MUTANT_LOG: a file for a line about each; TPT_CUDA_MUTANT_WORK: only work with these words in its name;
  * TPT_CUDA_MUTANT_PIECE: "2/5" is every fifth mutant from the third on. */
 #include <criterion/criterion.h>
 #include <stdio.h>
@@ -10,17 +11,18 @@
 #include "cuda/gpus.h"
 #include "cuda/sync_mutants.h"
 
-enum { SAMPLE_SECONDS = 20, LEAST_PERCENT = 95, MOST_WORKS = 160, MOST_WAITS = 4096, SAMPLED_WAITS = 6 /* of one work */ };
+enum { SAMPLE_SECONDS = 20, LEAST_PERCENT = 95, MOST_WORKS = 160, MOST_WAITS = 4096,
+      SAMPLED_WAITS = 6 /* of one work */ };
 
 static bool everything(void)
 {
     return getenv("TPT_CUDA_ALL_MUTANTS") != NULL;
 }
 
-/* ---- what is noticed, and what need not be --------------------------------------------------------------------------------------------------------- */
+/* ---- what is noticed, and what need not be ----------------------------------------------------------------------- */
 
-/* Waits that survive in this work, and which other work needs; docs/cuda.md, section 6, says why. Parts of the work's name, and the part of it; of one work at
- * most so many. Every barrier is needed. */
+/* Waits that survive in this work, and which other work needs; docs/cuda.md, section 6, says why. Parts of the work's
+ * name, and the part of it; of one work at most so many. Every barrier is needed. */
 typedef struct harmless {
     const char *where, *what;
     int most;
@@ -98,10 +100,12 @@ static void note(tally *t, const mutant *m, tpt_verdict verdict)
     const char *fate = idle ? "nothing (idle)" : listed ? "nothing (harmless)" : tpt_verdict_name(verdict);
     t->harmless += listed || idle;
     if (survives)
-        printf("survives, %s: %s %d (%s) of %.*s, %s; %s\n", fate, m->kind, m->number, m->what, length, m->where, m->place, m->work);
+        printf("survives, %s: %s %d (%s) of %.*s, %s; %s\n", fate, m->kind, m->number, m->what, length, m->where,
+               m->place, m->work);
     if (log == NULL)
         return;
-    fprintf(log, "%s,%d,\"%.*s\",\"%s\",%s,\"%s\",%s\n", m->kind, m->number, length, m->where, m->place, m->what, m->work, fate);
+    fprintf(log, "%s,%d,\"%.*s\",\"%s\",%s,\"%s\",%s\n", m->kind, m->number, length, m->where, m->place, m->what,
+            m->work, fate);
     fclose(log);
 }
 
@@ -117,14 +121,16 @@ static int caught_sites(const tally *t)
     return caught;
 }
 
-/* Of all mutants, nothing is taken off: of all places in the code at least so many must be caught by some work. Of a sample, those that need not be
- * noticed are: it may hold none of the work that needs a place. */
+/* Of all mutants, nothing is taken off: of all places in the code at least so many must be caught by some work. Of a
+ * sample, those that need not be noticed are: it may hold none of the work that needs a place. */
 static void judge(const char *what, const tally *t)
 {
     int needed = t->tried - t->harmless, sites = t->site != NULL ? t->sites : t->tried, caught = caught_sites(t);
-    printf("%s: %d mutants, %d caught, %d harmless; %d of %d sites caught\n", what, t->tried, t->caught, t->harmless, caught, sites);
+    printf("%s: %d mutants, %d caught, %d harmless; %d of %d sites caught\n", what, t->tried, t->caught, t->harmless,
+           caught, sites);
     cr_assert_gt(needed, 0);
-    cr_assert_geq(t->caught * 100, needed * LEAST_PERCENT, "%s: only %d of %d mutants are caught", what, t->caught, needed);
+    cr_assert_geq(t->caught * 100, needed * LEAST_PERCENT, "%s: only %d of %d mutants are caught", what, t->caught,
+                  needed);
     if (everything() && getenv("TPT_CUDA_MUTANT_WORK") == NULL && getenv("TPT_CUDA_MUTANT_PIECE") == NULL)
         cr_assert_geq(caught * 100, sites * LEAST_PERCENT, "%s: only %d of %d sites are caught", what, caught, sites);
 }
@@ -169,7 +175,7 @@ static void run_right(const tpt_work *work, tpt_outcome *right)
     cr_assert(right->finished && right->status == TP_OK && right->reports == 0, "%s: %s", work->name, right->why);
 }
 
-/* ---- barriers ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- barriers ---------------------------------------------------------------------------------------------------- */
 
 typedef struct barrier_works {
     int count;
@@ -211,7 +217,8 @@ static barrier_works *run_works(double until)
 /* Tries one barrier in all work that executes it, the fastest first. False if none does. */
 static bool try_barrier(const barrier_works *of, int number, tally *t)
 {
-    static const gpusim_options schedules[] = {{.order = GPUSIM_UP}, {.order = GPUSIM_DOWN}, {.order = GPUSIM_SHUFFLED, .seed = 1}};
+    static const gpusim_options schedules[] = {
+        {.order = GPUSIM_UP}, {.order = GPUSIM_DOWN}, {.order = GPUSIM_SHUFFLED, .seed = 1}};
     const size_t count = sizeof schedules / sizeof schedules[0];
     gpusim_site site = tpt_gpus_barrier(number);
     char place[64];
@@ -249,7 +256,8 @@ Test(cuda_sync_mutants, every_barrier_is_executed_by_some_work, .timeout = 600)
     }
     for (int site = 0; site < count; site++)
         if (!executed[site])
-            printf("no work executes barrier %d (%s) of %s\n", site, tpt_gpus_barrier(site).what, tpt_gpus_barrier(site).kernel);
+            printf("no work executes barrier %d (%s) of %s\n", site, tpt_gpus_barrier(site).what,
+                   tpt_gpus_barrier(site).kernel);
     free(executed);
     free(right);
     cr_assert_eq(left, 0, "no work executes %d of %d barriers", left, count);
@@ -273,7 +281,7 @@ Test(cuda_sync_mutants, barriers, .timeout = 14400)
     judge("barriers", &t);
 }
 
-/* ---- waits for events -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- waits for events -------------------------------------------------------------------------------------------- */
 
 typedef struct wait_place {
     int part, thread, number;
@@ -293,7 +301,8 @@ static int list_waits(const tpt_outcome *right, int threads, wait_place *out)
     int count = 0;
     for (int part = 0; part + 1 < right->parts; part++)
         for (int thread = 0; thread < threads && next_like(right, -1, part) == part; thread++)
-            for (int number = 0; number < (int)(right->first[part + 1][thread] - right->first[part][thread]); number++) {
+            for (int number = 0; number < (int)(right->first[part + 1][thread] - right->first[part][thread]);
+                 number++) {
                 cr_assert_lt(count, MOST_WAITS);
                 out[count++] = (wait_place){part, thread, number};
             }
@@ -321,7 +330,8 @@ static void try_wait(const tpt_work *work, const tpt_outcome *right, const wait_
 {
     tpt_verdict verdict = TPT_SURVIVES;
     char place[64];
-    mutant m = {"wait", right->site[at->thread][number_in_run(right, at, at->part)], place, "event", work->name, at->number, find_harmless(work->name, right->part[at->part]), is_idle(right, at)};
+    mutant m = {"wait", right->site[at->thread][number_in_run(right, at, at->part)], place, "event", work->name,
+                at->number, find_harmless(work->name, right->part[at->part]), is_idle(right, at)};
     snprintf(place, sizeof place, "%s: rank %d", right->part[at->part], at->thread);
     for (unsigned s = 0; s < 2 && !m.idle; s++)
         for (int part = at->part; part >= 0 && verdict == TPT_SURVIVES; part = next_like(right, part, part)) {
@@ -345,7 +355,8 @@ static void try_waits(const tpt_work *work, double until, tally *t)
     for (int i = 0; i < most && (everything() || tpt_now() < until); i++)
         if (is_in_piece(order[i]))
             try_wait(work, right, &place[order[i]], t);
-    printf("%s: %d waits, %d of them tried, %d caught\n", work->name, count, t->tried - before.tried, t->caught - before.caught);
+    printf("%s: %d waits, %d of them tried, %d caught\n", work->name, count, t->tried - before.tried,
+           t->caught - before.caught);
     fflush(stdout);
     free(order);
     free(right);

@@ -1,4 +1,5 @@
-/* Training on GPUs: parameters after several steps, clipping, skipped steps and the trainer, near the CPU's, and the same bits on every layout. */
+/* Training on GPUs: parameters after several steps, clipping, skipped steps and the trainer, near the CPU's, and the
+ * same bits on every layout. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -59,8 +60,8 @@ static void check_near(const tpt_trained *got, const tpt_trained *want)
 {
     for (int step = 0; step < STEPS; step++) {
         double relative = tolerance(step + 1);
-        cr_assert_leq(fabs(got->loss[step] - want->loss[step]), relative * want->loss[step], "step %d: loss %.9g, on the CPU %.9g", step,
-                      got->loss[step], want->loss[step]);
+        cr_assert_leq(fabs(got->loss[step] - want->loss[step]), relative * want->loss[step],
+                      "step %d: loss %.9g, on the CPU %.9g", step, got->loss[step], want->loss[step]);
         if (isfinite(want->norm[step]))
             cr_assert_leq(fabs((double)got->norm[step] - want->norm[step]), relative * want->norm[step]);
         cr_assert_eq(got->skipped[step], want->skipped[step], "step %d", step);
@@ -107,10 +108,12 @@ Test(cuda_training, sgd, .timeout = 100)
     with_optimizer((tp_optimizer_desc){.kind = TP_OPTIMIZER_SGD, .momentum = 0.9f}, 0, 0);
 }
 
-/* With a small epsilon a gradient of nearly zero moves a weight by the learning rate, either way: errors would not stay small. */
+/* With a small epsilon a gradient of nearly zero moves a weight by the learning rate, either way: errors would not stay
+ * small. */
 Test(cuda_training, adamw_clipped, .timeout = 100)
 {
-    with_optimizer((tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .epsilon = 1, .decay = 0.1f, .clip_norm = 0.5f}, 0, 1);
+    with_optimizer((tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .epsilon = 1, .decay = 0.1f, .clip_norm = 0.5f}, 0,
+                   1);
 }
 
 Test(cuda_training, an_infinite_gradient_skips_the_step, .timeout = 100)
@@ -118,7 +121,7 @@ Test(cuda_training, an_infinite_gradient_skips_the_step, .timeout = 100)
     with_optimizer((tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .epsilon = 1, .clip_norm = 1}, 2, 2);
 }
 
-/* ---- the trainer, and values out and in again ---------------------------------------------------------------------------------------------- */
+/* ---- the trainer, and values out and in again -------------------------------------------------------------------- */
 
 typedef struct trainer_run {
     const tp_data *data;
@@ -199,7 +202,8 @@ static tp_status run_trainer(tp_ctx *ctx, void *arg)
 
 static void check_trainer(const trainer_run *got, const trainer_run *want)
 {
-    cr_assert(memcmp(got->loss, want->loss, sizeof got->loss) == 0 && memcmp(got->norm, want->norm, sizeof got->norm) == 0);
+    cr_assert(memcmp(got->loss, want->loss, sizeof got->loss) == 0 &&
+              memcmp(got->norm, want->norm, sizeof got->norm) == 0);
     cr_assert_eq(got->evaluated, want->evaluated);
 }
 
@@ -211,7 +215,9 @@ Test(cuda_training, trainer, .timeout = 100)
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
         trainer_run several = {.data = data};
         tp_run_options options = {
-            .ranks = ranks, .devices = ranks, .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .seed = 5}};
+            .ranks = ranks,
+            .devices = ranks,
+            .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .seed = 5}};
         tpt_gpus_turn((unsigned)ranks);
         cr_assert_eq(tpt_run_ranks(&options, run_trainer, &several), TP_OK, "%s", tp_last_message());
         tpt_gpus_clean("trainer");

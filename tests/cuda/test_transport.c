@@ -1,5 +1,5 @@
-/* Thread ranks over device memory: every collective against the same on the CPU, bit for bit, with all ranks on one GPU and on several, under all
- * schedules of the simulator, without reports. */
+/* Thread ranks over device memory: every collective against the same on the CPU, bit for bit, with all ranks on one GPU
+ * and on several, under all schedules of the simulator, without reports. */
 #include <criterion/criterion.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -65,7 +65,8 @@ static tp_status reduce_case(const scene *s, tp_dtype dtype, int64_t rows, tp_al
     TPI_TRY(status);
     bias = tp_tensor_1d(bias.data, TP_DTYPE_F32, COLS);
     tp_tensor in_place = dtype == TP_DTYPE_F32 ? out : in;
-    const tp_reduce_desc finish = {.algorithm = algorithm, .bias = bias, .residual = residual, .dropout = 0.25f, .dropout_key = {3, 4}, .first_row = 5};
+    const tp_reduce_desc finish = {.algorithm = algorithm, .bias = bias, .residual = residual, .dropout = 0.25f,
+                                   .dropout_key = {3, 4}, .first_row = 5};
     if (dtype == TP_DTYPE_F32)
         TPI_TRY(tp_all_reduce(s->ctx, s->comm, in, out, &finish));
     else
@@ -82,7 +83,8 @@ static tp_status shard_case(const scene *s, tp_dtype dtype, int64_t rows)
     enum { COLS = 11 };
     tp_status status = TP_OK;
     tp_range mine = tp_shard_range(rows, s->size, s->rank);
-    tp_tensor whole = tensor_up(s, dtype, rows, COLS, 30 + (uint64_t)s->rank, &status), all = tensor_up(s, dtype, rows, COLS, 31, &status);
+    tp_tensor whole = tensor_up(s, dtype, rows, COLS, 30 + (uint64_t)s->rank, &status),
+              all = tensor_up(s, dtype, rows, COLS, 31, &status);
     tp_tensor part = tensor_up(s, dtype, mine.end - mine.begin, COLS, 40 + (uint64_t)s->rank, &status);
     TPI_TRY(status);
     TPI_TRY(tp_reduce_scatter(s->ctx, s->comm, whole, part, NULL, NULL));
@@ -104,7 +106,8 @@ static tp_status exchange_case(const scene *s)
         received += receives[peer] = (peer + 2 * s->rank) % 3;
     }
     tp_status status = TP_OK;
-    tp_tensor in = tensor_up(s, TP_DTYPE_F32, sent, 9, 50 + (uint64_t)s->rank, &status), out = tensor_up(s, TP_DTYPE_F32, received, 9, 51, &status);
+    tp_tensor in = tensor_up(s, TP_DTYPE_F32, sent, 9, 50 + (uint64_t)s->rank, &status),
+              out = tensor_up(s, TP_DTYPE_F32, received, 9, 51, &status);
     TPI_TRY(status);
     TPI_TRY(tp_all_to_all(s->ctx, s->comm, in, sends, out, receives));
     TPI_TRY(down(s, in.data, tp_tensor_bytes(in)));
@@ -122,7 +125,8 @@ static tp_status message_case(const scene *s)
         for (int peer = 0; peer < s->size; peer++) {
             if (peer == s->rank)
                 continue;
-            tp_tensor out = tensor_up(s, TP_DTYPE_F32, 1, LENGTH + message, 60 + (uint64_t)(s->rank * 8 + peer), &status);
+            tp_tensor out =
+                tensor_up(s, TP_DTYPE_F32, 1, LENGTH + message, 60 + (uint64_t)(s->rank * 8 + peer), &status);
             tp_tensor in = tensor_up(s, TP_DTYPE_F32, 1, LENGTH + message, 1, &status);
             ops[0][count] = (tp_p2p){true, peer, out};
             ops[1][count++] = (tp_p2p){false, peer, out};
@@ -143,7 +147,8 @@ static tp_status symmetric_case(const scene *s)
     enum { COUNT = 100 };
     tp_symmetric shared;
     tp_status status = TP_OK;
-    tp_tensor own = tensor_up(s, TP_DTYPE_F32, 1, COUNT, 70 + (uint64_t)s->rank, &status), got = tensor_up(s, TP_DTYPE_F32, 1, COUNT, 71, &status);
+    tp_tensor own = tensor_up(s, TP_DTYPE_F32, 1, COUNT, 70 + (uint64_t)s->rank, &status),
+              got = tensor_up(s, TP_DTYPE_F32, 1, COUNT, 71, &status);
     TPI_TRY(status);
     TPI_TRY(tp_symmetric_create(s->ctx, s->comm, COUNT * sizeof(float), &shared));
     tpi_map_args copy = {.rows = 1,
@@ -202,10 +207,14 @@ static void check(int ranks, int devices, unsigned number)
     char text[512];
     tpt_gpus_turn(number);
     run(&(tp_run_options){.ranks = ranks, .ctx = {.threads = 1}}, &cpu);
-    run(&(tp_run_options){.ranks = ranks, .devices = devices, .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .timeout_ms = 60000}}, &gpu);
+    run(&(tp_run_options){.ranks = ranks,
+                          .devices = devices,
+                          .ctx = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .timeout_ms = 60000}},
+        &gpu);
     for (int rank = 0; rank < ranks; rank++) {
         cr_assert_eq(cpu.used[rank], gpu.used[rank]);
-        cr_assert(memcmp(cpu.bytes[rank], gpu.bytes[rank], cpu.used[rank]) == 0, "rank %d of %d on %d devices", rank, ranks, devices);
+        cr_assert(memcmp(cpu.bytes[rank], gpu.bytes[rank], cpu.used[rank]) == 0, "rank %d of %d on %d devices", rank,
+                  ranks, devices);
     }
     cr_assert_eq(tpt_simulator_count(text, sizeof text), 0, "%s", text);
     free_record(&cpu);

@@ -26,7 +26,8 @@ static tpt_case attention_case(const tp_attention_desc *desc)
 static void reference(const tpt_case *c, const double *x, double *const *param, double *y)
 {
     const tp_attention_desc *d = c->desc;
-    int64_t kv = d->kv_heads ? d->kv_heads : d->heads, dim = d->head_dim ? d->head_dim : d->hidden / d->heads, tokens = c->pass.tokens;
+    int64_t kv = d->kv_heads ? d->kv_heads : d->heads, dim = d->head_dim ? d->head_dim : d->hidden / d->heads,
+            tokens = c->pass.tokens;
     tpt_ref_attention_shape shape = {.tokens = tokens,
                                      .heads = d->heads,
                                      .kv_heads = kv,
@@ -62,11 +63,13 @@ Test(attention, agrees_with_double_precision, .timeout = 120)
     tp_attention_desc plain = {.hidden = 16, .heads = 8, .dtype = TP_DTYPE_F32};
     check(plain, 1, false);
     check(plain, 8, true);
-    tp_attention_desc rotary = {.hidden = 12, .heads = 6, .kv_heads = 2, .head_dim = 4, .rope_theta = 10000, .dtype = TP_DTYPE_F32};
+    tp_attention_desc rotary = {
+        .hidden = 12, .heads = 6, .kv_heads = 2, .head_dim = 4, .rope_theta = 10000, .dtype = TP_DTYPE_F32};
     check(rotary, 1, false);
     check(rotary, 3, true);
     check(rotary, 5, false);
-    tp_attention_desc window = {.hidden = 10, .heads = 7, .kv_heads = 1, .head_dim = 2, .window = 3, .mask = TP_MASK_FULL, .dtype = TP_DTYPE_F32};
+    tp_attention_desc window = {.hidden = 10, .heads = 7, .kv_heads = 1, .head_dim = 2, .window = 3,
+                                .mask = TP_MASK_FULL, .dtype = TP_DTYPE_F32};
     check(window, 1, false);
     check(window, 7, true);
     check(window, 2, false);
@@ -74,19 +77,23 @@ Test(attention, agrees_with_double_precision, .timeout = 120)
 
 Test(attention, half_precision_agrees_with_double_precision, .timeout = 120)
 {
-    check((tp_attention_desc){.hidden = 16, .heads = 4, .kv_heads = 2, .rope_theta = 500, .dtype = TP_DTYPE_BF16}, 2, true);
+    check((tp_attention_desc){.hidden = 16, .heads = 4, .kv_heads = 2, .rope_theta = 500, .dtype = TP_DTYPE_BF16}, 2,
+          true);
 }
 
 /* A kv head that several ranks hold adds to the input's gradient once, in either order of sums. */
 Test(attention, shared_kv_heads_count_once_with_fast_sums)
 {
     tp_attention_desc desc = {
-        .name = "shared", .hidden = 10, .heads = 9, .kv_heads = 1, .head_dim = 4, .window = 5, .dtype = TP_DTYPE_F32, .bias = true};
+        .name = "shared", .hidden = 10, .heads = 9, .kv_heads = 1, .head_dim = 4, .window = 5, .dtype = TP_DTYPE_F32,
+        .bias = true};
     tpt_case c = attention_case(&desc);
     tpt_result tree, fast;
     tpt_case_run(&c, &(tpt_layout){.tp = 1, .threads = 1}, &tree);
     for (int tp = 2; tp <= 8; tp++) {
-        tpt_case_run(&c, &(tpt_layout){.tp = tp, .threads = 1, .sequence_parallel = tp % 2 == 0, .sum_order = TP_SUM_FAST}, &fast);
+        tpt_case_run(&c,
+                     &(tpt_layout){.tp = tp, .threads = 1, .sequence_parallel = tp % 2 == 0, .sum_order = TP_SUM_FAST},
+                     &fast);
         cr_assert(tpt_result_near(&c, &fast, &tree, 6), "tp %d", tp);
         tpt_result_free(&fast);
     }
@@ -105,12 +112,24 @@ static void same_bits(tp_attention_desc desc, const char *name)
 
 Test(attention, has_the_same_bits_on_every_layout, .timeout = 240)
 {
-    same_bits((tp_attention_desc){.hidden = 24, .heads = 8, .dtype = TP_DTYPE_F32, .probability_dropout = 0.25f, .output_dropout = 0.125f}, "multi-head");
-    same_bits((tp_attention_desc){.hidden = 24, .heads = 12, .head_dim = 6, .dtype = TP_DTYPE_BF16, .rope_theta = 10000}, "uneven heads");
-    same_bits((tp_attention_desc){.hidden = 24, .heads = 8, .kv_heads = 2, .head_dim = 4, .dtype = TP_DTYPE_F32, .rope_theta = 10000}, "kv heads < ranks");
-    same_bits((tp_attention_desc){.hidden = 24, .heads = 12, .kv_heads = 4, .head_dim = 4, .dtype = TP_DTYPE_BF16}, "kv heads shared by neighbours");
-    same_bits((tp_attention_desc){.hidden = 24, .heads = 9, .kv_heads = 1, .head_dim = 4, .dtype = TP_DTYPE_F32, .window = 5}, "multi-query");
-    same_bits((tp_attention_desc){.hidden = 30, .heads = 15, .kv_heads = 5, .head_dim = 2, .dtype = TP_DTYPE_F32}, "uneven groups");
+    same_bits(
+        (tp_attention_desc){
+            .hidden = 24, .heads = 8, .dtype = TP_DTYPE_F32, .probability_dropout = 0.25f, .output_dropout = 0.125f},
+        "multi-head");
+    same_bits(
+        (tp_attention_desc){.hidden = 24, .heads = 12, .head_dim = 6, .dtype = TP_DTYPE_BF16, .rope_theta = 10000},
+        "uneven heads");
+    same_bits(
+        (tp_attention_desc){
+            .hidden = 24, .heads = 8, .kv_heads = 2, .head_dim = 4, .dtype = TP_DTYPE_F32, .rope_theta = 10000},
+        "kv heads < ranks");
+    same_bits((tp_attention_desc){.hidden = 24, .heads = 12, .kv_heads = 4, .head_dim = 4, .dtype = TP_DTYPE_BF16},
+              "kv heads shared by neighbours");
+    same_bits(
+        (tp_attention_desc){.hidden = 24, .heads = 9, .kv_heads = 1, .head_dim = 4, .dtype = TP_DTYPE_F32, .window = 5},
+        "multi-query");
+    same_bits((tp_attention_desc){.hidden = 30, .heads = 15, .kv_heads = 5, .head_dim = 2, .dtype = TP_DTYPE_F32},
+              "uneven groups");
 }
 
 /* O24 (a): query head i reads kv head i / (heads / kv): weights that encode the head make the output say which. */
@@ -118,13 +137,15 @@ static tp_status head_pairs(tp_ctx *ctx, void *arg)
 {
     enum { HEADS = 8, KV = 2, T = 2 };
     (void)arg;
-    tp_attention_desc desc = {.name = "a", .hidden = HEADS, .heads = HEADS, .kv_heads = KV, .head_dim = 1, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_attention_desc desc = {.name = "a", .hidden = HEADS, .heads = HEADS, .kv_heads = KV, .head_dim = 1,
+                              .dtype = TP_DTYPE_F32, .bias = true};
     tp_attention *layer;
     if (tp_attention_create(ctx, &desc, &layer) != TP_OK)
         return TP_ERR_INTERNAL;
     tp_param *params[4];
     tp_attention_params(layer, params, 4);
-    float weight[(HEADS + 2 * KV) * HEADS] = {0}, bias[HEADS + 2 * KV] = {0}, proj[HEADS * HEADS] = {0}, none[HEADS] = {0};
+    float weight[(HEADS + 2 * KV) * HEADS] = {0}, bias[HEADS + 2 * KV] = {0}, proj[HEADS * HEADS] = {0},
+                                    none[HEADS] = {0};
     for (int j = 0; j < KV; j++)
         bias[HEADS + KV + j] = (float)(100 + j); /* v of kv head j */
     for (int i = 0; i < HEADS; i++)
@@ -146,7 +167,8 @@ static tp_status head_pairs(tp_ctx *ctx, void *arg)
 Test(attention, query_heads_read_their_kv_head)
 {
     for (int tp = 1; tp <= 8; tp *= 2)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, head_pairs, NULL), TP_OK, "tp %d: %s", tp, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, head_pairs, NULL), TP_OK, "tp %d: %s", tp,
+                     tp_last_message());
 }
 
 typedef struct refusal {
@@ -160,7 +182,9 @@ static tp_status try_refusal(tp_ctx *ctx, void *arg)
     tp_attention *layer;
     tp_status status = tp_attention_create(ctx, &r->desc, &layer);
     bool named = strstr(tp_ctx_message(ctx), r->text[0]) != NULL && strstr(tp_ctx_message(ctx), r->text[1]) != NULL;
-    return status == TP_ERR_ARGUMENT && layer == NULL && named && tp_ctx_memory(ctx, TP_MEMORY_PARAM).peak == 0 ? TP_OK : TP_ERR_FORMAT;
+    return status == TP_ERR_ARGUMENT && layer == NULL && named && tp_ctx_memory(ctx, TP_MEMORY_PARAM).peak == 0
+               ? TP_OK
+               : TP_ERR_FORMAT;
 }
 
 /* O24 (c), O42: refused on all ranks before anything is allocated, with both numbers. */
@@ -171,12 +195,15 @@ Test(attention, bad_heads_are_refused)
         {{.hidden = 66, .heads = 33, .kv_heads = 2, .dtype = TP_DTYPE_F32}, {"heads 33", "kv_heads 2"}},
         {{.hidden = 65, .heads = 4, .dtype = TP_DTYPE_F32}, {"hidden 65", "heads 4"}},
         {{.hidden = 64, .heads = 2, .dtype = TP_DTYPE_F32}, {"heads 2", "tp 4"}},
-        {{.hidden = 64, .heads = 4, .rope_theta = 100, .rope_dim = 17, .dtype = TP_DTYPE_F32}, {"rope_dim 17", "head_dim 16"}},
-        {{.hidden = 64, .heads = 4, .probability_dropout = 1.5f, .dtype = TP_DTYPE_F32}, {"probability_dropout 1.5", "[0, 1)"}},
+        {{.hidden = 64, .heads = 4, .rope_theta = 100, .rope_dim = 17, .dtype = TP_DTYPE_F32},
+         {"rope_dim 17", "head_dim 16"}},
+        {{.hidden = 64, .heads = 4, .probability_dropout = 1.5f, .dtype = TP_DTYPE_F32},
+         {"probability_dropout 1.5", "[0, 1)"}},
         {{.hidden = 64, .heads = 4, .window = -1, .dtype = TP_DTYPE_F32}, {"window -1", "0"}},
     };
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         refusal r = refusals[i];
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 4}, try_refusal, &r), TP_OK, "case %zu: %s", i, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 4}, try_refusal, &r), TP_OK, "case %zu: %s", i,
+                     tp_last_message());
     }
 }

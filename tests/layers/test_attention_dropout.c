@@ -49,8 +49,13 @@ static tp_status run_split(tp_ctx *ctx, const split_run *run, int64_t sequences,
 static tp_status compare_splits(tp_ctx *ctx, void *arg)
 {
     (void)arg;
-    tp_attention_desc desc = {
-        .name = "a", .hidden = HIDDEN, .heads = 4, .kv_heads = 2, .dtype = TP_DTYPE_F32, .probability_dropout = 0.25f, .init_std = 0.3f};
+    tp_attention_desc desc = {.name = "a",
+                              .hidden = HIDDEN,
+                              .heads = 4,
+                              .kv_heads = 2,
+                              .dtype = TP_DTYPE_F32,
+                              .probability_dropout = 0.25f,
+                              .init_std = 0.3f};
     split_run run;
     tp_status status = tp_attention_create(ctx, &desc, &run.layer);
     if (status != TP_OK)
@@ -66,7 +71,8 @@ static tp_status compare_splits(tp_ctx *ctx, void *arg)
         status = run_split(ctx, &run, 2, &halves);
     if (status == TP_OK)
         status = run_split(ctx, &run, 1, &single);
-    bool same = status == TP_OK && memcmp(&whole, &halves, sizeof whole) == 0 && memcmp(&whole, &single, sizeof whole) == 0;
+    bool same =
+        status == TP_OK && memcmp(&whole, &halves, sizeof whole) == 0 && memcmp(&whole, &single, sizeof whole) == 0;
     free(run.x);
     free(run.dy);
     tp_attention_destroy(run.layer);
@@ -76,6 +82,7 @@ static tp_status compare_splits(tp_ctx *ctx, void *arg)
 Test(attention_dropout, masks_do_not_depend_on_how_a_batch_is_split)
 {
     for (int tp = 1; tp <= 4; tp *= 2)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp, .ctx = {.threads = 1, .seed = 6}}, compare_splits, NULL), TP_OK, "tp %d: %s",
-                     tp, tp_last_message());
+        cr_assert_eq(
+            tp_run_ranks(&(tp_run_options){.ranks = tp, .ctx = {.threads = 1, .seed = 6}}, compare_splits, NULL), TP_OK,
+            "tp %d: %s", tp, tp_last_message());
 }

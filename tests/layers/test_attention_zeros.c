@@ -1,4 +1,5 @@
-/* The sign of a zero: sums of dV over the virtual ranks that share a kv head, where every part of one has underflowed to -0. */
+/* The sign of a zero: sums of dV over the virtual ranks that share a kv head, where every part of one has underflowed
+ * to -0. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <tp/tp.h>
@@ -28,16 +29,19 @@ static tp_status load_params(tp_ctx *ctx, tp_param *const *params)
     return status == TP_OK ? tp_params_zero_grad(ctx, params, 4) : status;
 }
 
-/* dcore is -1e-30, so dV of token 0 is about -2e-30, and every part of token 1's is exp(-60) * -1e-30, which underflows to -0. In the chain of the
- * weight gradient over tokens, column 1 underflows to -0 at token 0 and shows the sign of what follows. */
+/* dcore is -1e-30, so dV of token 0 is about -2e-30, and every part of token 1's is exp(-60) * -1e-30, which underflows
+ * to -0. In the chain of the weight gradient over tokens, column 1 underflows to -0 at token 0 and shows the sign of
+ * what follows. */
 static tp_status run_passes(tp_ctx *ctx, tp_attention *layer)
 {
     float x[TOKENS * HIDDEN] = {1, 1e-20f}, y[TOKENS * HIDDEN], dy[TOKENS * HIDDEN] = {0}, dx[TOKENS * HIDDEN];
     x[HIDDEN + 1] = 1;
     dy[0] = dy[HIDDEN] = -1e-30f;
     tp_pass pass = {.tokens = TOKENS};
-    tp_io forward = {.in = tp_tensor_2d(x, TP_DTYPE_F32, TOKENS, HIDDEN), .out = tp_tensor_2d(y, TP_DTYPE_F32, TOKENS, HIDDEN)};
-    tp_io backward = {.in = tp_tensor_2d(dy, TP_DTYPE_F32, TOKENS, HIDDEN), .out = tp_tensor_2d(dx, TP_DTYPE_F32, TOKENS, HIDDEN)};
+    tp_io forward = {.in = tp_tensor_2d(x, TP_DTYPE_F32, TOKENS, HIDDEN),
+                     .out = tp_tensor_2d(y, TP_DTYPE_F32, TOKENS, HIDDEN)};
+    tp_io backward = {.in = tp_tensor_2d(dy, TP_DTYPE_F32, TOKENS, HIDDEN),
+                      .out = tp_tensor_2d(dx, TP_DTYPE_F32, TOKENS, HIDDEN)};
     size_t bytes = tp_attention_saved_bytes(layer, &pass);
     void *memory = tpt_allocate(bytes);
     tp_attention_saved saved = {.memory = memory, .bytes = bytes};
@@ -51,8 +55,13 @@ static tp_status run_passes(tp_ctx *ctx, tp_attention *layer)
 
 static tp_status zeros_main(tp_ctx *ctx, void *arg)
 {
-    tp_attention_desc desc = {
-        .name = "a", .hidden = HIDDEN, .heads = HEADS, .kv_heads = KV_HEADS, .head_dim = 1, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_attention_desc desc = {.name = "a",
+                              .hidden = HIDDEN,
+                              .heads = HEADS,
+                              .kv_heads = KV_HEADS,
+                              .head_dim = 1,
+                              .dtype = TP_DTYPE_F32,
+                              .bias = true};
     tp_attention *layer;
     tp_status status = tp_attention_create(ctx, &desc, &layer);
     if (status != TP_OK)
@@ -81,10 +90,12 @@ Test(attention_zeros, have_one_sign_on_every_number_of_ranks)
     cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 1}, zeros_main, &one), TP_OK, "%s", tp_last_message());
     for (int kv = 0; kv < KV_HEADS; kv++) {
         const float *row = one.weight + (HEADS + KV_HEADS + kv) * HIDDEN;
-        cr_assert(row[0] < -1e-30f && row[1] == 0, "the gradient of v's weight is %g, %g", (double)row[0], (double)row[1]);
+        cr_assert(row[0] < -1e-30f && row[1] == 0, "the gradient of v's weight is %g, %g", (double)row[0],
+                  (double)row[1]);
     }
     for (int tp = 2; tp <= 8; tp *= 2) {
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, zeros_main, &other), TP_OK, "tp %d: %s", tp, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, zeros_main, &other), TP_OK, "tp %d: %s", tp,
+                     tp_last_message());
         cr_assert(tpt_same_bits("weight gradient", other.weight, one.weight, TP_DTYPE_F32, ROWS * HIDDEN), "tp %d", tp);
         cr_assert(tpt_same_bits("bias gradient", other.bias, one.bias, TP_DTYPE_F32, ROWS), "tp %d", tp);
     }

@@ -42,7 +42,8 @@ static void split(const tp_block_desc *d, double *const *param, block_values *v)
 static void attention(const tpt_case *c, const double *x, const block_values *v, double *y)
 {
     const tp_block_desc *d = c->desc;
-    int64_t heads = d->attention.heads, kv = d->attention.kv_heads ? d->attention.kv_heads : heads, dim = d->hidden / heads;
+    int64_t heads = d->attention.heads, kv = d->attention.kv_heads ? d->attention.kv_heads : heads,
+            dim = d->hidden / heads;
     tpt_ref_attention_shape shape = {.tokens = c->pass.tokens,
                                      .heads = heads,
                                      .kv_heads = kv,
@@ -66,7 +67,8 @@ static void mlp(const tpt_case *c, const double *x, const block_values *v, doubl
     const tp_block_desc *d = c->desc;
     bool gated = d->mlp.activation == TP_ACTIVATION_SWIGLU;
     int64_t ffn = d->mlp.ffn, width = gated ? 2 * ffn : ffn, tokens = c->pass.tokens;
-    double *pre = tpt_allocate((size_t)(tokens * width) * sizeof(double)), *act = tpt_allocate((size_t)(tokens * ffn) * sizeof(double));
+    double *pre = tpt_allocate((size_t)(tokens * width) * sizeof(double)),
+           *act = tpt_allocate((size_t)(tokens * ffn) * sizeof(double));
     tpt_ref_linear(x, tokens, d->hidden, v->mlp[0], v->mlp[1], width, pre);
     for (int64_t i = 0; i < tokens * ffn; i++) {
         const double *row = pre + i / ffn * width;

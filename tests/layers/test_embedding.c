@@ -72,7 +72,8 @@ static tp_status forward_backward(tp_ctx *ctx, tp_embedding *layer, embedding_ca
         status = tp_embedding_backward(ctx, layer, &c->pass, local);
     if (status == TP_OK)
         status = tp_params_finish(ctx, params, params[1] != NULL ? 2 : 1);
-    float *table = tpt_array(TP_DTYPE_F32, VOCABULARY * FEATURES), *position = tpt_array(TP_DTYPE_F32, POSITIONS * FEATURES);
+    float *table = tpt_array(TP_DTYPE_F32, VOCABULARY * FEATURES),
+          *position = tpt_array(TP_DTYPE_F32, POSITIONS * FEATURES);
     if (status == TP_OK)
         status = tp_param_gather(ctx, params[0], 1, table);
     if (status == TP_OK && params[1] != NULL) {
@@ -118,7 +119,8 @@ static double kept(const embedding_case *c, int64_t element)
     uint64_t index = (uint64_t)(c->pass.first_token * FEATURES + element);
     if (c->desc.dropout == 0.0f)
         return 1.0;
-    return tp_random_u32(key, index) >= tp_random_threshold(c->desc.dropout) ? 1.0 / (1.0 - (double)c->desc.dropout) : 0.0;
+    return tp_random_u32(key, index) >= tp_random_threshold(c->desc.dropout) ? 1.0 / (1.0 - (double)c->desc.dropout)
+                                                                             : 0.0;
 }
 
 /* One rank holds an id's row and the others add zeros, so rows are exact on every number of ranks. */
@@ -134,10 +136,11 @@ static void check_rows(const embedding_case *c)
             if (c->desc.dropout == 0.0f) {
                 uint8_t exact[4];
                 tpt_set(exact, c->desc.dtype, 0, sum);
-                cr_assert_eq(got, tpt_get(exact, c->desc.dtype, 0), "row %d, column %d: %g, expected %g", t, i, got, (double)sum);
+                cr_assert_eq(got, tpt_get(exact, c->desc.dtype, 0), "row %d, column %d: %g, expected %g", t, i, got,
+                             (double)sum);
             } else {
-                cr_assert_leq(fabs(got - want), tpt_tolerance(c->desc.dtype, 1, fabs(want)), "row %d, column %d: %g, expected %g", t, i, got,
-                              want);
+                cr_assert_leq(fabs(got - want), tpt_tolerance(c->desc.dtype, 1, fabs(want)),
+                              "row %d, column %d: %g, expected %g", t, i, got, want);
                 cr_assert(want != 0.0 || got == 0.0);
             }
         }
@@ -153,11 +156,13 @@ static void check_gradients(const embedding_case *c)
             table[ids[t] * FEATURES + i] += d;
             table_size[ids[t] * FEATURES + i] += tpt_tolerance(TP_DTYPE_F32, PASSES * TOKENS, fabs(d));
             position[place_of(&c->pass, t) * FEATURES + i] += d;
-            position_size[place_of(&c->pass, t) * FEATURES + i] += tpt_tolerance(TP_DTYPE_F32, PASSES * TOKENS, fabs(d));
+            position_size[place_of(&c->pass, t) * FEATURES + i] +=
+                tpt_tolerance(TP_DTYPE_F32, PASSES * TOKENS, fabs(d));
         }
     cr_assert(tpt_close_each("table gradient", c->table_grad, TP_DTYPE_F32, table, table_size, VOCABULARY * FEATURES));
     if (c->desc.positions > 0)
-        cr_assert(tpt_close_each("position gradient", c->position_grad, TP_DTYPE_F32, position, position_size, POSITIONS * FEATURES));
+        cr_assert(tpt_close_each("position gradient", c->position_grad, TP_DTYPE_F32, position, position_size,
+                                 POSITIONS * FEATURES));
 }
 
 static void run_layouts(embedding_case *c)
@@ -198,7 +203,8 @@ static void run_layouts(embedding_case *c)
         }
         cr_assert(tpt_same_bits("y", c->y, first_y, dtype, TOKENS * FEATURES));
         cr_assert(tpt_same_bits("table gradient", c->table_grad, first_table, TP_DTYPE_F32, VOCABULARY * FEATURES));
-        cr_assert(tpt_same_bits("position gradient", c->position_grad, first_position, TP_DTYPE_F32, POSITIONS * FEATURES));
+        cr_assert(
+            tpt_same_bits("position gradient", c->position_grad, first_position, TP_DTYPE_F32, POSITIONS * FEATURES));
         free(c->y);
         free(c->table_grad);
         free(c->position_grad);
@@ -215,7 +221,8 @@ static embedding_case plain_case(tp_dtype dtype)
 {
     make_ids();
     return (embedding_case){
-        .desc = {.name = "wte", .vocabulary = VOCABULARY, .features = FEATURES, .positions = POSITIONS, .dtype = dtype, .site = 9},
+        .desc = {.name = "wte", .vocabulary = VOCABULARY, .features = FEATURES, .positions = POSITIONS, .dtype = dtype,
+                 .site = 9},
         .pass = {.tokens = TOKENS, .sequences = SEQUENCES, .offsets = offsets, .ids = ids, .step = 3}};
 }
 

@@ -1,4 +1,5 @@
-/* Tensors, passes and memory that do not fit: refused before anything is written, and sizes that cannot be are told, not wrapped. */
+/* Tensors, passes and memory that do not fit: refused before anything is written, and sizes that cannot be are told,
+ * not wrapped. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +21,11 @@ typedef struct fixture {
 
 static fixture make(void)
 {
-    static const tp_block_desc desc = {
-        .name = "block", .hidden = HIDDEN, .dtype = TP_DTYPE_F32, .attention = {.heads = 4, .kv_heads = 2}, .mlp = {.ffn = 24}};
+    static const tp_block_desc desc = {.name = "block",
+                                       .hidden = HIDDEN,
+                                       .dtype = TP_DTYPE_F32,
+                                       .attention = {.heads = 4, .kv_heads = 2},
+                                       .mlp = {.ffn = 24}};
     fixture f = {.pass = {.tokens = TOKENS, .sequences = 2}};
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &f.ctx), TP_OK);
     cr_assert_eq(tp_block_create(f.ctx, &desc, &f.block), TP_OK, "%s", tp_last_message());
@@ -46,8 +50,8 @@ static void check_refused(fixture *f, const char *part)
 {
     memset(f->memory[1], 0x3c, BYTES);
     tp_status status = tp_block_forward(f->ctx, f->block, &f->pass, &f->io, &f->saved);
-    cr_expect(status == TP_ERR_ARGUMENT || status == TP_ERR_SHAPE || status == TP_ERR_DTYPE, "%s: %s: %s", part, tp_status_name(status),
-              tp_last_message());
+    cr_expect(status == TP_ERR_ARGUMENT || status == TP_ERR_SHAPE || status == TP_ERR_DTYPE, "%s: %s: %s", part,
+              tp_status_name(status), tp_last_message());
     cr_expect_not_null(strstr(tp_last_message(), part), "%s, but: %s", part, tp_last_message());
     cr_expect_eq(tp_ctx_failure(f->ctx), TP_OK);
     for (int i = 0; i < BYTES; i++)
@@ -57,7 +61,8 @@ static void check_refused(fixture *f, const char *part)
                        .out = tp_tensor_2d(f->memory[1], TP_DTYPE_F32, TOKENS, HIDDEN)};
     whole.pass = (tp_pass){.tokens = TOKENS, .sequences = 2};
     whole.saved = (tp_block_saved){.memory = f->memory[2], .bytes = BYTES};
-    cr_assert_eq(tp_block_forward(f->ctx, f->block, &whole.pass, &whole.io, &whole.saved), TP_OK, "after %s: %s", part, tp_last_message());
+    cr_assert_eq(tp_block_forward(f->ctx, f->block, &whole.pass, &whole.io, &whole.saved), TP_OK, "after %s: %s", part,
+                 tp_last_message());
 }
 
 Test(hostile, tensors)
@@ -103,8 +108,8 @@ Test(hostile, tensors)
 static void check_apart(const fixture *f, const char *name, tp_status status)
 {
     cr_assert_eq(status, TP_ERR_ARGUMENT, "%s: %s", name, tp_status_name(status));
-    cr_assert(strstr(tp_ctx_message(f->ctx), name) != NULL && strstr(tp_ctx_message(f->ctx), "the same memory") != NULL, "%s: %s", name,
-              tp_ctx_message(f->ctx));
+    cr_assert(strstr(tp_ctx_message(f->ctx), name) != NULL && strstr(tp_ctx_message(f->ctx), "the same memory") != NULL,
+              "%s: %s", name, tp_ctx_message(f->ctx));
     cr_assert_eq(tp_ctx_failure(f->ctx), TP_OK);
     for (int i = 0; i < BYTES; i++)
         cr_assert_eq(f->memory[0][i], 0x3c, "%s: byte %d of the input was written", name, i);
@@ -186,12 +191,22 @@ Test(hostile, sizes_that_cannot_be)
     tp_mlp *mlp;
     tp_attention *attention;
     tp_norm *norm;
-    cr_assert_eq(tp_mlp_create(f.ctx, &(tp_mlp_desc){.name = "m", .hidden = HIDDEN, .ffn = 24, .dtype = TP_DTYPE_F32}, &mlp), TP_OK);
-    cr_assert_eq(tp_attention_create(f.ctx, &(tp_attention_desc){.name = "a", .hidden = HIDDEN, .heads = 4, .dtype = TP_DTYPE_F32}, &attention),
+    cr_assert_eq(
+        tp_mlp_create(f.ctx, &(tp_mlp_desc){.name = "m", .hidden = HIDDEN, .ffn = 24, .dtype = TP_DTYPE_F32}, &mlp),
+        TP_OK);
+    cr_assert_eq(
+        tp_attention_create(
+            f.ctx, &(tp_attention_desc){.name = "a", .hidden = HIDDEN, .heads = 4, .dtype = TP_DTYPE_F32}, &attention),
+        TP_OK);
+    cr_assert_eq(tp_norm_create(f.ctx, &(tp_norm_desc){.name = "n", .features = HIDDEN, .dtype = TP_DTYPE_F32}, &norm),
                  TP_OK);
-    cr_assert_eq(tp_norm_create(f.ctx, &(tp_norm_desc){.name = "n", .features = HIDDEN, .dtype = TP_DTYPE_F32}, &norm), TP_OK);
-    static const tp_model_desc desc = {
-        .family = TP_MODEL_GPT2, .layers = 2, .hidden = HIDDEN, .heads = 4, .vocabulary = 50, .positions = 8, .dtype = TP_DTYPE_F32};
+    static const tp_model_desc desc = {.family = TP_MODEL_GPT2,
+                                       .layers = 2,
+                                       .hidden = HIDDEN,
+                                       .heads = 4,
+                                       .vocabulary = 50,
+                                       .positions = 8,
+                                       .dtype = TP_DTYPE_F32};
     tp_model *model;
     cr_assert_eq(tp_model_create(f.ctx, &desc, &model), TP_OK);
     for (int shift = 58; shift <= 62; shift++) {

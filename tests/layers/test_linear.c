@@ -13,7 +13,9 @@ static tpt_case linear_case(const tp_linear_desc *desc, tp_dtype dtype, int64_t 
     return (tpt_case){.name = desc->name,
                       .table = &tpt_linear_table,
                       .desc = desc,
-                      .cut = desc->kind == TP_LINEAR_COLUMN ? TPT_CUT_OUTPUT : desc->kind == TP_LINEAR_ROW ? TPT_CUT_INPUT : TPT_CUT_NONE,
+                      .cut = desc->kind == TP_LINEAR_COLUMN ? TPT_CUT_OUTPUT
+                             : desc->kind == TP_LINEAR_ROW  ? TPT_CUT_INPUT
+                                                            : TPT_CUT_NONE,
                       .dtype = dtype,
                       .in = desc->in_features,
                       .out = desc->out_features,
@@ -36,7 +38,8 @@ static void reference(const tpt_case *c, const double *x, double *const *param, 
 
 static void check_reference(tp_linear_kind kind, tp_dtype dtype, int tp, bool sequence_parallel)
 {
-    tp_linear_desc desc = {.name = "linear", .kind = kind, .in_features = 21, .out_features = 19, .dtype = dtype, .bias = true};
+    tp_linear_desc desc = {
+        .name = "linear", .kind = kind, .in_features = 21, .out_features = 19, .dtype = dtype, .bias = true};
     tpt_case c = linear_case(&desc, dtype, 13);
     tpt_result result;
     tpt_case_run(&c, &(tpt_layout){.tp = tp, .threads = 1, .sequence_parallel = sequence_parallel}, &result);
@@ -93,7 +96,8 @@ Test(linear, row_has_the_same_bits_on_every_layout, .timeout = 120)
 
 Test(linear, no_tokens_change_nothing)
 {
-    tp_linear_desc desc = {.name = "empty", .kind = TP_LINEAR_ROW, .in_features = 9, .out_features = 8, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_linear_desc desc = {.name = "empty", .kind = TP_LINEAR_ROW, .in_features = 9, .out_features = 8,
+                           .dtype = TP_DTYPE_F32, .bias = true};
     tpt_case c = linear_case(&desc, TP_DTYPE_F32, 0);
     tpt_result result;
     tpt_case_run(&c, &(tpt_layout){.tp = 2, .threads = 1, .sequence_parallel = true}, &result);
@@ -107,7 +111,8 @@ Test(linear, no_tokens_change_nothing)
 static tp_status bias_once(tp_ctx *ctx, void *arg)
 {
     (void)arg;
-    tp_linear_desc desc = {.name = "down", .kind = TP_LINEAR_ROW, .in_features = 8, .out_features = 4, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_linear_desc desc = {.name = "down", .kind = TP_LINEAR_ROW, .in_features = 8, .out_features = 4,
+                           .dtype = TP_DTYPE_F32, .bias = true};
     tp_linear *layer;
     tp_status status = tp_linear_create(ctx, &desc, &layer);
     if (status != TP_OK)
@@ -131,7 +136,8 @@ static tp_status bias_once(tp_ctx *ctx, void *arg)
 Test(linear, row_bias_is_added_once)
 {
     for (int tp = 1; tp <= 8; tp *= 2)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, bias_once, NULL), TP_OK, "tp %d: %s", tp, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, bias_once, NULL), TP_OK, "tp %d: %s", tp,
+                     tp_last_message());
 }
 
 typedef struct refusal {
@@ -157,13 +163,18 @@ static tp_status try_refusal(tp_ctx *ctx, void *arg)
 Test(linear, bad_descriptions_are_refused_with_both_numbers)
 {
     static const refusal refusals[] = {
-        {{.name = "a", .in_features = 0, .out_features = 4, .dtype = TP_DTYPE_F32}, TP_ERR_ARGUMENT, {"in_features 0", "out_features 4"}},
-        {{.name = "a", .in_features = 8, .out_features = 3, .dtype = TP_DTYPE_F32}, TP_ERR_ARGUMENT, {"3 units", "tp 4"}},
+        {{.name = "a", .in_features = 0, .out_features = 4, .dtype = TP_DTYPE_F32}, TP_ERR_ARGUMENT,
+         {"in_features 0", "out_features 4"}},
+        {{.name = "a", .in_features = 8, .out_features = 3, .dtype = TP_DTYPE_F32}, TP_ERR_ARGUMENT,
+         {"3 units", "tp 4"}},
         {{.name = "a", .in_features = 8, .out_features = 8}, TP_ERR_DTYPE, {"invalid", "f32"}},
         {{.name = "a", .in_features = 8, .out_features = 8, .dtype = TP_DTYPE_I32}, TP_ERR_DTYPE, {"i32", "f32"}},
-        {{.name = "a", .kind = TP_LINEAR_ROW, .in_features = 8, .out_features = 8, .dtype = TP_DTYPE_F32, .dropout = 1}, TP_ERR_ARGUMENT, {"dropout 1", "[0, 1)"}},
-        {{.name = "a", .in_features = 8, .out_features = 8, .dtype = TP_DTYPE_F32, .parts = 1, .part = {{7, 1, 0}}}, TP_ERR_ARGUMENT, {"7", "8"}},
-        {{.name = "a", .in_features = INT64_MAX / 2, .out_features = 8, .dtype = TP_DTYPE_F32}, TP_ERR_ARGUMENT, {"8", "too large"}},
+        {{.name = "a", .kind = TP_LINEAR_ROW, .in_features = 8, .out_features = 8, .dtype = TP_DTYPE_F32, .dropout = 1},
+         TP_ERR_ARGUMENT, {"dropout 1", "[0, 1)"}},
+        {{.name = "a", .in_features = 8, .out_features = 8, .dtype = TP_DTYPE_F32, .parts = 1, .part = {{7, 1, 0}}},
+         TP_ERR_ARGUMENT, {"7", "8"}},
+        {{.name = "a", .in_features = INT64_MAX / 2, .out_features = 8, .dtype = TP_DTYPE_F32}, TP_ERR_ARGUMENT,
+         {"8", "too large"}},
     };
     for (size_t i = 0; i < sizeof refusals / sizeof refusals[0]; i++) {
         refusal r = refusals[i];
@@ -183,9 +194,11 @@ static tp_status wrong_shapes(tp_ctx *ctx, void *arg)
     memset(y, 0x55, sizeof y);
     float before[16];
     memcpy(before, y, sizeof y);
-    tp_io io = {.in = tp_tensor_2d(x, TP_DTYPE_F32, 2, 7), .out = tp_tensor_2d(y, TP_DTYPE_F32, 2, tp_linear_local_features(layer))};
+    tp_io io = {.in = tp_tensor_2d(x, TP_DTYPE_F32, 2, 7),
+                .out = tp_tensor_2d(y, TP_DTYPE_F32, 2, tp_linear_local_features(layer))};
     tp_status status = tp_linear_forward(ctx, layer, NULL, &io, NULL);
-    bool right = status == TP_ERR_SHAPE && strstr(tp_ctx_message(ctx), "[2, 7]") && strstr(tp_ctx_message(ctx), "[2, 8]");
+    bool right =
+        status == TP_ERR_SHAPE && strstr(tp_ctx_message(ctx), "[2, 7]") && strstr(tp_ctx_message(ctx), "[2, 8]");
     io.in = tp_tensor_2d(x, TP_DTYPE_BF16, 2, 8);
     right = right && tp_linear_forward(ctx, layer, NULL, &io, NULL) == TP_ERR_DTYPE && memcmp(before, y, sizeof y) == 0;
     io.in = tp_tensor_2d(x, TP_DTYPE_F32, 2, 8);

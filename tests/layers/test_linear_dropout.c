@@ -1,4 +1,5 @@
-/* The gradients of a row-parallel layer with dropout, in double precision, under the mask that its forward pass shows. */
+/* The gradients of a row-parallel layer with dropout, in double precision, under the mask that its forward pass
+ * shows. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <tp/tp.h>
@@ -22,10 +23,12 @@ static void mask_gradient(const tpt_case *c, const tpt_result *result, double *d
         dropped += !kept;
     }
     free(given);
-    cr_assert(dropped > TOKENS * OUT / 8 && dropped < TOKENS * OUT / 2, "%d of %d elements are dropped", dropped, TOKENS * OUT);
+    cr_assert(dropped > TOKENS * OUT / 8 && dropped < TOKENS * OUT / 2, "%d of %d elements are dropped", dropped,
+              TOKENS * OUT);
 }
 
-static void check_array(const tpt_case *c, const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count)
+static void check_array(const tpt_case *c, const char *what, const void *got, tp_dtype dtype, const double *want,
+                        int64_t count)
 {
     cr_assert(tpt_close_norm(what, got, dtype, want, count, tpt_tolerance_chain(c->dtype, IN, 2, 1.0)), "%s", what);
 }
@@ -80,7 +83,8 @@ Test(linear_dropout, gradients_are_under_the_mask_of_the_forward_pass)
     for (int tp = 1; tp <= 3; tp++)
         for (int parallel = 0; parallel < 2; parallel++)
             for (int split = 0; split < 2; split++) {
-                tpt_layout layout = {.tp = tp, .threads = 1, .sequence_parallel = parallel != 0, .split_backward = split != 0};
+                tpt_layout layout = {
+                    .tp = tp, .threads = 1, .sequence_parallel = parallel != 0, .split_backward = split != 0};
                 check_layout(TP_DTYPE_F32, &layout);
                 check_layout(TP_DTYPE_BF16, &layout);
             }

@@ -36,7 +36,8 @@ static tp_status run_loss(tp_ctx *ctx, loss_case *c, tp_tensor logits, float *to
 {
     tp_cross_entropy_saved saved = {.bytes = tp_cross_entropy_saved_bytes(&c->pass)};
     saved.memory = tpt_allocate(saved.bytes);
-    tp_status status = tp_cross_entropy_forward(ctx, &c->desc, &c->pass, logits, total, c->forward_only ? NULL : &saved);
+    tp_status status =
+        tp_cross_entropy_forward(ctx, &c->desc, &c->pass, logits, total, c->forward_only ? NULL : &saved);
     if (status == TP_OK && !c->forward_only)
         status = tp_cross_entropy_backward(ctx, &c->desc, &c->pass, &saved);
     tp_status done = tp_ctx_synchronize(ctx);
@@ -100,7 +101,8 @@ static double row_loss(const loss_case *c, int64_t row, double *gradient, double
         double d = softmax * (1.0 + 2.0 * z * lse) - (i == target ? 1.0 - e : 0.0) - e / (double)n;
         gradient[i] = target < 0 ? 0.0 : scale * d;
     }
-    return target < 0 ? 0.0 : lse - (1.0 - e) * tpt_get(c->logits, c->dtype, row * n + target) - e * mean + z * lse * lse;
+    return target < 0 ? 0.0
+                      : lse - (1.0 - e) * tpt_get(c->logits, c->dtype, row * n + target) - e * mean + z * lse * lse;
 }
 
 static void check_case(const loss_case *c)
@@ -117,9 +119,11 @@ static void check_case(const loss_case *c)
     cr_assert_eq(c->total[1], (float)valid);
     /* Row sums of n terms, then a chain over the rows. */
     double tolerance = tpt_tolerance(TP_DTYPE_F32, n + rows, size);
-    cr_assert_leq(fabs(c->total[0] - sum), tolerance, "loss %.9g, expected %.9g, tolerance %g", (double)c->total[0], sum, tolerance);
+    cr_assert_leq(fabs(c->total[0] - sum), tolerance, "loss %.9g, expected %.9g, tolerance %g", (double)c->total[0],
+                  sum, tolerance);
     if (!c->forward_only)
-        cr_assert(tpt_close("gradient", c->gradient, c->dtype, gradient, rows * n, tpt_tolerance(c->dtype, n, 2.0 * scale)));
+        cr_assert(
+            tpt_close("gradient", c->gradient, c->dtype, gradient, rows * n, tpt_tolerance(c->dtype, n, 2.0 * scale)));
     free(gradient);
 }
 
@@ -209,7 +213,8 @@ Test(loss, smoothing_uses_the_whole_vocabulary)
                    .gradient = gradient};
     for (int ranks = 1; ranks <= 8; ranks *= 2) {
         cr_assert_eq(run_on(&c, ranks), TP_OK);
-        cr_assert_leq(fabs((double)c.total[0] - 4.733271), 1e-6 + tpt_tolerance(TP_DTYPE_F32, 8, 5.0), "%g", (double)c.total[0]);
+        cr_assert_leq(fabs((double)c.total[0] - 4.733271), 1e-6 + tpt_tolerance(TP_DTYPE_F32, 8, 5.0), "%g",
+                      (double)c.total[0]);
     }
 }
 
@@ -219,7 +224,8 @@ static tp_status give_whole_rows(tp_ctx *ctx, void *arg)
     float logits[8] = {0}, total[2] = {5.0f, 6.0f};
     tp_pass pass = {.tokens = 1, .targets = targets};
     tp_cross_entropy_desc desc = {.vocabulary = 8};
-    tp_status status = tp_cross_entropy_forward(ctx, &desc, &pass, tp_tensor_2d(logits, TP_DTYPE_F32, 1, 8), total, NULL);
+    tp_status status =
+        tp_cross_entropy_forward(ctx, &desc, &pass, tp_tensor_2d(logits, TP_DTYPE_F32, 1, 8), total, NULL);
     bool named = strstr(tp_last_message(), "8 columns") != NULL && strstr(tp_last_message(), "is 4") != NULL;
     if (status == TP_ERR_SHAPE && named && total[0] == 5.0f && total[1] == 6.0f)
         atomic_fetch_add((atomic_int *)arg, 1);
@@ -249,12 +255,14 @@ Test(loss, huge_logits)
                                .logits = logits,
                                .gradient = gradient};
                 cr_assert_eq(run_on(&c, ranks), TP_OK);
-                cr_assert_leq(fabs(c.total[0] - log((double)classes)), tpt_tolerance(TP_DTYPE_F32, classes, 2.1), "%g", (double)c.total[0]);
+                cr_assert_leq(fabs(c.total[0] - log((double)classes)), tpt_tolerance(TP_DTYPE_F32, classes, 2.1), "%g",
+                              (double)c.total[0]);
             }
         }
 }
 
-/* Logits 80 to 640 in bf16 and the same values in f32; the maximum is on the last shard, where a local one would overflow. */
+/* Logits 80 to 640 in bf16 and the same values in f32; the maximum is on the last shard, where a local one would
+ * overflow. */
 Test(loss, bf16_logits_lose_nothing)
 {
     enum { CLASSES = 8 };
@@ -304,7 +312,8 @@ Test(loss, nothing_to_learn_is_exactly_zero)
     free(gradient);
 }
 
-/* Two microbatches with 1 and 3 valid tokens, losses 4 and 1: (4 + 3) / 4, not (4 + 1) / 2. Gradients are weighted alike. */
+/* Two microbatches with 1 and 3 valid tokens, losses 4 and 1: (4 + 3) / 4, not (4 + 1) / 2. Gradients are weighted
+ * alike. */
 Test(loss, every_token_weighs_the_same)
 {
     float hard[2] = {0.0f, (float)log(exp(4.0) - 1.0)}, easy[8], gradient[8];
@@ -333,7 +342,8 @@ Test(loss, every_token_weighs_the_same)
         cr_assert_eq(run_on(&c, ranks), TP_OK);
         cr_assert_leq(fabs(c.total[0] / c.total[1] - 1.75), tpt_tolerance(TP_DTYPE_F32, 8, 2.0));
         for (int t = 0; t < 4; t++)
-            cr_assert_leq(fabs(gradient[2 * t] + (t == 2 ? 0.0 : 0.25 * (1.0 - exp(-1.0)))), tpt_tolerance(TP_DTYPE_F32, 4, 1.0));
+            cr_assert_leq(fabs(gradient[2 * t] + (t == 2 ? 0.0 : 0.25 * (1.0 - exp(-1.0)))),
+                          tpt_tolerance(TP_DTYPE_F32, 4, 1.0));
     }
 }
 
@@ -361,10 +371,12 @@ Test(loss, more_ranks_than_classes_are_refused)
     static const int32_t targets[1] = {2};
     static const float logits[3] = {1, 2, 3};
     float gradient[3];
-    loss_case c = {.desc = {.vocabulary = 3}, .pass = {.tokens = 1, .targets = targets}, .dtype = TP_DTYPE_F32, .logits = logits, .gradient = gradient};
+    loss_case c = {.desc = {.vocabulary = 3}, .pass = {.tokens = 1, .targets = targets}, .dtype = TP_DTYPE_F32,
+                   .logits = logits, .gradient = gradient};
     cr_assert_eq(run_on(&c, 3), TP_OK, "%s", tp_last_message());
     cr_assert_eq(run_on(&c, 4), TP_ERR_ARGUMENT);
-    cr_assert(strstr(tp_last_message(), "vocabulary is 3") != NULL && strstr(tp_last_message(), "ranks 4") != NULL, "%s", tp_last_message());
+    cr_assert(strstr(tp_last_message(), "vocabulary is 3") != NULL && strstr(tp_last_message(), "ranks 4") != NULL,
+              "%s", tp_last_message());
 }
 
 Test(loss, bad_arguments_are_refused)
@@ -395,7 +407,8 @@ Test(loss, what_forward_saved_is_checked)
     cr_assert_eq(tp_cross_entropy_forward(ctx, &desc, &pass, whole, total, &little), TP_ERR_ARGUMENT);
     cr_assert(total[0] == 0.0f && total[1] == 0.0f);
     for (int i = 0; i < 2; i++) /* what scratch was used is free again */
-        cr_assert_eq(tp_cross_entropy_forward(ctx, &desc, &pass, whole, total, i == 0 ? NULL : &saved), TP_OK, "%s", tp_ctx_message(ctx));
+        cr_assert_eq(tp_cross_entropy_forward(ctx, &desc, &pass, whole, total, i == 0 ? NULL : &saved), TP_OK, "%s",
+                     tp_ctx_message(ctx));
     const tpi_arena_mark after = tpi_arena_get_mark(&ctx->scratch);
     cr_assert(after.chunk == before.chunk && after.used == before.used);
     cr_assert_eq(saved.lse.shape[0], ROWS);
@@ -403,7 +416,8 @@ Test(loss, what_forward_saved_is_checked)
         double sum = 0;
         for (int i = 0; i < CLASSES; i++)
             sum += exp((double)logits[r * CLASSES + i]);
-        cr_assert_leq(fabs((double)((const float *)saved.lse.data)[r] - log(sum)), tpt_tolerance(TP_DTYPE_F32, CLASSES, 10.0));
+        cr_assert_leq(fabs((double)((const float *)saved.lse.data)[r] - log(sum)),
+                      tpt_tolerance(TP_DTYPE_F32, CLASSES, 10.0));
     }
     memcpy(kept, logits, sizeof kept);
     tp_cross_entropy_saved less = saved, nowhere = saved, narrow = saved;

@@ -30,7 +30,8 @@ static void reference(const tpt_case *c, const double *x, double *const *param, 
 {
     const tp_mlp_desc *desc = c->desc;
     int64_t tokens = c->pass.tokens, ffn = desc->ffn, width = gated(desc->activation) ? 2 * ffn : ffn;
-    double *pre = tpt_allocate((size_t)(tokens * width) * sizeof(double)), *act = tpt_allocate((size_t)(tokens * ffn) * sizeof(double));
+    double *pre = tpt_allocate((size_t)(tokens * width) * sizeof(double)),
+           *act = tpt_allocate((size_t)(tokens * ffn) * sizeof(double));
     tpt_ref_linear(x, tokens, desc->hidden, param[0], param[1], width, pre);
     for (int64_t t = 0; t < tokens; t++)
         for (int64_t f = 0; f < ffn; f++) {
@@ -91,7 +92,8 @@ static tp_status fused_shards(tp_ctx *ctx, void *arg)
 {
     enum { F = 128, H = 3 };
     (void)arg;
-    tp_mlp_desc desc = {.name = "mlp", .hidden = H, .ffn = F, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_F32};
+    tp_mlp_desc desc = {
+        .name = "mlp", .hidden = H, .ffn = F, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_F32};
     tp_mlp *layer;
     if (tp_mlp_create(ctx, &desc, &layer) != TP_OK)
         return TP_ERR_INTERNAL;
@@ -119,5 +121,6 @@ static tp_status fused_shards(tp_ctx *ctx, void *arg)
 Test(mlp, gate_and_up_are_cut_separately)
 {
     for (int tp = 1; tp <= 8; tp *= 2)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, fused_shards, NULL), TP_OK, "tp %d: %s", tp, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = tp}, fused_shards, NULL), TP_OK, "tp %d: %s", tp,
+                     tp_last_message());
 }

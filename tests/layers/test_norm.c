@@ -1,4 +1,5 @@
-/* Norm layers: double precision, finite differences, the same bits on every layout (O01: gains are summed, not averaged). */
+/* Norm layers: double precision, finite differences, the same bits on every layout (O01: gains are summed, not
+ * averaged). */
 #include <criterion/criterion.h>
 
 #include "../support/data.h"
@@ -55,7 +56,8 @@ Test(norm, has_the_same_bits_on_every_layout, .timeout = 120)
     static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
     for (int kind = 0; kind < 2; kind++)
         for (int d = 0; d < 2; d++) {
-            tp_norm_desc desc = {.name = kind ? "rms" : "layer", .kind = (tp_norm_kind)kind, .features = 83, .dtype = dtypes[d]};
+            tp_norm_desc desc = {
+                .name = kind ? "rms" : "layer", .kind = (tp_norm_kind)kind, .features = 83, .dtype = dtypes[d]};
             tpt_case c = norm_case(&desc, 45);
             c.microbatches = 2;
             tpt_same_on_all_layouts(&c);
@@ -77,7 +79,8 @@ Test(norm, gradients_add_up_over_microbatches)
         double want[32];
         for (int64_t i = 0; i < one.elements[p]; i++)
             want[i] = 3.0 * one.grad[p][i];
-        cr_assert(tpt_close_norm(one.name[p], three.grad[p], TP_DTYPE_F32, want, one.elements[p], tpt_tolerance(TP_DTYPE_F32, 33, 1)));
+        cr_assert(tpt_close_norm(one.name[p], three.grad[p], TP_DTYPE_F32, want, one.elements[p],
+                                 tpt_tolerance(TP_DTYPE_F32, 33, 1)));
     }
     tpt_result_free(&one);
     tpt_result_free(&three);

@@ -1,4 +1,5 @@
-/* Every overlap algorithm gives the bits of one rank without any: linear layers, MLP, attention and block, forward and backward. */
+/* Every overlap algorithm gives the bits of one rank without any: linear layers, MLP, attention and block, forward and
+ * backward. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,8 +31,9 @@ static tpt_case linear_case(const tp_linear_desc *desc, int64_t tokens)
 static void compare(const tpt_case *c, const tpt_result *one, const tpt_layout *layout)
 {
     char name[128];
-    snprintf(name, sizeof name, "%s with %d chunks on %d ranks, sequence parallelism %s, %lld tokens, gradients %s", tp_overlap_name(layout->overlap),
-             layout->chunks, layout->tp, layout->sequence_parallel ? "on" : "off", (long long)c->pass.tokens, layout->begin ? "begun" : "cleared");
+    snprintf(name, sizeof name, "%s with %d chunks on %d ranks, sequence parallelism %s, %lld tokens, gradients %s",
+             tp_overlap_name(layout->overlap), layout->chunks, layout->tp, layout->sequence_parallel ? "on" : "off",
+             (long long)c->pass.tokens, layout->begin ? "begun" : "cleared");
     tpt_result other;
     tpt_case_run(c, layout, &other);
     cr_assert(tpt_result_same(c, name, one, &other), "%s: %s differs from one rank", c->name, name);
@@ -77,14 +79,22 @@ static void every_token_count(const tp_linear_desc *desc)
 
 Test(overlap, column_f32, .timeout = 120)
 {
-    every_token_count(&(tp_linear_desc){
-        .name = "column", .kind = TP_LINEAR_COLUMN, .in_features = 24, .out_features = 20, .dtype = TP_DTYPE_F32, .bias = true});
+    every_token_count(&(tp_linear_desc){.name = "column",
+                                        .kind = TP_LINEAR_COLUMN,
+                                        .in_features = 24,
+                                        .out_features = 20,
+                                        .dtype = TP_DTYPE_F32,
+                                        .bias = true});
 }
 
 Test(overlap, column_bf16, .timeout = 120)
 {
-    every_token_count(&(tp_linear_desc){
-        .name = "column", .kind = TP_LINEAR_COLUMN, .in_features = 19, .out_features = 23, .dtype = TP_DTYPE_BF16, .bias = true});
+    every_token_count(&(tp_linear_desc){.name = "column",
+                                        .kind = TP_LINEAR_COLUMN,
+                                        .in_features = 19,
+                                        .out_features = 23,
+                                        .dtype = TP_DTYPE_BF16,
+                                        .bias = true});
 }
 
 Test(overlap, row_f32, .timeout = 120)
@@ -101,8 +111,12 @@ Test(overlap, row_f32, .timeout = 120)
 
 Test(overlap, row_bf16, .timeout = 120)
 {
-    every_token_count(&(tp_linear_desc){
-        .name = "row", .kind = TP_LINEAR_ROW, .in_features = 33, .out_features = 18, .dtype = TP_DTYPE_BF16, .bias = true});
+    every_token_count(&(tp_linear_desc){.name = "row",
+                                        .kind = TP_LINEAR_ROW,
+                                        .in_features = 33,
+                                        .out_features = 18,
+                                        .dtype = TP_DTYPE_BF16,
+                                        .bias = true});
 }
 
 /* Where the number of ranks doesn't divide eight the bits are those of the same ranks without overlap. */
@@ -127,7 +141,8 @@ Test(overlap, odd_numbers_of_ranks, .timeout = 120)
     }
 }
 
-static tpt_case wide_case(const char *name, const tpt_layer_table *table, const void *desc, tp_dtype dtype, int64_t hidden, int64_t tokens)
+static tpt_case wide_case(const char *name, const tpt_layer_table *table, const void *desc, tp_dtype dtype,
+                          int64_t hidden, int64_t tokens)
 {
     return (tpt_case){.name = name,
                       .table = table,
@@ -181,20 +196,22 @@ Test(overlap, attention, .timeout = 120)
 Test(overlap, block, .timeout = 120)
 {
     for (int i = 0; i < 2; i++) {
-        tp_block_desc desc = {.name = "block",
-                              .hidden = 32,
-                              .dtype = i ? TP_DTYPE_BF16 : TP_DTYPE_F32,
-                              .layer = 1,
-                              .place = i ? TP_NORM_POST : TP_NORM_PRE,
-                              .norm = i ? TP_NORM_RMS : TP_NORM_LAYER,
-                              .attention = {.heads = 8, .bias = true, .rope_theta = 10000},
-                              .mlp = {.ffn = 40, .activation = TP_ACTIVATION_SWIGLU, .bias = true, .output_dropout = 0.1f}};
+        tp_block_desc desc = {
+            .name = "block",
+            .hidden = 32,
+            .dtype = i ? TP_DTYPE_BF16 : TP_DTYPE_F32,
+            .layer = 1,
+            .place = i ? TP_NORM_POST : TP_NORM_PRE,
+            .norm = i ? TP_NORM_RMS : TP_NORM_LAYER,
+            .attention = {.heads = 8, .bias = true, .rope_theta = 10000},
+            .mlp = {.ffn = 40, .activation = TP_ACTIVATION_SWIGLU, .bias = true, .output_dropout = 0.1f}};
         tpt_case c = wide_case("block", &tpt_block_table, &desc, desc.dtype, desc.hidden, 37);
         same_with_every_algorithm(&c);
     }
 }
 
-/* Frozen weights have no gradients, and nobody may want dx: what is left has the same bits, and nothing else is written. */
+/* Frozen weights have no gradients, and nobody may want dx: what is left has the same bits, and nothing else is
+ * written. */
 static void same_with_less(const tpt_case *c, int linears)
 {
     static const tpt_layout layouts[] = {{.tp = 2, .sequence_parallel = true, .chunks = 2}, {.tp = 4, .chunks = 1}};
@@ -217,16 +234,19 @@ static void same_with_less(const tpt_case *c, int linears)
 
 Test(overlap, frozen_weights_and_no_dx, .timeout = 120)
 {
-    tp_linear_desc linear = {.name = "linear", .in_features = 21, .out_features = 19, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_linear_desc linear = {
+        .name = "linear", .in_features = 21, .out_features = 19, .dtype = TP_DTYPE_F32, .bias = true};
     for (int kind = 0; kind < 2; kind++) {
         linear.kind = kind ? TP_LINEAR_ROW : TP_LINEAR_COLUMN;
         tpt_case c = linear_case(&linear, 13);
         same_with_less(&c, 1);
     }
-    tp_mlp_desc mlp = {.name = "mlp", .hidden = 24, .ffn = 35, .activation = TP_ACTIVATION_GELU, .dtype = TP_DTYPE_BF16, .bias = true};
+    tp_mlp_desc mlp = {
+        .name = "mlp", .hidden = 24, .ffn = 35, .activation = TP_ACTIVATION_GELU, .dtype = TP_DTYPE_BF16, .bias = true};
     tpt_case c = wide_case("mlp", &tpt_mlp_table, &mlp, mlp.dtype, mlp.hidden, 13);
     same_with_less(&c, 2);
-    tp_attention_desc attention = {.name = "attention", .hidden = 32, .heads = 8, .kv_heads = 8, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_attention_desc attention = {
+        .name = "attention", .hidden = 32, .heads = 8, .kv_heads = 8, .dtype = TP_DTYPE_F32, .bias = true};
     c = wide_case("attention", &tpt_attention_table, &attention, attention.dtype, attention.hidden, 13);
     same_with_less(&c, 2);
 }
@@ -241,15 +261,17 @@ static const tp_machine slow_link = {
 
 Test(overlap, automatic_choice, .timeout = 120)
 {
-    static const tpt_layout layouts[] = {
-        {.tp = 2, .sequence_parallel = true}, {.tp = 2, .split_backward = true}, {.tp = 4, .sequence_parallel = true, .split_backward = true}};
+    static const tpt_layout layouts[] = {{.tp = 2, .sequence_parallel = true},
+                                         {.tp = 2, .split_backward = true},
+                                         {.tp = 4, .sequence_parallel = true, .split_backward = true}};
     tp_block_desc desc = {.name = "block",
                           .hidden = 24,
                           .dtype = TP_DTYPE_F32,
                           .attention = {.heads = 6, .bias = true},
                           .mlp = {.ffn = 40, .bias = true, .output_dropout = 0.1f}};
     tp_overlap_table table;
-    const tp_overlap_shape shape = {.pattern = TP_PATTERN_CHAIN, .dtype = TP_DTYPE_F32, .ranks = 2, .rows = 64, .cols = {20, 24}, .inner = {24, 20}};
+    const tp_overlap_shape shape = {.pattern = TP_PATTERN_CHAIN, .dtype = TP_DTYPE_F32, .ranks = 2, .rows = 64,
+                                    .cols = {20, 24}, .inner = {24, 20}};
     cr_assert_eq(tp_overlap_table_fill(&slow_link, &shape, &table), TP_OK);
     cr_assert_neq(table.entry[table.classes - 1].algorithm, TP_OVERLAP_NONE);
 #ifdef TPT_SANITIZED

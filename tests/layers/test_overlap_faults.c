@@ -1,4 +1,5 @@
-/* Ranks that call different layers, or come too late, under every overlap algorithm: all of them are told, soon, which plans met or who did not come. */
+/* Ranks that call different layers, or come too late, under every overlap algorithm: all of them are told, soon, which
+ * plans met or who did not come. */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -54,9 +55,11 @@ static tp_status call(tp_ctx *ctx, const scene *s, const tp_linear *layer, int64
     tp_tensor wide = tp_tensor_2d(memory, TP_DTYPE_F32, mine, width);
     tp_tensor cut = tp_tensor_2d(memory + TOKENS * WIDTH, TP_DTYPE_F32, TOKENS, local);
     bool row = s->kind == TP_LINEAR_ROW;
-    const tp_io forward = {.in = row ? cut : wide, .out = row ? wide : cut}, back = {.in = forward.out, .out = forward.in};
+    const tp_io forward = {.in = row ? cut : wide, .out = row ? wide : cut},
+                back = {.in = forward.out, .out = forward.in};
     tp_linear_saved saved = {.x = forward.in};
-    tp_status status = backward ? tp_linear_backward(ctx, layer, &pass, &back, &saved) : tp_linear_forward(ctx, layer, &pass, &forward, &saved);
+    tp_status status = backward ? tp_linear_backward(ctx, layer, &pass, &back, &saved)
+                                : tp_linear_forward(ctx, layer, &pass, &forward, &saved);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
     free(memory);
@@ -103,13 +106,16 @@ static tp_status run(tp_ctx *ctx, void *arg)
 
 static void check_mismatch(scene *s, uint64_t lane_delay_seed)
 {
-    const tp_run_options options = {.ranks = s->ranks, .check_calls = true, .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = LONG_MS}};
+    const tp_run_options options = {.ranks = s->ranks,
+                                    .check_calls = true,
+                                    .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = LONG_MS}};
     tp_run_ranks(&options, run, s);
     char plan[64];
     snprintf(plan, sizeof plan, "plan %s g", tp_overlap_name(s->overlap));
     for (int rank = 0; rank < s->ranks; rank++) {
         const char *message = s->message[rank];
-        cr_expect_eq(s->status[rank], TP_ERR_MISMATCH, "%s, fault %d, rank %d: %s", tp_overlap_name(s->overlap), s->fault, rank, message);
+        cr_expect_eq(s->status[rank], TP_ERR_MISMATCH, "%s, fault %d, rank %d: %s", tp_overlap_name(s->overlap),
+                     s->fault, rank, message);
         cr_expect(strstr(message, plan) && strstr(message, "rank 0") && strstr(message, "rank 1"), "%s", message);
         if (s->fault == BACKWARD_FOR_FORWARD)
             cr_expect_not_null(strstr(strstr(message, plan) + 1, "rank 1 called plan"), "%s", message);
@@ -158,12 +164,13 @@ Test(overlap_faults, a_collective_where_others_call_a_layer, .timeout = 120)
 static void check_late(tp_overlap overlap, tp_linear_kind kind, uint64_t lane_delay_seed)
 {
     scene s = {.fault = LATE, .kind = kind, .sequence_parallel = true, .overlap = overlap, .ranks = 2};
-    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = 600}};
+    const tp_run_options options = {.ranks = 2,
+                                    .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = 600}};
     cr_expect_eq(tp_run_ranks(&options, run, &s), TP_ERR_TIMEOUT, "%s", tp_last_message());
     const char *message = s.message[0];
     char plan[96];
-    snprintf(plan, sizeof plan, "plan %s %s in 2 chunks on a group of 2 ranks: rank 0 waited 600 ms for ", tp_overlap_name(overlap),
-             kind == TP_LINEAR_ROW ? "gemm-scatter" : "gather-gemm");
+    snprintf(plan, sizeof plan, "plan %s %s in 2 chunks on a group of 2 ranks: rank 0 waited 600 ms for ",
+             tp_overlap_name(overlap), kind == TP_LINEAR_ROW ? "gemm-scatter" : "gather-gemm");
     cr_expect_eq(s.status[0], TP_ERR_TIMEOUT, "%s", message);
     if (overlap == TP_OVERLAP_RING || overlap == TP_OVERLAP_PULL || overlap == TP_OVERLAP_DIRECT) {
         cr_expect_not_null(strstr(message, plan), "%s", message);

@@ -1,4 +1,5 @@
-/* Overlapped layers ask the system for nothing after their first calls, however token counts change from call to call. */
+/* Overlapped layers ask the system for nothing after their first calls, however token counts change from call to
+ * call. */
 #include <criterion/criterion.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -70,8 +71,10 @@ static tp_status one_pass(tp_ctx *ctx, const tp_block *block, const tensors *t, 
     tp_range range = tp_pass_rows(ctx, &pass, sequence_parallel);
     int64_t rows = range.end - range.begin;
     tp_block_saved saved = {.memory = t->saved, .bytes = t->saved_bytes};
-    const tp_io forward = {.in = tp_tensor_2d(t->x, TP_DTYPE_F32, rows, HIDDEN), .out = tp_tensor_2d(t->y, TP_DTYPE_F32, rows, HIDDEN)};
-    const tp_io backward = {.in = tp_tensor_2d(t->dy, TP_DTYPE_F32, rows, HIDDEN), .out = tp_tensor_2d(t->dx, TP_DTYPE_F32, rows, HIDDEN)};
+    const tp_io forward = {.in = tp_tensor_2d(t->x, TP_DTYPE_F32, rows, HIDDEN),
+                           .out = tp_tensor_2d(t->y, TP_DTYPE_F32, rows, HIDDEN)};
+    const tp_io backward = {.in = tp_tensor_2d(t->dy, TP_DTYPE_F32, rows, HIDDEN),
+                            .out = tp_tensor_2d(t->dx, TP_DTYPE_F32, rows, HIDDEN)};
     tp_status status = tp_block_forward(ctx, block, &pass, &forward, &saved);
     if (status == TP_OK)
         status = tp_block_backward(ctx, block, &pass, &backward, &saved);
@@ -137,8 +140,10 @@ Test(overlap_memory, nothing_is_allocated_when_token_counts_change, .timeout = 1
         for (int i = 0; i < 4; i++) {
             setup s = {.overlap = (tp_overlap)overlap, .sequence_parallel = i % 2};
             const tp_run_options options = {.ranks = i / 2 ? 3 : 2, .ctx = {.threads = 1, .timeout_ms = 60000}};
-            cr_assert_eq(tp_run_ranks(&options, run_rank, &s), TP_OK, "%s: %s", tp_overlap_name(s.overlap), tp_last_message());
-            cr_assert_eq(s.after, s.before, "%s, sequence parallelism %d: %lld allocations", tp_overlap_name(s.overlap), i % 2, s.after - s.before);
+            cr_assert_eq(tp_run_ranks(&options, run_rank, &s), TP_OK, "%s: %s", tp_overlap_name(s.overlap),
+                         tp_last_message());
+            cr_assert_eq(s.after, s.before, "%s, sequence parallelism %d: %lld allocations", tp_overlap_name(s.overlap),
+                         i % 2, s.after - s.before);
             cr_assert_eq(s.bytes_after, s.bytes_before, "%s", tp_overlap_name(s.overlap));
         }
 }

@@ -1,4 +1,5 @@
-/* Rows of the caller's tensors that lie apart give the bits of dense ones, under every overlap algorithm, and what lies between them stays. */
+/* Rows of the caller's tensors that lie apart give the bits of dense ones, under every overlap algorithm, and what lies
+ * between them stays. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -55,7 +56,8 @@ static void free_tensors(tensors *t)
         free(all[i]->data);
 }
 
-static tp_status run_linear(tp_ctx *ctx, const scene *s, const tp_pass *pass, const tp_io *forward, const tp_io *backward)
+static tp_status run_linear(tp_ctx *ctx, const scene *s, const tp_pass *pass, const tp_io *forward,
+                            const tp_io *backward)
 {
     tp_linear_saved saved;
     void *memory = aligned_alloc(64, (tp_linear_delayed_bytes(s->linear, pass) + 127) / 64 * 64);
@@ -88,7 +90,9 @@ static tp_status run_mlp(tp_ctx *ctx, const scene *s, const tp_pass *pass, const
 static tp_status run_pass(tp_ctx *ctx, const scene *s, const tp_pass *pass, const tensors *t)
 {
     const tp_io forward = {.in = t->x, .out = t->y, .residual = s->kind == COLUMN ? tp_tensor_none() : t->residual};
-    const tp_io backward = {.in = t->dy, .out = s->wants_input ? t->dx : tp_tensor_none(), .residual = s->wants_input ? t->dresidual : tp_tensor_none()};
+    const tp_io backward = {.in = t->dy,
+                            .out = s->wants_input ? t->dx : tp_tensor_none(),
+                            .residual = s->wants_input ? t->dresidual : tp_tensor_none()};
     return s->kind == MLP ? run_mlp(ctx, s, pass, &forward, &backward) : run_linear(ctx, s, pass, &forward, &backward);
 }
 
@@ -110,15 +114,25 @@ static bool same_rows(const tp_tensor *a, const tp_tensor *b)
 static tp_status make_layer(tp_ctx *ctx, scene *s, tp_param **param, int *params)
 {
     static const char name[] = "layer";
-    const tp_linear_desc linear = {.name = name, .kind = s->kind == ROW ? TP_LINEAR_ROW : TP_LINEAR_COLUMN, .in_features = 14, .out_features = 17, .dtype = TP_DTYPE_F32,
-                                   .bias = true, .sequence_parallel = s->sequence_parallel, .overlap = s->overlap, .chunks = 2,
-                                   .dropout = s->kind == ROW ? 0.25f : 0, .site = 3};
-    const tp_mlp_desc mlp = {.name = name, .hidden = 14, .ffn = 19, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_F32, .bias = true,
+    const tp_linear_desc linear = {.name = name,
+                                   .kind = s->kind == ROW ? TP_LINEAR_ROW : TP_LINEAR_COLUMN,
+                                   .in_features = 14,
+                                   .out_features = 17,
+                                   .dtype = TP_DTYPE_F32,
+                                   .bias = true,
+                                   .sequence_parallel = s->sequence_parallel,
+                                   .overlap = s->overlap,
+                                   .chunks = 2,
+                                   .dropout = s->kind == ROW ? 0.25f : 0,
+                                   .site = 3};
+    const tp_mlp_desc mlp = {.name = name, .hidden = 14, .ffn = 19, .activation = TP_ACTIVATION_SWIGLU,
+                             .dtype = TP_DTYPE_F32, .bias = true,
                              .sequence_parallel = s->sequence_parallel, .overlap = s->overlap, .chunks = 2};
     tp_status status = s->kind == MLP ? tp_mlp_create(ctx, &mlp, &s->mlp) : tp_linear_create(ctx, &linear, &s->linear);
     if (status != TP_OK)
         return status;
-    *params = s->kind == MLP ? tp_mlp_params(s->mlp, param, MOST_PARAMS) : tp_linear_params(s->linear, param, MOST_PARAMS);
+    *params = s->kind == MLP ? tp_mlp_params(s->mlp, param, MOST_PARAMS)
+                             : tp_linear_params(s->linear, param, MOST_PARAMS);
     return tp_params_init(ctx, param, *params);
 }
 
@@ -159,8 +173,8 @@ static tp_status compare(tp_ctx *ctx, void *arg)
     cr_expect_eq(status, TP_OK, "%s, kind %d: %s", tp_overlap_name(s.overlap), (int)s.kind, tp_ctx_message(ctx));
     bool same = status != TP_OK || (same_rows(&t[0].y, &t[1].y) && same_rows(&t[0].dx, &t[1].dx));
     same = same && memcmp(gradients, gradients + most, (size_t)most * sizeof *gradients) == 0;
-    cr_expect(same, "%s, kind %d, sequence parallelism %d, split %d, ahead %d, rank %d", tp_overlap_name(s.overlap), (int)s.kind, (int)s.sequence_parallel,
-              (int)s.split, (int)s.ahead, tp_ctx_rank(ctx));
+    cr_expect(same, "%s, kind %d, sequence parallelism %d, split %d, ahead %d, rank %d", tp_overlap_name(s.overlap),
+              (int)s.kind, (int)s.sequence_parallel, (int)s.split, (int)s.ahead, tp_ctx_rank(ctx));
     free_tensors(&t[0]);
     free_tensors(&t[1]);
     free(gradients);
@@ -173,8 +187,10 @@ static void check(layer_kind kind)
 {
     for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_AUTO; overlap++)
         for (int i = 0; i < 16; i++) {
-            scene s = {.kind = kind, .overlap = (tp_overlap)overlap, .sequence_parallel = i & 1, .split = i & 2, .ahead = i & 4, .wants_input = i < 8 || i & 2};
-            const tp_run_options options = {.ranks = RANKS, .ctx = {.threads = 1, .lane_delay_seed = i % 5 == 4 ? 7 : 0, .timeout_ms = 20000}};
+            scene s = {.kind = kind, .overlap = (tp_overlap)overlap, .sequence_parallel = i & 1, .split = i & 2,
+                       .ahead = i & 4, .wants_input = i < 8 || i & 2};
+            const tp_run_options options = {
+                .ranks = RANKS, .ctx = {.threads = 1, .lane_delay_seed = i % 5 == 4 ? 7 : 0, .timeout_ms = 20000}};
             tp_run_ranks(&options, compare, &s);
         }
 }

@@ -1,5 +1,6 @@
-/* Faults that trainers have had in the field, tried on two whole models: T0, of GPT-2's family, and T1, of Llama's. SGD with lr 1, so that nothing hides a
- * factor; against an independent model in double precision, and bit for bit against one rank. */
+/* Faults that trainers have had in the field, tried on two whole models: T0, of GPT-2's family, and T1, of Llama's. SGD
+ * with lr 1, so that nothing hides a factor; against an independent model in double precision, and bit for bit against
+ * one rank. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -62,7 +63,8 @@ static tpt_training training_of(const tp_model_desc *desc, const batch *b, int64
                           .seed = 1234};
 }
 
-/* The library at one rank, one step: loss, gradient norm, every gradient and every updated parameter against double precision. */
+/* The library at one rank, one step: loss, gradient norm, every gradient and every updated parameter against double
+ * precision. */
 static void check_reference(const tpt_training *training, const tpt_trained *trained, double relative)
 {
     int64_t offsets[16] = {0};
@@ -74,18 +76,21 @@ static void check_reference(const tpt_training *training, const tpt_trained *tra
     double *values = tpt_allocate((size_t)model.elements * sizeof(double)), square = 0.0;
     double *gradient = tpt_allocate((size_t)model.elements * sizeof(double));
     tpt_values_to_reference(&model, trained, trained->initial, values);
-    tpt_reference_batch view = {offsets[training->sequences], training->sequences, offsets, training->ids, training->targets};
+    tpt_reference_batch view = {offsets[training->sequences], training->sequences, offsets, training->ids,
+                                training->targets};
     double loss = tpt_reference_loss(&model, values, &view, 1.0 / trained->tokens[0], gradient, NULL);
     cr_assert_leq(fabs(trained->loss[0] - loss), relative * loss, "loss %.9g, reference %.9g", trained->loss[0], loss);
     for (int i = 0; i < trained->params; i++) {
         const tpt_reference_param *param = tpt_reference_find(&model, trained->param[i].name);
         int64_t elements = trained->param[i].elements, at = trained->param[i].at;
-        cr_expect(tpt_close_norm(param->name, trained->grads + at, TP_DTYPE_F32, gradient + param->at, elements, relative));
+        cr_expect(
+            tpt_close_norm(param->name, trained->grads + at, TP_DTYPE_F32, gradient + param->at, elements, relative));
         for (int64_t e = param->at; e < param->at + elements; e++) {
             square += gradient[e] * gradient[e];
             values[e] -= gradient[e];
         }
-        cr_expect(tpt_close_norm(param->name, trained->values + at, TP_DTYPE_F32, values + param->at, elements, relative));
+        cr_expect(
+            tpt_close_norm(param->name, trained->values + at, TP_DTYPE_F32, values + param->at, elements, relative));
     }
     cr_expect_leq(fabs(trained->norm[0] - sqrt(square)), relative * sqrt(square));
     free(values);
@@ -119,7 +124,8 @@ static void check_layouts(tpt_training training, int most_ranks, double relative
     tpt_trained_free(&one);
 }
 
-/* O01, O10, O15: gains, row-parallel biases and the last norm get the sum over all tokens, on all ranks; O24 (b): two kv heads on four ranks. */
+/* O01, O10, O15: gains, row-parallel biases and the last norm get the sum over all tokens, on all ranks; O24 (b): two
+ * kv heads on four ranks. */
 Test(faults_layouts, gradients_of_what_is_replicated)
 {
     batch b;
@@ -143,7 +149,8 @@ Test(faults_layouts, one_kv_head_for_all_ranks)
     check_layouts(training, 4, promised);
 }
 
-/* O02: biases of 100 after the row-parallel layers cannot hide if they are added twice. The residual stream is 400 then, and f32 keeps what it keeps. */
+/* O02: biases of 100 after the row-parallel layers cannot hide if they are added twice. The residual stream is 400
+ * then, and f32 keeps what it keeps. */
 Test(faults_layouts, large_biases_are_added_once)
 {
     batch b;
@@ -161,7 +168,8 @@ Test(faults_layouts, large_biases_are_added_once)
     tpt_trained_free(&start);
 }
 
-/* O12: microbatches of any number give the gradient of the whole batch, gains and tables included; O10: they have unequal numbers of targets. */
+/* O12: microbatches of any number give the gradient of the whole batch, gains and tables included; O10: they have
+ * unequal numbers of targets. */
 Test(faults_layouts, microbatches_add_up)
 {
     batch b;
@@ -217,8 +225,8 @@ static tp_status refused_main(tp_ctx *ctx, void *arg)
     size_t before = bytes_held(ctx);
     tp_model *model;
     tp_status status = tp_model_create(ctx, &r->desc, &model);
-    bool good = status == TP_ERR_ARGUMENT && model == NULL && bytes_held(ctx) == before && strstr(tp_last_message(), r->first) != NULL &&
-                strstr(tp_last_message(), r->second) != NULL;
+    bool good = status == TP_ERR_ARGUMENT && model == NULL && bytes_held(ctx) == before &&
+                strstr(tp_last_message(), r->first) != NULL && strstr(tp_last_message(), r->second) != NULL;
     if (!good)
         fprintf(stderr, "%s: %s\n", tp_status_name(status), tp_last_message());
     return good ? TP_OK : TP_ERR_INTERNAL;
@@ -226,10 +234,12 @@ static tp_status refused_main(tp_ctx *ctx, void *arg)
 
 Test(faults_layouts, impossible_shapes_are_refused_on_all_ranks)
 {
-    refused_desc r[] = {{t1, "heads 4", "8 tensor-parallel"}, {t1, "heads 3", "kv_heads 2"},     {t1, "heads 33", "kv_heads 2"},
-                        {t0, "hidden 65", "heads 4"},         {t0, "dropout is 1", "[0, 1)"},    {t0, "dropout is nan", "[0, 1)"},
-                        {t0, "positions is 0", "[1"},         {t0, "vocabulary is -1", "[1"},    {t0, "norm_epsilon is -1", "[0"},
-                        {t1, "rope_theta is inf", "[0"},      {t0, "hidden is 4294967296", "]"}, {t0, "vocabulary 7", "8 tensor-parallel"}};
+    refused_desc r[] = {{t1, "heads 4", "8 tensor-parallel"}, {t1, "heads 3", "kv_heads 2"},
+                        {t1, "heads 33", "kv_heads 2"},       {t0, "hidden 65", "heads 4"},
+                        {t0, "dropout is 1", "[0, 1)"},       {t0, "dropout is nan", "[0, 1)"},
+                        {t0, "positions is 0", "[1"},         {t0, "vocabulary is -1", "[1"},
+                        {t0, "norm_epsilon is -1", "[0"},     {t1, "rope_theta is inf", "[0"},
+                        {t0, "hidden is 4294967296", "]"},    {t0, "vocabulary 7", "8 tensor-parallel"}};
     r[1].desc.heads = 3;
     r[2].desc.heads = 33;
     r[3].desc.hidden = 65;

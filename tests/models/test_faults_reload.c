@@ -1,5 +1,5 @@
-/* Faults that trainers have had in the field: matrices that are cut through the middle and brought together again, Adam's state beside them, positions far
- * from 0. */
+/* Faults that trainers have had in the field: matrices that are cut through the middle and brought together again,
+ * Adam's state beside them, positions far from 0. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static const tp_model_desc t1 = {.family = TP_MODEL_LLAMA,
                                  .positions = 8192,
                                  .dtype = TP_DTYPE_F32};
 
-/* ---- O23: gate and up ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- O23: gate and up -------------------------------------------------------------------------------------------- */
 
 /* All values and both moments, whole, after some steps of AdamW. */
 typedef struct state {
@@ -173,7 +173,8 @@ Test(faults_reload, gate_and_up_at_every_pair_of_layouts)
     for (int a = 0; a < 4; a++) /* brought together by one layout, taken apart by another */
         for (int b = 0; b < 4; b++) {
             state again = run_reload(&start[a], 1 << b, STEPS);
-            cr_assert(tpt_same_bits("reloaded and trained", again.values, trained[0].values, TP_DTYPE_F32, trained[0].elements));
+            cr_assert(tpt_same_bits("reloaded and trained", again.values, trained[0].values, TP_DTYPE_F32,
+                                    trained[0].elements));
             cr_assert_eq(again.loss, trained[0].loss);
             free_state(&again);
         }
@@ -183,7 +184,7 @@ Test(faults_reload, gate_and_up_at_every_pair_of_layouts)
     }
 }
 
-/* ---- O07: far positions --------------------------------------------------------------------------------------------------------------------- */
+/* ---- O07: far positions ------------------------------------------------------------------------------------------ */
 
 typedef struct far_case {
     tp_dtype dtype;
@@ -200,7 +201,8 @@ static tp_status far_main(tp_ctx *ctx, void *arg)
     desc.layers = 1;
     desc.heads = 4;
     desc.dtype = c->dtype;
-    int32_t *ids = tpt_array(TP_DTYPE_I32, c->tokens), *targets = tpt_array(TP_DTYPE_I32, c->tokens), *at = tpt_array(TP_DTYPE_I32, c->tokens);
+    int32_t *ids = tpt_array(TP_DTYPE_I32, c->tokens), *targets = tpt_array(TP_DTYPE_I32, c->tokens),
+            *at = tpt_array(TP_DTYPE_I32, c->tokens);
     tpt_make_batch(ids, targets, c->tokens, desc.vocabulary, 0);
     for (int64_t t = 0; t < c->tokens; t++)
         at[t] = c->first + (int32_t)t;
@@ -236,13 +238,15 @@ static double far_loss(tp_dtype dtype, int64_t tokens, int32_t first, int ranks)
     return c.loss;
 }
 
-/* Only distances matter: the same text far out has the same loss. An f32 angle at 8128 is off by 8128 * 2^-24 = 5e-4 at most; scores follow it. */
+/* Only distances matter: the same text far out has the same loss. An f32 angle at 8128 is off by 8128 * 2^-24 = 5e-4 at
+ * most; scores follow it. */
 Test(faults_reload, rope_knows_distances_only)
 {
     for (int ranks = 1; ranks <= 2; ranks++) {
         double near = far_loss(TP_DTYPE_F32, TOKENS, 0, ranks), half_near = far_loss(TP_DTYPE_BF16, TOKENS, 0, ranks);
         cr_assert_leq(fabs(far_loss(TP_DTYPE_F32, TOKENS, 8128, ranks) - near), 1e-3 * near);
-        cr_assert_leq(fabs(far_loss(TP_DTYPE_BF16, TOKENS, 8128, ranks) - half_near), tpt_tolerance_chain(TP_DTYPE_BF16, HIDDEN, 4, half_near));
+        cr_assert_leq(fabs(far_loss(TP_DTYPE_BF16, TOKENS, 8128, ranks) - half_near),
+                      tpt_tolerance_chain(TP_DTYPE_BF16, HIDDEN, 4, half_near));
     }
 }
 
@@ -251,6 +255,7 @@ Test(faults_reload, rope_knows_distances_only)
 Test(faults_reload, long_sequences_in_bf16, .timeout = 120)
 {
     double wide = far_loss(TP_DTYPE_F32, 8192, 0, 1), narrow = far_loss(TP_DTYPE_BF16, 8192, 0, 2);
-    cr_assert_leq(fabs(narrow - wide), tpt_tolerance_chain(TP_DTYPE_BF16, HIDDEN, 4, wide), "bf16 %.6f, f32 %.6f", narrow, wide);
+    cr_assert_leq(fabs(narrow - wide), tpt_tolerance_chain(TP_DTYPE_BF16, HIDDEN, 4, wide), "bf16 %.6f, f32 %.6f",
+                  narrow, wide);
 }
 #endif

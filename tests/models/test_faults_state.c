@@ -1,5 +1,5 @@
-/* Faults that trainers have had in the field, tried on whole models: what a layout must not change about vocabularies, masks, initial values and states, and
- * what models in one process must not share. */
+/* Faults that trainers have had in the field, tried on whole models: what a layout must not change about vocabularies,
+ * masks, initial values and states, and what models in one process must not share. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <pthread.h>
@@ -59,7 +59,7 @@ static void train(const tpt_training *training, tpt_trained *out)
     cr_assert_eq(tpt_train(training, out), TP_OK);
 }
 
-/* ---- O04: vocabularies that divide by nothing -------------------------------------------------------------------------------------------- */
+/* ---- O04: vocabularies that divide by nothing -------------------------------------------------------------------- */
 
 static void check_vocabulary(int64_t vocabulary)
 {
@@ -100,7 +100,7 @@ Test(faults_state, vocabularies_are_not_padded, .timeout = 120)
 #endif
 }
 
-/* ---- O20: dropout ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- O20: dropout ------------------------------------------------------------------------------------------------ */
 
 enum { MASK_TOKENS = 512, MASK_HEADS = 8, MASK_DIM = 2 };
 
@@ -128,15 +128,19 @@ static tp_status mask_main(tp_ctx *ctx, void *arg)
     if (status != TP_OK)
         return status;
     cr_assert_eq(tp_attention_params(layer, params, 4), 4);
-    float *zeros = tpt_array(TP_DTYPE_F32, 3 * desc.hidden * desc.hidden), *bias = tpt_array(TP_DTYPE_F32, 3 * desc.hidden);
+    float *zeros = tpt_array(TP_DTYPE_F32, 3 * desc.hidden * desc.hidden),
+          *bias = tpt_array(TP_DTYPE_F32, 3 * desc.hidden);
     for (int64_t i = 2 * desc.hidden; i < 3 * desc.hidden; i++)
         bias[i] = 1.0f;
     for (int i = 0; i < 4 && status == TP_OK; i++)
-        status = tp_param_load(ctx, params[i], strstr(params[i]->name, "qkv.bias") != NULL ? bias : zeros, TP_DTYPE_F32, NULL);
+        status = tp_param_load(ctx, params[i], strstr(params[i]->name, "qkv.bias") != NULL ? bias : zeros, TP_DTYPE_F32,
+                               NULL);
     tp_attention_saved saved = {.bytes = tp_attention_saved_bytes(layer, &pass)};
     saved.memory = tpt_allocate(saved.bytes);
-    tp_tensor x = tp_tensor_2d(tpt_array(TP_DTYPE_F32, MASK_TOKENS * desc.hidden), TP_DTYPE_F32, rows.end - rows.begin, desc.hidden);
-    tp_tensor y = tp_tensor_2d(tpt_array(TP_DTYPE_F32, MASK_TOKENS * desc.hidden), TP_DTYPE_F32, rows.end - rows.begin, desc.hidden);
+    tp_tensor x = tp_tensor_2d(tpt_array(TP_DTYPE_F32, MASK_TOKENS * desc.hidden), TP_DTYPE_F32, rows.end - rows.begin,
+                               desc.hidden);
+    tp_tensor y = tp_tensor_2d(tpt_array(TP_DTYPE_F32, MASK_TOKENS * desc.hidden), TP_DTYPE_F32, rows.end - rows.begin,
+                               desc.hidden);
     if (status == TP_OK)
         status = tp_attention_forward(ctx, layer, &pass, &(tp_io){.in = x, .out = y}, &saved);
     if (status == TP_OK)
@@ -144,7 +148,8 @@ static tp_status mask_main(tp_ctx *ctx, void *arg)
     tp_range heads = tp_shard_range(MASK_HEADS, tp_comm_size(tp_ctx_world(ctx)), tp_ctx_rank(ctx));
     for (int64_t t = 0; t < MASK_TOKENS && status == TP_OK; t++)
         for (int64_t h = heads.begin; h < heads.end; h++)
-            c->core[h * MASK_TOKENS + t] = ((float *)saved.core.data)[t * saved.core.stride[0] + (h - heads.begin) * MASK_DIM];
+            c->core[h * MASK_TOKENS + t] =
+                ((float *)saved.core.data)[t * saved.core.stride[0] + (h - heads.begin) * MASK_DIM];
     free(zeros), free(bias), free(saved.memory), free(x.data), free(y.data);
     tp_attention_destroy(layer);
     return status;
@@ -154,7 +159,8 @@ Test(faults_state, attention_masks_differ_between_heads_not_layouts)
 {
     mask_case one = {.core = tpt_array(TP_DTYPE_F32, MASK_TOKENS * MASK_HEADS)}, other = one;
     other.core = tpt_array(TP_DTYPE_F32, MASK_TOKENS * MASK_HEADS);
-    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 1, .ctx = {.seed = 5}}, mask_main, &one), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 1, .ctx = {.seed = 5}}, mask_main, &one), TP_OK, "%s",
+                 tp_last_message());
     double kept = 0.0, drawn = 0.0;
     for (int h = 0; h < MASK_HEADS; h++)
         for (int t = 0; t < MASK_TOKENS; t++) {
@@ -164,7 +170,8 @@ Test(faults_state, attention_masks_differ_between_heads_not_layouts)
     cr_assert_gt(drawn, 1e6);
     cr_assert_leq(fabs(kept / drawn - 0.5), 0.002, "keep rate %g", kept / drawn);
     for (int h = 1; h < MASK_HEADS; h++)
-        cr_assert_neq(memcmp(one.core, one.core + h * MASK_TOKENS, MASK_TOKENS * sizeof(float)), 0, "head %d has the mask of head 0", h);
+        cr_assert_neq(memcmp(one.core, one.core + h * MASK_TOKENS, MASK_TOKENS * sizeof(float)), 0,
+                      "head %d has the mask of head 0", h);
     for (int ranks = 2; ranks <= 4; ranks++)
         for (int parallel = 0; parallel < 2; parallel++) {
             other.sequence_parallel = parallel != 0;
@@ -176,7 +183,7 @@ Test(faults_state, attention_masks_differ_between_heads_not_layouts)
     free(other.core);
 }
 
-/* ---- O44: what models in one process share: nothing ---------------------------------------------------------------------------------------- */
+/* ---- O44: what models in one process share: nothing -------------------------------------------------------------- */
 
 typedef struct side_work {
     tpt_training training;
@@ -192,7 +199,8 @@ static void *side_main(void *arg)
     return NULL;
 }
 
-/* O20, O44: models with other seeds, dtypes and layouts, all training at once in one process, each as if it were alone. */
+/* O20, O44: models with other seeds, dtypes and layouts, all training at once in one process, each as if it were
+ * alone. */
 Test(faults_state, models_side_by_side)
 {
     enum { MODELS = 3 };

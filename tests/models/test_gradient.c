@@ -88,7 +88,8 @@ static void check_by_differences(const tp_model_desc *desc)
         }
         /* Second-order differences: error of about step^2, and rounding of the losses over step. */
         double difference = (loss[0] - loss[1]) / (2.0 * step);
-        cr_assert_lt(fabs(difference - along), 1e-7 * (fabs(along) + fabs(loss[0])), "%s: %.12g and %.12g", param->name, difference, along);
+        cr_assert_lt(fabs(difference - along), 1e-7 * (fabs(along) + fabs(loss[0])), "%s: %.12g and %.12g", param->name,
+                     difference, along);
     }
     free(values);
     free(gradient);
@@ -110,7 +111,8 @@ Test(gradient, reference_agrees_with_differences)
     check_by_differences(&other);
 }
 
-/* One pass of the library compared with the reference: loss, gradients, gradient norm. relative: of each tensor's norm. */
+/* One pass of the library compared with the reference: loss, gradients, gradient norm. relative: of each tensor's
+ * norm. */
 static void check_model(const tpt_training *training, const int64_t *offsets, double relative)
 {
     tpt_trained trained;
@@ -123,22 +125,24 @@ static void check_model(const tpt_training *training, const int64_t *offsets, do
     double *values = tpt_allocate((size_t)model.elements * sizeof(double));
     double *gradient = tpt_allocate((size_t)model.elements * sizeof(double));
     tpt_values_to_reference(&model, &trained, trained.initial, values);
-    tpt_reference_batch batch = {offsets[training->sequences], training->sequences, offsets, training->ids, training->targets};
+    tpt_reference_batch batch = {offsets[training->sequences], training->sequences, offsets, training->ids,
+                                 training->targets};
     double scale = 1.0 / trained.tokens[0];
     double loss = tpt_reference_loss(&model, values, &batch, scale, gradient, NULL);
-    cr_assert_leq(fabs(trained.loss[0] - loss), relative * loss, "loss %.9g, reference %.9g, TP %d", trained.loss[0], loss, training->ranks);
+    cr_assert_leq(fabs(trained.loss[0] - loss), relative * loss, "loss %.9g, reference %.9g, TP %d", trained.loss[0],
+                  loss, training->ranks);
     double square = 0.0;
     for (int i = 0; i < trained.params; i++) {
         const tpt_reference_param *param = tpt_reference_find(&model, trained.param[i].name);
         char what[160];
         snprintf(what, sizeof what, "gradient of %s at TP %d", param->name, training->ranks);
-        cr_expect(tpt_close_norm(what, trained.grads + trained.param[i].at, TP_DTYPE_F32, gradient + param->at, trained.param[i].elements,
-                                 relative));
+        cr_expect(tpt_close_norm(what, trained.grads + trained.param[i].at, TP_DTYPE_F32, gradient + param->at,
+                                 trained.param[i].elements, relative));
         for (int64_t e = 0; e < trained.param[i].elements; e++)
             square += gradient[param->at + e] * gradient[param->at + e];
     }
-    cr_expect_leq(fabs(trained.norm[0] - sqrt(square)), relative * sqrt(square), "norm %.9g, reference %.9g", (double)trained.norm[0],
-                  sqrt(square));
+    cr_expect_leq(fabs(trained.norm[0] - sqrt(square)), relative * sqrt(square), "norm %.9g, reference %.9g",
+                  (double)trained.norm[0], sqrt(square));
     free(values);
     free(gradient);
     tpt_trained_free(&trained);

@@ -1,4 +1,5 @@
-/* Head and loss as one module: what does not fit is refused, memory is optional, and logits are what the loss is made of. */
+/* Head and loss as one module: what does not fit is refused, memory is optional, and logits are what the loss is made
+ * of. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdio.h>
@@ -14,7 +15,8 @@
 
 enum { SEQUENCES = 2, SEQUENCE = 7, TOKENS = SEQUENCES * SEQUENCE, HIDDEN = 16, VOCABULARY = 29 };
 
-static void check_head_refused(tp_ctx *ctx, const tp_linear_desc *desc, const tp_cross_entropy_desc *loss, float *total, const char *text)
+static void check_head_refused(tp_ctx *ctx, const tp_linear_desc *desc, const tp_cross_entropy_desc *loss, float *total,
+                               const char *text)
 {
     tp_module module = {.self = ctx};
     tp_status status = tp_module_head(ctx, desc, loss, total, &module);
@@ -26,9 +28,13 @@ static void check_head_refused(tp_ctx *ctx, const tp_linear_desc *desc, const tp
 
 Test(head, what_does_not_fit_is_refused)
 {
-    static const tp_linear_desc good = {
-        .name = "head", .kind = TP_LINEAR_COLUMN, .in_features = HIDDEN, .out_features = VOCABULARY, .dtype = TP_DTYPE_F32};
-    static const tp_cross_entropy_desc loss = {.vocabulary = VOCABULARY}, other = {.vocabulary = VOCABULARY + 1}, rough = {.vocabulary = VOCABULARY, .z_loss = -1};
+    static const tp_linear_desc good = {.name = "head",
+                                        .kind = TP_LINEAR_COLUMN,
+                                        .in_features = HIDDEN,
+                                        .out_features = VOCABULARY,
+                                        .dtype = TP_DTYPE_F32};
+    static const tp_cross_entropy_desc loss = {.vocabulary = VOCABULARY}, other = {.vocabulary = VOCABULARY + 1},
+                                       rough = {.vocabulary = VOCABULARY, .z_loss = -1};
     tp_ctx *ctx;
     float total[2];
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
@@ -36,7 +42,8 @@ Test(head, what_does_not_fit_is_refused)
     char text[96];
     row.kind = TP_LINEAR_ROW;
     integers.dtype = TP_DTYPE_I32;
-    snprintf(text, sizeof text, "out_features is %d, vocabulary of the loss is %d", (int)VOCABULARY, (int)VOCABULARY + 1);
+    snprintf(text, sizeof text, "out_features is %d, vocabulary of the loss is %d", (int)VOCABULARY,
+             (int)VOCABULARY + 1);
     check_head_refused(ctx, &row, &loss, total, "must be TP_LINEAR_COLUMN");
     check_head_refused(ctx, &good, &other, total, text);
     check_head_refused(ctx, &good, &rough, total, "z_loss is -1");
@@ -45,11 +52,15 @@ Test(head, what_does_not_fit_is_refused)
     tp_ctx_destroy(ctx);
 }
 
-/* The same loss with memory for a backward and without, where scratch is free again; and no backward before a forward. */
+/* The same loss with memory for a backward and without, where scratch is free again; and no backward before a
+ * forward. */
 Test(head, with_and_without_memory)
 {
-    static const tp_linear_desc desc = {
-        .name = "head", .kind = TP_LINEAR_COLUMN, .in_features = HIDDEN, .out_features = VOCABULARY, .dtype = TP_DTYPE_F32};
+    static const tp_linear_desc desc = {.name = "head",
+                                        .kind = TP_LINEAR_COLUMN,
+                                        .in_features = HIDDEN,
+                                        .out_features = VOCABULARY,
+                                        .dtype = TP_DTYPE_F32};
     static const tp_cross_entropy_desc loss = {.vocabulary = VOCABULARY, .z_loss = 0.01f};
     enum { ROWS = 3 };
     const tp_pass pass = {.tokens = ROWS, .targets = (int32_t[]){1, -1, 3}};
@@ -75,10 +86,12 @@ Test(head, with_and_without_memory)
         cr_assert_eq(((const char *)saved)[i], 0x3c, "a refused forward wrote byte %zu", i);
     cr_assert_gt(module.table->delayed_bytes(module.self, &pass), 0); /* its address tells passes apart */
     const tpi_arena_mark before = tpi_arena_get_mark(&ctx->scratch);
-    cr_assert_eq(module.table->forward(ctx, module.self, &pass, in, tp_tensor_none(), NULL), TP_OK, "%s", tp_ctx_message(ctx));
+    cr_assert_eq(module.table->forward(ctx, module.self, &pass, in, tp_tensor_none(), NULL), TP_OK, "%s",
+                 tp_ctx_message(ctx));
     memcpy(kept, total, sizeof total);
     memset(total, 0, sizeof total);
-    cr_assert_eq(module.table->forward(ctx, module.self, &pass, in, tp_tensor_none(), saved), TP_OK, "%s", tp_ctx_message(ctx));
+    cr_assert_eq(module.table->forward(ctx, module.self, &pass, in, tp_tensor_none(), saved), TP_OK, "%s",
+                 tp_ctx_message(ctx));
     const tpi_arena_mark after = tpi_arena_get_mark(&ctx->scratch);
     cr_assert(after.chunk == before.chunk && after.used == before.used);
     cr_assert_eq(memcmp(kept, total, sizeof total), 0);
@@ -107,14 +120,16 @@ static tp_status copy_logits(tp_ctx *ctx, logits_case *c, const tp_model *model,
     if (own.dtype != TP_DTYPE_F32 || own.shape[0] != TOKENS || own.shape[1] != mine.end - mine.begin)
         return TP_ERR_SHAPE;
     for (int64_t t = 0; t < TOKENS; t++)
-        memcpy(c->whole + t * VOCABULARY + mine.begin, (const float *)own.data + t * own.stride[0], (size_t)own.shape[1] * sizeof(float));
+        memcpy(c->whole + t * VOCABULARY + mine.begin, (const float *)own.data + t * own.stride[0],
+               (size_t)own.shape[1] * sizeof(float));
     return TP_OK;
 }
 
 static tp_status logits_main(tp_ctx *ctx, void *arg)
 {
     static const tp_model_desc desc = {
-        .family = TP_MODEL_GPT2, .layers = 1, .hidden = HIDDEN, .heads = 4, .ffn = 23, .vocabulary = VOCABULARY, .positions = SEQUENCE, .dtype = TP_DTYPE_F32};
+        .family = TP_MODEL_GPT2, .layers = 1, .hidden = HIDDEN, .heads = 4, .ffn = 23, .vocabulary = VOCABULARY,
+        .positions = SEQUENCE, .dtype = TP_DTYPE_F32};
     logits_case *c = arg;
     tp_model *model;
     tp_tensor none;
@@ -160,7 +175,8 @@ Test(head, logits_of_a_model)
             loss += log(sum) - (double)one.whole[t * VOCABULARY + one.targets[t]];
         size += log(sum) + 1;
     }
-    cr_assert_leq(fabs(one.loss - loss), tpt_tolerance(TP_DTYPE_F32, VOCABULARY + TOKENS, size), "%g, expected %g", one.loss, loss);
+    cr_assert_leq(fabs(one.loss - loss), tpt_tolerance(TP_DTYPE_F32, VOCABULARY + TOKENS, size), "%g, expected %g",
+                  one.loss, loss);
     memcpy(more.ids, one.ids, sizeof one.ids);
     memcpy(more.targets, one.targets, sizeof one.targets);
     for (options.ranks = 2; options.ranks <= 4; options.ranks *= 2) {

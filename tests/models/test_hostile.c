@@ -45,13 +45,15 @@ typedef struct things {
     int count;
 } things;
 
-static const tp_linear_desc linear_desc = {.name = "l", .in_features = HIDDEN, .out_features = HIDDEN, .dtype = TP_DTYPE_F32};
+static const tp_linear_desc linear_desc = {
+    .name = "l", .in_features = HIDDEN, .out_features = HIDDEN, .dtype = TP_DTYPE_F32};
 static const tp_norm_desc norm_desc = {.name = "n", .features = HIDDEN, .dtype = TP_DTYPE_F32};
 static const tp_mlp_desc mlp_desc = {.name = "m", .hidden = HIDDEN, .ffn = 12, .dtype = TP_DTYPE_F32};
 static const tp_attention_desc attention_desc = {.name = "a", .hidden = HIDDEN, .heads = 2, .dtype = TP_DTYPE_F32};
 static const tp_block_desc block_desc = {
     .name = "b", .hidden = HIDDEN, .dtype = TP_DTYPE_F32, .attention = {.heads = 2}, .mlp = {.ffn = 12}};
-static const tp_embedding_desc embedding_desc = {.name = "e", .vocabulary = VOCABULARY, .features = HIDDEN, .dtype = TP_DTYPE_F32};
+static const tp_embedding_desc embedding_desc = {
+    .name = "e", .vocabulary = VOCABULARY, .features = HIDDEN, .dtype = TP_DTYPE_F32};
 static const tp_cross_entropy_desc loss_desc = {.vocabulary = VOCABULARY};
 static const tp_model_desc model_desc = {.family = TP_MODEL_GPT2,
                                          .layers = 1,
@@ -112,8 +114,10 @@ static void make_things(things *t)
 
 static void drop_things(things *t)
 {
-    void *memory[] = {t->x.data, t->y.data, t->logits.data, t->linear_delayed.memory, t->norm_saved.memory, t->mlp_saved.memory,
-                      t->mlp_delayed.memory, t->attention_saved.memory, t->attention_delayed.memory, t->block_saved.memory,
+    void *memory[] = {t->x.data, t->y.data, t->logits.data, t->linear_delayed.memory, t->norm_saved.memory,
+                      t->mlp_saved.memory,
+                      t->mlp_delayed.memory, t->attention_saved.memory, t->attention_delayed.memory,
+                      t->block_saved.memory,
                       t->block_delayed.memory, t->loss_saved.memory, t->model_saved};
     for (size_t i = 0; i < sizeof memory / sizeof memory[0]; i++)
         free(memory[i]);
@@ -134,78 +138,79 @@ static void drop_things(things *t)
 /* Makes call number `n` of a list and says how it is written; false past the end. */
 typedef bool (*hostile_list)(things *t, int n, const char **text, tp_status *status);
 
-#define LIST_BEGIN(name)                                                                                                                      \
-    static bool name(things *t, int n, const char **text, tp_status *status)                                                                  \
-    {                                                                                                                                         \
-        int at = 0;                                                                                                                           \
-        union {                                                                                                                               \
-            void *pointer;                                                                                                                    \
-            tp_linear *linear;                                                                                                                \
-            tp_norm *norm;                                                                                                                    \
-            tp_mlp *mlp;                                                                                                                      \
-            tp_attention *attention;                                                                                                          \
-            tp_block *block;                                                                                                                  \
-            tp_embedding *embedding;                                                                                                          \
-            tp_model *model;                                                                                                                  \
-            tp_optimizer *optimizer;                                                                                                          \
-            tp_trainer *trainer;                                                                                                              \
-            tp_data *data;                                                                                                                    \
-            tp_module module;                                                                                                                 \
-            tp_model_desc model_desc;                                                                                                         \
-            tp_tensor tensor;                                                                                                                 \
-            tp_train_report report;                                                                                                           \
-            tp_mesh mesh;                                                                                                                     \
-            double real[2];                                                                                                                   \
-            float *floats[3];                                                                                                                 \
-            int32_t id[4];                                                                                                                    \
-        } out = {0};                                                                                                                          \
-        (void)out;                                                                                                                            \
+#define LIST_BEGIN(name)                                                     \
+    static bool name(things *t, int n, const char **text, tp_status *status) \
+    {                                                                        \
+        int at = 0;                                                          \
+        union {                                                              \
+            void *pointer;                                                   \
+            tp_linear *linear;                                               \
+            tp_norm *norm;                                                   \
+            tp_mlp *mlp;                                                     \
+            tp_attention *attention;                                         \
+            tp_block *block;                                                 \
+            tp_embedding *embedding;                                         \
+            tp_model *model;                                                 \
+            tp_optimizer *optimizer;                                         \
+            tp_trainer *trainer;                                             \
+            tp_data *data;                                                   \
+            tp_module module;                                                \
+            tp_model_desc model_desc;                                        \
+            tp_tensor tensor;                                                \
+            tp_train_report report;                                          \
+            tp_mesh mesh;                                                    \
+            double real[2];                                                  \
+            float *floats[3];                                                \
+            int32_t id[4];                                                   \
+        } out = {0};                                                         \
+        (void)out;                                                           \
         (void)t;
-#define CALL(...)                                                                                                                             \
-    if (at++ == n) {                                                                                                                          \
-        *text = #__VA_ARGS__;                                                                                                                 \
-        *status = (__VA_ARGS__);                                                                                                              \
-        return true;                                                                                                                          \
+#define CALL(...)                                                                                                      \
+    if (at++ == n) {                                                                                                   \
+        *text = #__VA_ARGS__;                                                                                          \
+        *status = (__VA_ARGS__);                                                                                       \
+        return true;                                                                                                   \
     }
-#define LIST_END                                                                                                                              \
-    return false;                                                                                                                             \
+#define LIST_END                                                                                                       \
+    return false;                                                                                                      \
     }
 
-#define CREATE_NULLS(kind)                                                                                                                    \
-    CALL(tp_##kind##_create(NULL, &kind##_desc, &out.kind))                                                                                   \
-    CALL(tp_##kind##_create(t->ctx, NULL, &out.kind))                                                                                         \
+#define CREATE_NULLS(kind)                                                                                             \
+    CALL(tp_##kind##_create(NULL, &kind##_desc, &out.kind))                                                            \
+    CALL(tp_##kind##_create(t->ctx, NULL, &out.kind))                                                                  \
     CALL(tp_##kind##_create(t->ctx, &kind##_desc, NULL))
 
-#define LAYER_NULLS(kind)                                                                                                                     \
-    CREATE_NULLS(kind)                                                                                                                        \
-    CALL(tp_##kind##_forward(NULL, t->kind, &t->pass, &t->io, &t->kind##_saved))                                                              \
-    CALL(tp_##kind##_forward(t->ctx, NULL, &t->pass, &t->io, &t->kind##_saved))                                                               \
-    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, NULL, &t->kind##_saved))                                                              \
-    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, &(tp_io){0}, &t->kind##_saved))                                                       \
-    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, &(tp_io){.in = t->x}, &t->kind##_saved))                                              \
-    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, &(tp_io){.out = t->x}, &t->kind##_saved))                                             \
-    CALL(tp_##kind##_backward_input(NULL, t->kind, &t->pass, &t->io, &t->kind##_saved, &t->kind##_delayed))                                   \
-    CALL(tp_##kind##_backward_input(t->ctx, NULL, &t->pass, &t->io, &t->kind##_saved, &t->kind##_delayed))                                    \
-    CALL(tp_##kind##_backward_input(t->ctx, t->kind, &t->pass, NULL, &t->kind##_saved, &t->kind##_delayed))                                   \
-    CALL(tp_##kind##_backward_input(t->ctx, t->kind, &t->pass, &t->io, NULL, &t->kind##_delayed))                                             \
-    CALL(tp_##kind##_backward_weight(NULL, t->kind, &t->pass, &t->kind##_saved, &t->kind##_delayed))                                          \
-    CALL(tp_##kind##_backward_weight(t->ctx, NULL, &t->pass, &t->kind##_saved, &t->kind##_delayed))                                           \
-    CALL(tp_##kind##_backward_weight(t->ctx, t->kind, &t->pass, NULL, &t->kind##_delayed))                                                    \
-    CALL(tp_##kind##_backward_weight(t->ctx, t->kind, &t->pass, &t->kind##_saved, NULL))                                                      \
-    CALL(tp_##kind##_backward(NULL, t->kind, &t->pass, &t->io, &t->kind##_saved))                                                             \
-    CALL(tp_##kind##_backward(t->ctx, NULL, &t->pass, &t->io, &t->kind##_saved))                                                              \
-    CALL(tp_##kind##_backward(t->ctx, t->kind, &t->pass, NULL, &t->kind##_saved))                                                             \
-    CALL(tp_##kind##_backward(t->ctx, t->kind, &t->pass, &t->io, NULL))                                                                       \
-    /* what forward has not filled */                                                                                                         \
-    CALL(tp_##kind##_backward(t->ctx, t->kind, &t->pass, &t->io, &t->kind##_saved))                                                           \
-    CALL(tp_##kind##_backward_weight(t->ctx, t->kind, &t->pass, &t->kind##_saved, &t->kind##_delayed))                                        \
-    /* of another context */                                                                                                                  \
-    CALL(tp_##kind##_forward(t->other, t->kind, &t->pass, &t->io, &t->kind##_saved))                                                          \
+#define LAYER_NULLS(kind)                                                                                   \
+    CREATE_NULLS(kind)                                                                                      \
+    CALL(tp_##kind##_forward(NULL, t->kind, &t->pass, &t->io, &t->kind##_saved))                            \
+    CALL(tp_##kind##_forward(t->ctx, NULL, &t->pass, &t->io, &t->kind##_saved))                             \
+    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, NULL, &t->kind##_saved))                            \
+    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, &(tp_io){0}, &t->kind##_saved))                     \
+    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, &(tp_io){.in = t->x}, &t->kind##_saved))            \
+    CALL(tp_##kind##_forward(t->ctx, t->kind, &t->pass, &(tp_io){.out = t->x}, &t->kind##_saved))           \
+    CALL(tp_##kind##_backward_input(NULL, t->kind, &t->pass, &t->io, &t->kind##_saved, &t->kind##_delayed)) \
+    CALL(tp_##kind##_backward_input(t->ctx, NULL, &t->pass, &t->io, &t->kind##_saved, &t->kind##_delayed))  \
+    CALL(tp_##kind##_backward_input(t->ctx, t->kind, &t->pass, NULL, &t->kind##_saved, &t->kind##_delayed)) \
+    CALL(tp_##kind##_backward_input(t->ctx, t->kind, &t->pass, &t->io, NULL, &t->kind##_delayed))           \
+    CALL(tp_##kind##_backward_weight(NULL, t->kind, &t->pass, &t->kind##_saved, &t->kind##_delayed))        \
+    CALL(tp_##kind##_backward_weight(t->ctx, NULL, &t->pass, &t->kind##_saved, &t->kind##_delayed))         \
+    CALL(tp_##kind##_backward_weight(t->ctx, t->kind, &t->pass, NULL, &t->kind##_delayed))                  \
+    CALL(tp_##kind##_backward_weight(t->ctx, t->kind, &t->pass, &t->kind##_saved, NULL))                    \
+    CALL(tp_##kind##_backward(NULL, t->kind, &t->pass, &t->io, &t->kind##_saved))                           \
+    CALL(tp_##kind##_backward(t->ctx, NULL, &t->pass, &t->io, &t->kind##_saved))                            \
+    CALL(tp_##kind##_backward(t->ctx, t->kind, &t->pass, NULL, &t->kind##_saved))                           \
+    CALL(tp_##kind##_backward(t->ctx, t->kind, &t->pass, &t->io, NULL))                                     \
+    /* what forward has not filled */                                                                       \
+    CALL(tp_##kind##_backward(t->ctx, t->kind, &t->pass, &t->io, &t->kind##_saved))                         \
+    CALL(tp_##kind##_backward_weight(t->ctx, t->kind, &t->pass, &t->kind##_saved, &t->kind##_delayed))      \
+    /* of another context */                                                                                \
+    CALL(tp_##kind##_forward(t->other, t->kind, &t->pass, &t->io, &t->kind##_saved))                        \
     CALL(tp_##kind##_backward(t->other, t->kind, &t->pass, &t->io, &t->kind##_saved))
 
 /* backward_input of a linear layer has no saved. */
-#define tp_linear_backward_input(ctx, layer, pass, io, saved, delayed)                                                                        \
-    ((saved) == NULL ? tp_linear_backward_input(NULL, layer, pass, io, delayed) : tp_linear_backward_input(ctx, layer, pass, io, delayed))
+#define tp_linear_backward_input(ctx, layer, pass, io, saved, delayed)                                                 \
+    ((saved) == NULL ? tp_linear_backward_input(NULL, layer, pass, io, delayed)                                        \
+                     : tp_linear_backward_input(ctx, layer, pass, io, delayed))
 
 LIST_BEGIN(layers_one)
     LAYER_NULLS(linear)
@@ -268,7 +273,9 @@ LIST_BEGIN(whole)
     CALL(tp_model_compose(t->ctx, NULL, &out.model))
     CALL(tp_model_compose(t->ctx, &(tp_compose_desc){0}, NULL))
     CALL(tp_model_compose(t->ctx, &(tp_compose_desc){0}, &out.model))
-    CALL(tp_model_compose(t->ctx, &(tp_compose_desc){.count = 1, .dtype = TP_DTYPE_F32, .total = total, .modules = &(tp_module){0}}, &out.model))
+    CALL(tp_model_compose(
+        t->ctx, &(tp_compose_desc){.count = 1, .dtype = TP_DTYPE_F32, .total = total, .modules = &(tp_module){0}},
+        &out.model))
     CALL(tp_model_forward(NULL, t->model, &t->pass, NULL))
     CALL(tp_model_forward(t->ctx, NULL, &t->pass, NULL))
     CALL(tp_model_forward(t->ctx, t->model, NULL, NULL))

@@ -47,9 +47,17 @@ static tp_model *new_model(tp_ctx *ctx, const tp_model_desc *desc)
 
 Test(model, parameters_have_the_documented_names)
 {
-    static const char *const names[] = {"wte.weight",           "wte.position",          "h.0.norm1.weight",        "h.0.norm1.bias",
-                                        "h.0.attention.qkv.weight", "h.0.attention.qkv.bias", "h.0.attention.proj.weight",
-                                        "h.1.mlp.up.weight",    "h.1.mlp.down.bias",     "norm.weight",             "norm.bias"};
+    static const char *const names[] = {"wte.weight",
+                                        "wte.position",
+                                        "h.0.norm1.weight",
+                                        "h.0.norm1.bias",
+                                        "h.0.attention.qkv.weight",
+                                        "h.0.attention.qkv.bias",
+                                        "h.0.attention.proj.weight",
+                                        "h.1.mlp.up.weight",
+                                        "h.1.mlp.down.bias",
+                                        "norm.weight",
+                                        "norm.bias"};
     tp_ctx *ctx = new_ctx(NULL);
     tp_model *model = new_model(ctx, &small);
     int count;
@@ -85,8 +93,13 @@ Test(model, initial_values_do_not_depend_on_the_layout)
     tpt_trained one, other;
     int32_t ids[TOKENS], targets[TOKENS];
     tpt_make_batch(ids, targets, TOKENS, desc.vocabulary, 0);
-    tpt_training training = {
-        .model = desc, .ranks = 1, .sequences = SEQUENCES, .sequence = SEQUENCE, .ids = ids, .targets = targets, .seed = 12};
+    tpt_training training = {.model = desc,
+                             .ranks = 1,
+                             .sequences = SEQUENCES,
+                             .sequence = SEQUENCE,
+                             .ids = ids,
+                             .targets = targets,
+                             .seed = 12};
     cr_assert_eq(tpt_train(&training, &one), TP_OK);
     for (training.ranks = 2; training.ranks <= 8; training.ranks *= 2) {
         cr_assert_eq(tpt_train(&training, &other), TP_OK);
@@ -94,14 +107,17 @@ Test(model, initial_values_do_not_depend_on_the_layout)
         tpt_trained_free(&other);
     }
     for (int p = 0; p < one.params; p++) {
-        bool projection = strstr(one.param[p].name, "proj.weight") != NULL || strstr(one.param[p].name, "down.weight") != NULL;
+        bool projection =
+            strstr(one.param[p].name, "proj.weight") != NULL || strstr(one.param[p].name, "down.weight") != NULL;
         bool matrix = strstr(one.param[p].name, "norm") == NULL && strstr(one.param[p].name, ".weight") != NULL;
         double square = 0.0;
         for (int64_t i = 0; i < one.param[p].elements; i++)
             square += pow(one.initial[one.param[p].at + i], 2);
-        double spread = sqrt(square / (double)one.param[p].elements), expected = projection ? 0.02 / sqrt(2.0 * (double)desc.layers) : 0.02;
+        double spread = sqrt(square / (double)one.param[p].elements),
+               expected = projection ? 0.02 / sqrt(2.0 * (double)desc.layers) : 0.02;
         if (matrix) /* the spread of n numbers is uncertain by 1/sqrt(2n): four of those */
-            cr_assert_leq(fabs(spread / expected - 1.0), 4.0 / sqrt(2.0 * (double)one.param[p].elements), "%s: %g", one.param[p].name, spread);
+            cr_assert_leq(fabs(spread / expected - 1.0), 4.0 / sqrt(2.0 * (double)one.param[p].elements), "%s: %g",
+                          one.param[p].name, spread);
         for (int q = 0; q < p; q++) /* no two tensors alike */
             cr_assert(!matrix || one.param[q].elements != one.param[p].elements ||
                       memcmp(one.initial + one.param[q].at, one.initial + one.param[p].at, 64) != 0);
@@ -109,7 +125,7 @@ Test(model, initial_values_do_not_depend_on_the_layout)
     tpt_trained_free(&one);
 }
 
-/* ---- logits ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- logits ------------------------------------------------------------------------------------------------------ */
 
 typedef struct logits_case {
     const tp_model_desc *desc;
@@ -176,7 +192,8 @@ Test(model, logits_agree_with_the_reference)
         .model = small, .ranks = 1, .sequences = SEQUENCES, .sequence = SEQUENCE, .ids = ids, .targets = targets};
     cr_assert_eq(tpt_train(&training, &names), TP_OK);
     float *values = tpt_new_normal(TP_DTYPE_F32, names.elements, 7, 0.15);
-    double *flat = tpt_allocate((size_t)names.elements * sizeof(double)), *logits = tpt_allocate(TOKENS * 47 * sizeof(double));
+    double *flat = tpt_allocate((size_t)names.elements * sizeof(double)),
+           *logits = tpt_allocate(TOKENS * 47 * sizeof(double));
     tpt_values_to_reference(&reference, &names, values, flat);
     tpt_reference_batch batch = {TOKENS, SEQUENCES, offsets, ids, targets};
     double loss = tpt_reference_loss(&reference, flat, &batch, 1.0, NULL, logits);
@@ -195,9 +212,10 @@ Test(model, logits_agree_with_the_reference)
     tpt_trained_free(&names);
 }
 
-/* ---- refusals --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- refusals ---------------------------------------------------------------------------------------------------- */
 
-static tp_status expect_refused(tp_ctx *ctx, tp_model *model, const tp_pass *pass, const char *first, const char *second)
+static tp_status expect_refused(tp_ctx *ctx, tp_model *model, const tp_pass *pass, const char *first,
+                                const char *second)
 {
     void *saved = tpt_allocate(tp_model_saved_bytes(model, &(tp_pass){.tokens = TOKENS, .sequences = SEQUENCES}));
     tp_status status = tp_model_forward(ctx, model, pass, saved);
@@ -205,7 +223,8 @@ static tp_status expect_refused(tp_ctx *ctx, tp_model *model, const tp_pass *pas
     double sum, tokens;
     if (status != TP_ERR_ARGUMENT || !named)
         fprintf(stderr, "%s: %s\n", tp_status_name(status), tp_last_message());
-    bool good = status == TP_ERR_ARGUMENT && named && tp_model_loss(ctx, model, &sum, &tokens) == TP_OK && sum == 0.0 && tokens == 0.0;
+    bool good = status == TP_ERR_ARGUMENT && named && tp_model_loss(ctx, model, &sum, &tokens) == TP_OK && sum == 0.0 &&
+                tokens == 0.0;
     free(saved);
     return good ? TP_OK : TP_ERR_INTERNAL;
 }
@@ -317,7 +336,7 @@ Test(model, every_failing_allocation_is_reported_and_nothing_leaks)
     }
 }
 
-/* ---- what training runs meet ------------------------------------------------------------------------------------------------------------ */
+/* ---- what training runs meet ------------------------------------------------------------------------------------- */
 
 static tpt_training base_training(const int32_t *ids, const int32_t *targets)
 {
@@ -336,7 +355,8 @@ static void train(const tpt_training *training, tpt_trained *out)
     cr_assert_eq(tpt_train(training, out), TP_OK);
 }
 
-/* The gradient of a split batch is the gradient of the batch; each token weighs the same although microbatches have unequal numbers. */
+/* The gradient of a split batch is the gradient of the batch; each token weighs the same although microbatches have
+ * unequal numbers. */
 Test(model, microbatches_add_up)
 {
     int32_t ids[TOKENS], targets[TOKENS];
@@ -355,8 +375,8 @@ Test(model, microbatches_add_up)
             cr_assert_eq(split.loss[0], whole.loss[0]);
             cr_assert_eq(split.tokens[0], whole.tokens[0]);
             for (int p = 0; p < whole.params; p++)
-                cr_assert(tpt_close_norm(whole.param[p].name, split.grads + whole.param[p].at, TP_DTYPE_F32, want + whole.param[p].at,
-                                         whole.param[p].elements, 1e-5));
+                cr_assert(tpt_close_norm(whole.param[p].name, split.grads + whole.param[p].at, TP_DTYPE_F32,
+                                         want + whole.param[p].at, whole.param[p].elements, 1e-5));
             tpt_trained_free(&split);
         }
         free(want);

@@ -12,7 +12,7 @@
 
 enum { SEQUENCES = 2, SEQUENCE = 7, TOKENS = SEQUENCES * SEQUENCE, HIDDEN = 16, VOCABULARY = 29, MOST_MODULES = 8 };
 
-/* ---- a module that copies: a model with it must compute what it computes without ------------------------------------------------------------ */
+/* ---- a module that copies: a model with it must compute what it computes without --------------------------------- */
 
 typedef struct copy_module {
     tp_dtype dtype;
@@ -53,7 +53,8 @@ static tp_status copy_backward(tp_ctx *ctx, void *self, const tp_pass *pass, con
     return status;
 }
 
-static tp_status copy_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved, void *delayed)
+static tp_status copy_backward_input(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved,
+                                     void *delayed)
 {
     (void)delayed;
     return copy_backward(ctx, self, pass, io, saved);
@@ -93,7 +94,7 @@ static const tp_module_table copy_table = {.kind = "copy",
                                            .params = copy_params,
                                            .destroy = copy_destroy};
 
-/* ---- models made by hand ----------------------------------------------------------------------------------------------------------------- */
+/* ---- models made by hand ----------------------------------------------------------------------------------------- */
 
 typedef struct made {
     bool with_copy, sequence_parallel, delayed;
@@ -115,7 +116,8 @@ static tp_status add_block(tp_ctx *ctx, bool sequence_parallel, tp_module *out)
     return tp_module_block(ctx, &block, out);
 }
 
-static tp_status make_modules(tp_ctx *ctx, const made *m, copy_module *copy, float *total, tp_module *modules, int *count)
+static tp_status make_modules(tp_ctx *ctx, const made *m, copy_module *copy, float *total, tp_module *modules,
+                              int *count)
 {
     tp_embedding_desc embedding = {.name = "wte",
                                    .vocabulary = VOCABULARY,
@@ -129,7 +131,8 @@ static tp_status make_modules(tp_ctx *ctx, const made *m, copy_module *copy, flo
         status = add_block(ctx, m->sequence_parallel, &modules[(*count)++]);
     if (m->with_copy)
         modules[(*count)++] = (tp_module){&copy_table, copy};
-    tp_norm_desc norm = {.name = "norm", .features = HIDDEN, .dtype = TP_DTYPE_F32, .sequence_parallel = m->sequence_parallel};
+    tp_norm_desc norm = {
+        .name = "norm", .features = HIDDEN, .dtype = TP_DTYPE_F32, .sequence_parallel = m->sequence_parallel};
     if (status == TP_OK)
         status = tp_module_norm(ctx, &norm, &modules[(*count)++]);
     tp_linear_desc head = {.name = "head",
@@ -177,7 +180,8 @@ static tp_status step_by_hand(tp_ctx *ctx, const tp_module *modules, int count, 
     for (int i = 0; i < count && status == TP_OK; i++) {
         saved[i] = pieces[2 * MOST_MODULES + i] = tpt_allocate(modules[i].table->saved_bytes(modules[i].self, pass));
         pieces[3 * MOST_MODULES + i] = tpt_array(TP_DTYPE_F32, TOKENS * HIDDEN);
-        tp_tensor y = i < count - 1 ? tp_tensor_2d(pieces[3 * MOST_MODULES + i], TP_DTYPE_F32, TOKENS, HIDDEN) : tp_tensor_none();
+        tp_tensor y =
+            i < count - 1 ? tp_tensor_2d(pieces[3 * MOST_MODULES + i], TP_DTYPE_F32, TOKENS, HIDDEN) : tp_tensor_none();
         status = modules[i].table->forward(ctx, modules[i].self, pass, x, y, saved[i]);
         x = y;
     }
@@ -247,8 +251,11 @@ static tp_status made_main(tp_ctx *ctx, void *arg)
     tp_module modules[MOST_MODULES];
     tp_model *model;
     tp_status status = make_modules(ctx, m, &copy, total, modules, &count);
-    tp_compose_desc desc = {
-        .modules = modules, .count = count, .dtype = TP_DTYPE_F32, .sequence_parallel = m->sequence_parallel, .total = total};
+    tp_compose_desc desc = {.modules = modules,
+                            .count = count,
+                            .dtype = TP_DTYPE_F32,
+                            .sequence_parallel = m->sequence_parallel,
+                            .total = total};
     if (status == TP_OK)
         status = tp_model_compose(ctx, &desc, &model);
     if (status != TP_OK)

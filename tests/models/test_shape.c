@@ -42,8 +42,9 @@ Test(shape, every_preset_is_sound)
 
 Test(shape, unknown_names_get_the_nearest)
 {
-    static const char *const asked[][2] = {{"gpt-2", "\"gpt2\""},          {"gpt2-medum", "\"gpt2-medium\""}, {"lama3-8b", "\"llama3-8b\""},
-                                           {"llama3-8B", "\"llama3-8b\""}, {"GPT2-xl", "\"gpt2-xl\""},        {"", "\"gpt2\""}};
+    static const char *const asked[][2] = {{"gpt-2", "\"gpt2\""},         {"gpt2-medum", "\"gpt2-medium\""},
+                                           {"lama3-8b", "\"llama3-8b\""}, {"llama3-8B", "\"llama3-8b\""},
+                                           {"GPT2-xl", "\"gpt2-xl\""},    {"", "\"gpt2\""}};
     tp_model_desc desc;
     for (size_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
         cr_assert_eq(tp_model_preset(asked[i][0], &desc), TP_ERR_ARGUMENT);
@@ -65,7 +66,8 @@ Test(shape, operations_of_a_small_model)
                           .positions = 32};
     double causal = tp_model_flops(&desc, 1, 32);
     cr_assert_eq(causal, 516096.0, "%g", causal);
-    cr_assert_eq(causal + (causal - tp_model_flops(&desc, 1, 0)), 540672.0); /* attention is the part that grows with the sequence */
+    /* attention is the part that grows with the sequence */
+    cr_assert_eq(causal + (causal - tp_model_flops(&desc, 1, 0)), 540672.0);
     cr_assert_eq(tp_model_flops(&desc, 320, 32), 320 * 516096.0);
     /* Not that of full heads and a plain feed-forward of four times the width. */
     tp_model_desc other = desc;

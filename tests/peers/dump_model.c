@@ -1,9 +1,11 @@
-/* Writes a model's weights, logits, loss and gradients for one batch, for an outside program to check; or what some steps of training make of them.
+/* Writes a model's weights, logits, loss and gradients for one batch, for an outside program to check; or what some
+ * steps of training make of them.
  *
  *   dump_model FAMILY TP SEQUENCE_PARALLEL FILE [DTYPE]
  *
  * File: text lines "name dims..." each followed by that many raw f32 values (little endian). FAMILY: gpt2 or llama.
- * DTYPE, f32 or bf16: the weights, losses and gradient norms of all steps, then "after:NAME", and, of one rank, "master:NAME". */
+ * DTYPE, f32 or bf16: the weights, losses and gradient norms of all steps, then "after:NAME", and, of one rank,
+ * "master:NAME". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +13,10 @@
 
 enum { BATCH = 3, SEQUENCE = 17, TOKENS = BATCH * SEQUENCE, STEPS = 5 };
 
-/* An epsilon of the gradients' size: an update is then a smooth function of its gradient, and not the sign of one that may be rounding only. */
-static const tp_optimizer_desc optimizer_desc = {.kind = TP_OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-3f, .decay = 0.1f, .clip_norm = 1};
+/* An epsilon of the gradients' size: an update is then a smooth function of its gradient, and not the sign of one that
+ * may be rounding only. */
+static const tp_optimizer_desc optimizer_desc = {
+    .kind = TP_OPTIMIZER_ADAMW, .beta1 = 0.9f, .beta2 = 0.95f, .epsilon = 1e-3f, .decay = 0.1f, .clip_norm = 1};
 static const float learning_rate = 1e-3f;
 
 typedef struct dump {
@@ -82,7 +86,8 @@ static tp_status collect_logits(tp_ctx *ctx, dump *d, tp_model *model, const voi
 
 static tp_status run_model(tp_ctx *ctx, dump *d, tp_model *model)
 {
-    tp_pass pass = {.tokens = TOKENS, .sequences = BATCH, .ids = d->ids, .targets = d->targets, .loss_scale = 1.0f / TOKENS};
+    tp_pass pass = {
+        .tokens = TOKENS, .sequences = BATCH, .ids = d->ids, .targets = d->targets, .loss_scale = 1.0f / TOKENS};
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     tp_status status = load_params(ctx, params, count);
@@ -114,11 +119,12 @@ static tp_status run_model(tp_ctx *ctx, dump *d, tp_model *model)
     return status;
 }
 
-/* ---- training -------------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 static tp_status take_step(tp_ctx *ctx, dump *d, tp_model *model, tp_optimizer *optimizer, int64_t step, void *saved)
 {
-    const tp_pass pass = {.tokens = TOKENS, .sequences = BATCH, .ids = d->ids, .targets = d->targets, .loss_scale = 1.0f / TOKENS, .step = (uint64_t)step};
+    const tp_pass pass = {.tokens = TOKENS, .sequences = BATCH, .ids = d->ids, .targets = d->targets,
+                          .loss_scale = 1.0f / TOKENS, .step = (uint64_t)step};
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     double sum = 0, tokens = 0;
@@ -199,7 +205,8 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
 int main(int argc, char **argv)
 {
     bool bf16 = argc == 6 && strcmp(argv[5], "bf16") == 0;
-    if (argc < 5 || argc > 6 || (argc == 6 && !bf16 && strcmp(argv[5], "f32") != 0) || (strcmp(argv[1], "gpt2") != 0 && strcmp(argv[1], "llama") != 0)) {
+    if (argc < 5 || argc > 6 || (argc == 6 && !bf16 && strcmp(argv[5], "f32") != 0) ||
+        (strcmp(argv[1], "gpt2") != 0 && strcmp(argv[1], "llama") != 0)) {
         fprintf(stderr, "usage: dump_model gpt2|llama TP SEQUENCE_PARALLEL FILE [f32|bf16]\n");
         return 2;
     }

@@ -11,7 +11,8 @@ static double seconds(tp_overlap algorithm, tp_pattern pattern, int ranks, int c
     return out;
 }
 
-/* Own rows under the first transfer, then the link or the GEMM; owners' reductions all read rank 0's sums first, and queue for them. */
+/* Own rows under the first transfer, then the link or the GEMM; owners' reductions all read rank 0's sums first, and
+ * queue for them. */
 Test(closed_forms, direct)
 {
     static const double links[] = {0.1, 0.7, 1, 4};
@@ -20,8 +21,10 @@ Test(closed_forms, direct)
             for (int chunks = 1; chunks <= 4; chunks++) {
                 double part = (double)(n - 1) / n, comm = links[l] * part;
                 double queued = n == 2 ? 1 : (n + (n - 3) / (double)chunks) / (n - 1);
-                tpt_same(seconds(TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])), 1.0 / n + fmax(part, comm), "gather");
-                tpt_same(seconds(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, links[l])), 1 + comm * queued, "scatter");
+                tpt_same(seconds(TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])),
+                         1.0 / n + fmax(part, comm), "gather");
+                tpt_same(seconds(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, links[l])),
+                         1 + comm * queued, "scatter");
             }
 }
 
@@ -48,7 +51,8 @@ Test(closed_forms, cut_gemms_hide_no_more)
             }
 }
 
-/* Two ranks: half of the own rows under the first chunk, the others under the last. The link never idles unless it is faster than the GEMMs. */
+/* Two ranks: half of the own rows under the first chunk, the others under the last. The link never idles unless it is
+ * faster than the GEMMs. */
 Test(closed_forms, chain)
 {
     static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
@@ -60,8 +64,9 @@ Test(closed_forms, chain)
         }
 }
 
-/* Row-parallel backward: slice k of n - 1 peers is there at k / c of the transfer; its part of the input gradient is a piece a peer, its rows of the weight
- * gradient are all tokens'. At n = 2 and a transfer as long as both GEMMs 3/4 of a slice's work stay exposed, on the last rank as on the first. */
+/* Row-parallel backward: slice k of n - 1 peers is there at k / c of the transfer; its part of the input gradient is a
+ * piece a peer, its rows of the weight gradient are all tokens'. At n = 2 and a transfer as long as both GEMMs 3/4 of a
+ * slice's work stay exposed, on the last rank as on the first. */
 Test(closed_forms, row_backward)
 {
     static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
@@ -75,13 +80,16 @@ Test(closed_forms, row_backward)
                     end += k % (n - 1) == n - 2 ? 1.0 / chunks : 0;
                 }
                 for (int a = 0; a < 2 && (a == 0 || n == 2); a++)
-                    tpt_same(seconds(algorithms[a], TP_PATTERN_ROW_BACKWARD, n, chunks, tpt_costs(1, links[l])), end, "row backward");
+                    tpt_same(seconds(algorithms[a], TP_PATTERN_ROW_BACKWARD, n, chunks, tpt_costs(1, links[l])), end,
+                             "row backward");
             }
     for (int chunks = 1; chunks <= 16; chunks++)
-        tpt_same(seconds(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, chunks, tpt_costs(1, 4)), 2 + 2 * 0.75 / chunks, "as long as each other");
+        tpt_same(seconds(TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, chunks, tpt_costs(1, 4)), 2 + 2 * 0.75 / chunks,
+                 "as long as each other");
 }
 
-/* All of a layer's transfers together as long as all its GEMMs, two ranks, 16 chunks of the remote part: nine tenths are hidden. */
+/* All of a layer's transfers together as long as all its GEMMs, two ranks, 16 chunks of the remote part: nine tenths
+ * are hidden. */
 Test(closed_forms, nine_tenths_of_every_layer)
 {
     static const struct {
@@ -89,8 +97,9 @@ Test(closed_forms, nine_tenths_of_every_layer)
         tp_pattern pattern;
         double gemms, transfers;
     } layers[] = {
-        {"column forward", TP_PATTERN_GATHER_GEMM, 1, 1}, {"column backward", TP_PATTERN_BACKWARD, 2, 2}, {"row forward", TP_PATTERN_GEMM_SCATTER, 1, 1},
-        {"row backward", TP_PATTERN_ROW_BACKWARD, 2, 1},  {"MLP forward", TP_PATTERN_CHAIN, 2, 2},        {"MLP backward", TP_PATTERN_CHAIN_BACKWARD, 4, 3},
+        {"column forward", TP_PATTERN_GATHER_GEMM, 1, 1}, {"column backward", TP_PATTERN_BACKWARD, 2, 2},
+        {"row forward", TP_PATTERN_GEMM_SCATTER, 1, 1}, {"row backward", TP_PATTERN_ROW_BACKWARD, 2, 1},
+        {"MLP forward", TP_PATTERN_CHAIN, 2, 2}, {"MLP backward", TP_PATTERN_CHAIN_BACKWARD, 4, 3},
     };
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, layers[i].pattern, 2, 16);

@@ -1,5 +1,6 @@
-/* Moments inside a plan that are hard to hit by chance, brought about by callbacks that wait for each other: memory is not given back while a peer or a lane
- * still works in it, and no more runs are under way than there is room for. Where the executor is right, a callback waits in vain and goes on. */
+/* Moments inside a plan that are hard to hit by chance, brought about by callbacks that wait for each other: memory is
+ * not given back while a peer or a lane still works in it, and no more runs are under way than there is room for. Where
+ * the executor is right, a callback waits in vain and goes on. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,14 +112,16 @@ static tp_status run_scene(tp_ctx *ctx, void *arg)
 
 static void play(scene *s, uint64_t lane_delay_seed)
 {
-    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = 20000}};
+    const tp_run_options options = {.ranks = 2,
+                                    .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = 20000}};
     cr_assert_eq(tp_run_ranks(&options, run_scene, s), TP_ERR_NUMERIC, "%s", tp_last_message());
     cr_assert_eq(s->status[0], TP_ERR_NUMERIC, "%s", tp_last_message());
     cr_assert_eq(atomic_load(&s->inside), 1);
     cr_assert_not(s->left_early);
 }
 
-static const tp_plan_desc direct = {.algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = 1};
+static const tp_plan_desc direct = {
+    .algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = 1};
 
 /* The call that fails returns only when no peer reads this rank's memory. */
 Test(execute_faults, a_failing_call_waits_for_peers_in_its_memory)
@@ -127,7 +130,8 @@ Test(execute_faults, a_failing_call_waits_for_peers_in_its_memory)
     play(&s, 0);
 }
 
-/* The call has returned long since; who waits for the stream learns of the failure, and then no peer reads this rank's memory. */
+/* The call has returned long since; who waits for the stream learns of the failure, and then no peer reads this rank's
+ * memory. */
 Test(execute_faults, a_failure_of_a_lane_waits_for_peers_too)
 {
     for (uint64_t seed = 1; seed <= 3; seed++) {
@@ -143,7 +147,7 @@ Test(execute_faults, a_failing_call_waits_for_its_lanes)
     play(&s, 0);
 }
 
-/* ---- runs under way ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- runs under way ---------------------------------------------------------------------------------------------- */
 
 enum { RUNS = 3 * TPI_RUN_SLOTS };
 
@@ -205,7 +209,8 @@ static bool all_right(const tpi_job *job)
 static tp_status issue_many(tp_ctx *ctx, void *arg)
 {
     flood *f = arg;
-    const tp_plan_desc desc = {.algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GEMM_REDUCE, .ranks = 2, .chunks = 1};
+    const tp_plan_desc desc = {
+        .algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GEMM_REDUCE, .ranks = 2, .chunks = 1};
     int rank = tp_ctx_rank(ctx);
     tpi_prepared *prepared;
     tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &desc, &prepared);
@@ -300,7 +305,8 @@ Test(execute_faults, ranks_that_differ)
     for (int a = 0; a < 3; a++)
         for (int p = 0; p < 3; p++) {
             const tp_plan_desc plan = {.algorithm = algorithms[a], .pattern = patterns[p], .ranks = 2, .chunks = 2};
-            const difference same = {.plan = plan, .other = plan, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32};
+            const difference same = {
+                .plan = plan, .other = plan, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32};
             difference tokens = same, cols = same, dtype = same, chunks = same;
             tokens.tokens = TOKENS - 1;
             cols.cols = COLS - 1;
@@ -316,19 +322,24 @@ Test(execute_faults, ranks_that_differ)
     /* Ranks that check: what is only received, or only written by a collective, must be of one kind too. */
     static const tp_overlap receivers[] = {TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_NONE};
     for (int r = 0; r < 3; r++) {
-        const tp_plan_desc plan = {.algorithm = receivers[r], .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = r == 2 ? 1 : 2};
-        const difference gathered = {.plan = plan, .other = plan, .tokens = TOKENS, .cols = COLS - 1, .dtype = TP_DTYPE_F32, .buffers = 1u << TP_BUFFER_GATHERED};
+        const tp_plan_desc plan = {
+            .algorithm = receivers[r], .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = r == 2 ? 1 : 2};
+        const difference gathered = {.plan = plan, .other = plan, .tokens = TOKENS, .cols = COLS - 1,
+                                     .dtype = TP_DTYPE_F32, .buffers = 1u << TP_BUFFER_GATHERED};
         refused(gathered, true, "gathered of rank 0 has 2 columns", "that of rank 1 1 of f32");
     }
     /* As many ops and flags. */
-    const tp_plan_desc scatter = {.algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GEMM_SCATTER, .ranks = 2, .chunks = 2};
-    difference patterns_differ = {.plan = scatter, .other = scatter, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32};
+    const tp_plan_desc scatter = {
+        .algorithm = TP_OVERLAP_DIRECT, .pattern = TP_PATTERN_GEMM_SCATTER, .ranks = 2, .chunks = 2};
+    difference patterns_differ = {
+        .plan = scatter, .other = scatter, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32};
     patterns_differ.other.pattern = TP_PATTERN_GEMM_REDUCE;
     refused(patterns_differ, false, "direct gemm-scatter in 2 chunks", "direct gemm-reduce in 2 chunks");
     refused(patterns_differ, true, "direct gemm-scatter in 2 chunks", "direct gemm-reduce in 2 chunks");
     /* Plans that were both prepared: only who checks is told before they wait for each other. */
     const tp_plan_desc none = {.algorithm = TP_OVERLAP_NONE, .pattern = TP_PATTERN_BACKWARD, .ranks = 2, .chunks = 1};
-    difference algorithms_differ = {.plan = none, .other = none, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32, .prepared = true};
+    difference algorithms_differ = {
+        .plan = none, .other = none, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32, .prepared = true};
     algorithms_differ.other.algorithm = TP_OVERLAP_BULK;
     refused(algorithms_differ, true, "none backward in 1 chunks", "bulk backward in 1 chunks");
 }

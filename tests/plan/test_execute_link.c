@@ -1,5 +1,6 @@
-/* Under a modelled link, what the executor says about when ops were done obeys the plan and the link: nothing is done before what it waited for and its own
- * time on the link, and no link carries more than its bandwidth. Ops compute nothing; clocks only ever make stamps later, so a busy machine does no harm. */
+/* Under a modelled link, what the executor says about when ops were done obeys the plan and the link: nothing is done
+ * before what it waited for and its own time on the link, and no link carries more than its bandwidth. Ops compute
+ * nothing; clocks only ever make stamps later, so a busy machine does no harm. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,8 @@ static tp_status record_run(tp_ctx *ctx, void *arg)
     tpi_job job = {.table = &table, .tokens = TOKENS};
     /* Every buffer has room for all rows, whatever part of them its pattern holds; INBOX: own rows from every rank. */
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
-        job.view[buffer] = (tpi_view){memory + buffer * TOKENS * COLS, TP_DTYPE_F32, COLS, COLS, buffer == TP_BUFFER_INBOX ? first : 0};
+        job.view[buffer] = (tpi_view){memory + buffer * TOKENS * COLS, TP_DTYPE_F32, COLS, COLS,
+                                      buffer == TP_BUFFER_INBOX ? first : 0};
     status = tpi_plan_run(prepared, &job);
     r->end[rank] = (int64_t)(tpi_seconds() * 1e9);
     const tpi_run *run = &prepared->slot[prepared->runs % TPI_RUN_SLOTS];
@@ -56,7 +58,8 @@ static tp_status record_run(tp_ctx *ctx, void *arg)
 
 static int64_t nanoseconds_of(int pieces, int ranks, int chunks)
 {
-    return (int64_t)((double)pieces * TOKENS / (ranks * chunks) * COLS * sizeof(float) / slow_link.bytes_per_second * 1e9);
+    return (int64_t)((double)pieces * TOKENS / (ranks * chunks) * COLS * sizeof(float) / slow_link.bytes_per_second *
+                     1e9);
 }
 
 /* Pieces that the op moves over this rank's links, in and out. */
@@ -114,7 +117,8 @@ static void add(traffic *t, int pieces, int64_t ready, int64_t stamp)
     t->pieces += pieces;
 }
 
-static void check_op(const recording *r, const tp_plan *plan, int rank, int i, traffic out[MOST_RANKS], traffic in[MOST_RANKS])
+static void check_op(const recording *r, const tp_plan *plan, int rank, int i, traffic out[MOST_RANKS],
+                     traffic in[MOST_RANKS])
 {
     const tp_plan_op *op = &plan->rank[rank].op[i];
     int64_t ready = waited_for(r, op), stamp = r->stamp[rank][i];
@@ -126,11 +130,12 @@ static void check_op(const recording *r, const tp_plan *plan, int rank, int i, t
     }
     int64_t least = nanoseconds_of(received > sent ? received : sent, plan->ranks, plan->chunks);
     least += received + sent > 0 ? (int64_t)(slow_link.latency_seconds * 1e9) : 0;
-    cr_assert(stamp + SLACK >= ready + least, "%s %s on %d ranks, rank %d op %d (%s): done %lld ns after what it waited for, its bytes take %lld",
-              tp_overlap_name(r->plan.algorithm), tp_pattern_name(r->plan.pattern), plan->ranks, rank, i, tp_op_name(op->kind),
-              (long long)(stamp - ready), (long long)least);
-    cr_assert(stamp <= r->end[rank] + SLACK, "%s %s: rank %d op %d is done after the run", tp_overlap_name(r->plan.algorithm),
-              tp_pattern_name(r->plan.pattern), rank, i);
+    cr_assert(stamp + SLACK >= ready + least,
+              "%s %s on %d ranks, rank %d op %d (%s): done %lld ns after what it waited for, its bytes take %lld",
+              tp_overlap_name(r->plan.algorithm), tp_pattern_name(r->plan.pattern), plan->ranks, rank, i,
+              tp_op_name(op->kind), (long long)(stamp - ready), (long long)least);
+    cr_assert(stamp <= r->end[rank] + SLACK, "%s %s: rank %d op %d is done after the run",
+              tp_overlap_name(r->plan.algorithm), tp_pattern_name(r->plan.pattern), rank, i);
     add(&in[rank], received, ready, stamp);
     add(&out[rank], sent, ready, stamp);
     for (int k = 0; k < op->reads; k++)
@@ -150,9 +155,10 @@ static void check_recording(const recording *r, const tp_plan *plan)
     for (int end = 0; end < 2 * plan->ranks; end++) {
         const traffic *t = end % 2 ? &in[end / 2] : &out[end / 2];
         int64_t least = nanoseconds_of(t->pieces, plan->ranks, plan->chunks);
-        cr_assert(t->end + SLACK >= t->begin + least, "%s %s on %d ranks: the link %s rank %d carries %d pieces in %lld ns, they take %lld",
-                  tp_overlap_name(r->plan.algorithm), tp_pattern_name(r->plan.pattern), plan->ranks, end % 2 ? "to" : "from", end / 2, t->pieces,
-                  (long long)(t->end - t->begin), (long long)least);
+        cr_assert(t->end + SLACK >= t->begin + least,
+                  "%s %s on %d ranks: the link %s rank %d carries %d pieces in %lld ns, they take %lld",
+                  tp_overlap_name(r->plan.algorithm), tp_pattern_name(r->plan.pattern), plan->ranks,
+                  end % 2 ? "to" : "from", end / 2, t->pieces, (long long)(t->end - t->begin), (long long)least);
     }
 }
 
@@ -162,7 +168,8 @@ static void check(tp_overlap algorithm, tp_pattern pattern, int ranks)
     const tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .timeout_ms = 20000}, .link = slow_link};
     tp_plan *plan;
     cr_assert_eq(tp_plan_create(&r.plan, &plan), TP_OK);
-    cr_assert_eq(tp_run_ranks(&options, record_run, &r), TP_OK, "%s %s: %s", tp_overlap_name(algorithm), tp_pattern_name(pattern), tp_last_message());
+    cr_assert_eq(tp_run_ranks(&options, record_run, &r), TP_OK, "%s %s: %s", tp_overlap_name(algorithm),
+                 tp_pattern_name(pattern), tp_last_message());
     check_recording(&r, plan);
     tp_plan_destroy(plan);
 }

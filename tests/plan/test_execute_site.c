@@ -1,5 +1,5 @@
-/* Plans that TP_OVERLAP_AUTO makes for a place in a layer: all ranks go by rank 0's table, made for the machine and the link that it runs on; the number of
- * tokens picks the entry. */
+/* Plans that TP_OVERLAP_AUTO makes for a place in a layer: all ranks go by rank 0's table, made for the machine and the
+ * link that it runs on; the number of tokens picks the entry. */
 #include <criterion/criterion.h>
 #include <tp/tp.h>
 
@@ -32,7 +32,8 @@ static bool same_table(const tp_overlap_table *a, const tp_overlap_table *b)
 {
     bool same = a->classes == b->classes;
     for (int i = 0; same && i < a->classes; i++)
-        same = a->entry[i].rows == b->entry[i].rows && a->entry[i].algorithm == b->entry[i].algorithm && a->entry[i].chunks == b->entry[i].chunks;
+        same = a->entry[i].rows == b->entry[i].rows && a->entry[i].algorithm == b->entry[i].algorithm &&
+               a->entry[i].chunks == b->entry[i].chunks;
     return same;
 }
 
@@ -91,7 +92,8 @@ static tp_status share(tp_ctx *ctx, void *arg)
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &again));
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &half, &other));
     TPI_TRY(tpi_site_make(ctx, tensor, &gather, &layer, &group));
-    bool right = first.choice == again.choice && first.choice != other.choice && first.choice != group.choice && group.choice->comm == tensor;
+    bool right = first.choice == again.choice && first.choice != other.choice && first.choice != group.choice &&
+                 group.choice->comm == tensor;
     const tpi_auto *choice = first.choice;
     for (int i = 0; i < choice->table.classes; i++) {
         int64_t rows = choice->table.entry[i].rows;
@@ -116,7 +118,8 @@ Test(execute_site, tables_are_shared)
 static tp_status choose_among_many(tp_ctx *ctx, void *arg)
 {
     tp_overlap_table *table = arg;
-    static const tp_plan_desc backward = {.algorithm = TP_OVERLAP_AUTO, .pattern = TP_PATTERN_CHAIN_BACKWARD, .ranks = MANY};
+    static const tp_plan_desc backward = {
+        .algorithm = TP_OVERLAP_AUTO, .pattern = TP_PATTERN_CHAIN_BACKWARD, .ranks = MANY};
     static const tp_overlap_shape chain = {.dtype = TP_DTYPE_F32, .cols = {64, 256}, .inner = {256, 64}};
     tpi_site site;
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &backward, &chain, &site));

@@ -1,5 +1,6 @@
-/* Runs take the time that the simulator says: GEMMs are sleeps, so that cores don't matter, and the link is a modelled one. The quickest of some runs
- * counts, as a busy machine only ever makes them longer, and one that stays busy gets more runs. */
+/* Runs take the time that the simulator says: GEMMs are sleeps, so that cores don't matter, and the link is a modelled
+ * one. The quickest of some runs counts, as a busy machine only ever makes them longer, and one that stays busy gets
+ * more runs. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -66,7 +67,8 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     tp_range own = tp_shard_range(TOKENS, RANKS, rank);
     float *memory[TP_BUFFERS];
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++) {
-        bool shard = buffer == TP_BUFFER_INPUT || buffer == TP_BUFFER_SECOND || buffer == TP_BUFFER_OUTPUT || buffer == TP_BUFFER_INBOX;
+        bool shard = buffer == TP_BUFFER_INPUT || buffer == TP_BUFFER_SECOND || buffer == TP_BUFFER_OUTPUT ||
+                     buffer == TP_BUFFER_INBOX;
         memory[buffer] = tpt_new_normal(TP_DTYPE_F32, TOKENS * COLS, 1, 1.0);
         job.view[buffer] = (tpi_view){memory[buffer], TP_DTYPE_F32, COLS, COLS, shard ? own.begin : 0};
     }
@@ -101,22 +103,27 @@ static double simulated(const timing *t)
 
 static void check(tp_overlap algorithm, tp_pattern pattern, int gemms, int transfers)
 {
-    timing t = {.plan = {algorithm, pattern, RANKS, CHUNKS}, .gemms = gemms, .transfers = transfers, .seconds = {INFINITY, INFINITY}};
+    timing t = {.plan = {algorithm, pattern, RANKS, CHUNKS},
+                .gemms = gemms,
+                .transfers = transfers,
+                .seconds = {INFINITY, INFINITY}};
     const tp_run_options options = {.ranks = RANKS, .ctx = {.threads = 1, .timeout_ms = 20000}, .link = link_of(&t)};
     double measured = INFINITY, expected = simulated(&t);
     for (int round = 0; round < ROUNDS && measured >= MOST * expected; round++) {
         cr_assert_eq(tp_run_ranks(&options, run_rank, &t), TP_OK, "%s", tp_last_message());
         measured = fmax(t.seconds[0], t.seconds[1]);
     }
-    cr_log_info("%s %s: %.1f ms measured, %.1f ms simulated", tp_overlap_name(algorithm), tp_pattern_name(pattern), measured * 1e3, expected * 1e3);
+    cr_log_info("%s %s: %.1f ms measured, %.1f ms simulated", tp_overlap_name(algorithm), tp_pattern_name(pattern),
+                measured * 1e3, expected * 1e3);
     cr_assert_gt(measured, 0.97 * expected, "%s %s", tp_overlap_name(algorithm), tp_pattern_name(pattern));
-    cr_assert_lt(measured, MOST * expected, "%s %s: %.1f ms measured, %.1f ms simulated", tp_overlap_name(algorithm), tp_pattern_name(pattern),
-                 measured * 1e3, expected * 1e3);
+    cr_assert_lt(measured, MOST * expected, "%s %s: %.1f ms measured, %.1f ms simulated", tp_overlap_name(algorithm),
+                 tp_pattern_name(pattern), measured * 1e3, expected * 1e3);
 }
 
 Test(execute_time, runs_take_as_long_as_simulated, .timeout = 120)
 {
-    static const tp_overlap algorithms[] = {TP_OVERLAP_NONE, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_PULL, TP_OVERLAP_DIRECT};
+    static const tp_overlap algorithms[] = {TP_OVERLAP_NONE, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_PULL,
+                                            TP_OVERLAP_DIRECT};
     for (int i = 0; i < 5; i++) {
         check(algorithms[i], TP_PATTERN_GATHER_GEMM, 1, 1);
         check(algorithms[i], TP_PATTERN_GEMM_SCATTER, 1, 1);

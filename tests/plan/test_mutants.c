@@ -1,4 +1,5 @@
-/* Plans with one fault put in (support/mutant_trials.h). A program of half the work: test_mutants_beside.c is the other, so that two cores share it. */
+/* Plans with one fault put in (support/mutant_trials.h). A program of half the work: test_mutants_beside.c is the
+ * other, so that two cores share it. */
 #include <criterion/criterion.h>
 
 #include "support/mutant_trials.h"

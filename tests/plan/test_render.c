@@ -48,7 +48,8 @@ static void check_xml(const char *text)
         size_t length = (size_t)(end - name);
         cr_assert(length > 0 && length < 32);
         if (closing) {
-            cr_assert(depth > 0 && strncmp(open[--depth], name, length) == 0 && open[depth][length] == '\0', "closed %.20s", name);
+            cr_assert(depth > 0 && strncmp(open[--depth], name, length) == 0 && open[depth][length] == '\0',
+                      "closed %.20s", name);
             cr_assert_eq(*end, '>');
             at = end + 1;
             continue;
@@ -119,7 +120,8 @@ Test(render, svg_of_every_plan)
                 tp_timeline *timeline = timeline_of((tp_overlap)algorithm, (tp_pattern)pattern, ranks, 2);
                 char *text = rendered(svg, timeline), words[80];
                 check_xml(text);
-                snprintf(words, sizeof words, "%s, %s, %d rank", tp_overlap_name((tp_overlap)algorithm), tp_pattern_name((tp_pattern)pattern), ranks);
+                snprintf(words, sizeof words, "%s, %s, %d rank", tp_overlap_name((tp_overlap)algorithm),
+                         tp_pattern_name((tp_pattern)pattern), ranks);
                 cr_assert(strstr(text, words) != NULL);
                 cr_assert_eq(count(text, "<title>"), count_ops(timeline->plan, false));
                 cr_assert(strstr(text, "simulated") != NULL);
@@ -142,7 +144,8 @@ Test(render, svg_of_many_small_boxes)
     discard(timeline);
     timeline = timeline_of(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 1);
     text = rendered(svg, timeline);
-    cr_assert(count(text, "stroke-width:.3") == 0 && strstr(text, "x=\"6\"") == NULL && strstr(text, "x=\"6.0\"") == NULL);
+    cr_assert(count(text, "stroke-width:.3") == 0 && strstr(text, "x=\"6\"") == NULL &&
+              strstr(text, "x=\"6.0\"") == NULL);
     free(text);
     discard(timeline);
 }
@@ -171,7 +174,8 @@ Test(render, svg_tells_the_figures)
     tp_plan_costs costs = tpt_costs(8e-3, 16e-3);
     tp_timeline *timeline = tpt_simulate(plan, &costs);
     char *text = rendered(svg, timeline);
-    cr_assert(strstr(text, "simulated: 9.00 ms, of it compute 8.00 ms; communication 8.00 ms, hidden 87.5 %") != NULL, "%s", text);
+    cr_assert(strstr(text, "simulated: 9.00 ms, of it compute 8.00 ms; communication 8.00 ms, hidden 87.5 %") != NULL,
+              "%s", text);
     cr_assert(strstr(text, "exposed 1.00 ms") != NULL);
     cr_assert_eq(count(text, "<rect class=\"x\""), 2 + 1, "one hatched stretch a rank, and the legend");
     free(text);
@@ -195,7 +199,8 @@ Test(render, two_timelines_share_a_scale)
         int ops = simulated->plan->rank[rank].count;
         spans[rank] = malloc((size_t)ops * sizeof(tp_span));
         for (int i = 0; i < ops; i++) /* half as fast */
-            spans[rank][i] = (tp_span){.begin = 2 * simulated->span[rank][i].begin, .end = 2 * simulated->span[rank][i].end};
+            spans[rank][i] =
+                (tp_span){.begin = 2 * simulated->span[rank][i].begin, .end = 2 * simulated->span[rank][i].end};
     }
     cr_assert_eq(tp_timeline_create(simulated->plan, (const tp_span *const *)spans, &measured), TP_OK);
     size_t bytes = tp_timeline_svg(simulated, measured, NULL, 0);

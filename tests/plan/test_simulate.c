@@ -13,7 +13,8 @@ static times run(tp_overlap algorithm, tp_pattern pattern, int ranks, int chunks
 {
     tp_plan *plan = tpt_plan(algorithm, pattern, ranks, chunks);
     tp_timeline *timeline = tpt_simulate(plan, &costs);
-    times out = {timeline->seconds, timeline->compute_seconds, timeline->comm_seconds, timeline->exposed_seconds, timeline->hidden};
+    times out = {timeline->seconds, timeline->compute_seconds, timeline->comm_seconds, timeline->exposed_seconds,
+                 timeline->hidden};
     tp_timeline_destroy(timeline);
     tp_plan_destroy(plan);
     return out;
@@ -35,7 +36,8 @@ Test(simulate, none_adds_up)
         tpt_same(gather.hidden, 0, "hidden");
         tpt_same(gather.exposed, comm, "exposed");
         tpt_same(run(TP_OVERLAP_NONE, TP_PATTERN_GEMM_SCATTER, n, 1, costs).seconds, comm + 3.125, "GEMM + scatter");
-        tpt_same(run(TP_OVERLAP_NONE, TP_PATTERN_GEMM_REDUCE, n, 1, costs).seconds, 2 * 2 * part + 2 * 0.25 + 0.0625 + 3.125, "GEMM + reduce");
+        tpt_same(run(TP_OVERLAP_NONE, TP_PATTERN_GEMM_REDUCE, n, 1, costs).seconds,
+                 2 * 2 * part + 2 * 0.25 + 0.0625 + 3.125, "GEMM + reduce");
         tpt_same(run(TP_OVERLAP_NONE, TP_PATTERN_CHAIN, n, 1, costs).seconds, 2 * comm + 2 * 3.125, "chain");
     }
 }
@@ -70,7 +72,8 @@ Test(simulate, half_a_chunk_stays_exposed)
             }
 }
 
-/* Any ratio of link to GEMM. Gather: the link runs from the start, the GEMM's last chunk follows it, unless the GEMM is the longer one. */
+/* Any ratio of link to GEMM. Gather: the link runs from the start, the GEMM's last chunk follows it, unless the GEMM is
+ * the longer one. */
 Test(simulate, gather_of_two_ranks)
 {
     static const double links[] = {0.1, 0.5, 0.9, 1, 1.5, 3, 10};
@@ -102,7 +105,8 @@ Test(simulate, ring_gather)
         }
 }
 
-/* Any number of ranks and any ratio of link to GEMM: the longest of the GEMM, the link with one chunk's GEMM, and peers' rows after the first chunk. */
+/* Any number of ranks and any ratio of link to GEMM: the longest of the GEMM, the link with one chunk's GEMM, and
+ * peers' rows after the first chunk. */
 Test(simulate, closed_form_of_pull)
 {
     static const double links[] = {0.1, 0.4, 0.7, 1, 1.6, 4};
@@ -111,16 +115,21 @@ Test(simulate, closed_form_of_pull)
             for (int chunks = 1; chunks <= 8; chunks++) {
                 double part = (double)(n - 1) / n, comm = links[l] * part, all = (double)n * chunks;
                 double expected = fmax(fmax(1, comm + 1 / all), part + comm / ((n - 1) * chunks));
-                tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds, expected, "gather");
-                tpt_same(run(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds, expected, "ring");
-                tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, links[l])).seconds, expected, "scatter");
+                tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds,
+                         expected, "gather");
+                tpt_same(run(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, links[l])).seconds,
+                         expected, "ring");
+                tpt_same(run(TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, links[l])).seconds,
+                         expected, "scatter");
             }
 }
 
-/* Link time = GEMM time, 5 us of latency under 10 ms, at most 16 chunks of the remote part: nine tenths can be hidden, forward and backward. */
+/* Link time = GEMM time, 5 us of latency under 10 ms, at most 16 chunks of the remote part: nine tenths can be hidden,
+ * forward and backward. */
 Test(simulate, nine_tenths_hidden)
 {
-    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER, TP_PATTERN_BACKWARD, TP_PATTERN_CHAIN, TP_PATTERN_CHAIN_CORE};
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER, TP_PATTERN_BACKWARD,
+                                          TP_PATTERN_CHAIN, TP_PATTERN_CHAIN_CORE};
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
         for (int n = 2; n <= 8; n *= 2) {
             double best = 0, part = (double)(n - 1) / n;
@@ -141,8 +150,10 @@ Test(simulate, pipeline_of_two_stages)
         for (int chunks = 1; chunks <= 16; chunks++) {
             double comm = 2.0 * (n - 1) / n, longer = fmax(1, comm), shorter = fmin(1, comm);
             double expected = longer + shorter / chunks;
-            tpt_same(run(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, 2)).seconds, expected, "gather");
-            tpt_same(run(TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, 2)).seconds, expected, "scatter");
+            tpt_same(run(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, n, chunks, tpt_costs(1, 2)).seconds, expected,
+                     "gather");
+            tpt_same(run(TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_SCATTER, n, chunks, tpt_costs(1, 2)).seconds, expected,
+                     "scatter");
         }
 }
 
@@ -174,10 +185,12 @@ Test(simulate, direct)
         tpt_same(t.hidden, 0.5, "hidden");
         tpt_same(t.exposed, 0.5, "exposed");
     }
-    tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, 2, 1, tpt_costs(1, 2)).seconds, 2, "the reduction pays the link");
+    tpt_same(run(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, 2, 1, tpt_costs(1, 2)).seconds, 2,
+             "the reduction pays the link");
 }
 
-/* A latency is paid once by transfers that follow each other over a link, and by each collective, which all must have come to. */
+/* A latency is paid once by transfers that follow each other over a link, and by each collective, which all must have
+ * come to. */
 Test(simulate, latency)
 {
     tp_plan_costs costs = tpt_costs(0, 2);
@@ -229,7 +242,8 @@ static void check_order(const tp_plan *plan)
         for (int i = 0; i < plan->rank[rank].count; i++) {
             const tp_plan_op *op = &plan->rank[rank].op[i];
             const tp_span *span = &t->span[rank][i];
-            cr_assert(span->begin >= lane[op->lane] && span->begin >= issued && span->end >= span->begin && span->end <= t->seconds);
+            cr_assert(span->begin >= lane[op->lane] && span->begin >= issued && span->end >= span->begin &&
+                      span->end <= t->seconds);
             for (int w = 0; w < op->waits; w++)
                 cr_assert(span->begin >= t->span[op->wait[w].rank][op->wait[w].op].end);
             lane[op->lane] = span->end;
@@ -240,7 +254,8 @@ static void check_order(const tp_plan *plan)
     tp_timeline_destroy(t);
 }
 
-/* Nothing takes less than its GEMMs or its transfers alone, whatever takes longest of them: latency, copying, fixed costs, seeing arrivals late. */
+/* Nothing takes less than its GEMMs or its transfers alone, whatever takes longest of them: latency, copying, fixed
+ * costs, seeing arrivals late. */
 static void check_parts(const tp_plan *plan)
 {
     tp_plan_costs costs[5];
@@ -252,9 +267,11 @@ static void check_parts(const tp_plan *plan)
     costs[4].copy_bytes_per_second = 0.7 * TPT_BYTES;
     for (int i = 0; i < 5; i++) {
         tp_timeline *t = tpt_simulate(plan, &costs[i]);
-        cr_assert(t->comm_seconds <= t->seconds * (1 + 1e-12) && t->gemm_seconds <= t->seconds * (1 + 1e-12) && t->hidden <= 1 + 1e-12,
-                  "%s %s, %d ranks, %d chunks, costs %d: %g of %g s, hidden %g", tp_overlap_name((tp_overlap)plan->algorithm),
-                  tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->chunks, i, t->comm_seconds, t->seconds, t->hidden);
+        cr_assert(t->comm_seconds <= t->seconds * (1 + 1e-12) && t->gemm_seconds <= t->seconds * (1 + 1e-12) &&
+                      t->hidden <= 1 + 1e-12,
+                  "%s %s, %d ranks, %d chunks, costs %d: %g of %g s, hidden %g",
+                  tp_overlap_name((tp_overlap)plan->algorithm), tp_pattern_name((tp_pattern)plan->pattern), plan->ranks,
+                  plan->chunks, i, t->comm_seconds, t->seconds, t->hidden);
         tp_timeline_destroy(t);
     }
 }
@@ -270,7 +287,8 @@ Test(simulate, latencies_alone)
     for (int chunks = 1; chunks <= 16; chunks++) {
         tp_plan_costs costs = tpt_costs(1, 2);
         costs.link.latency_seconds = 0.125;
-        tp_plan *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, chunks), *pipeline = tpt_plan(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, chunks);
+        tp_plan *pull = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, chunks),
+                *pipeline = tpt_plan(TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, chunks);
         tp_timeline *t = tpt_simulate(pull, &costs);
         tpt_same(t->comm_seconds, 1.125, "pull");
         tp_timeline_destroy(t);
@@ -293,8 +311,8 @@ static void check_sums(const tp_plan *plan)
     tp_plan_costs costs = uneven(0.9);
     tp_timeline *t = tpt_simulate(plan, &costs);
     cr_assert(t->compute_seconds + t->exposed_seconds <= t->seconds * (1 + 1e-12));
-    cr_assert(t->hidden <= 1 + 1e-12, "%s %s: hidden %g", tp_overlap_name((tp_overlap)plan->algorithm), tp_pattern_name((tp_pattern)plan->pattern),
-              t->hidden);
+    cr_assert(t->hidden <= 1 + 1e-12, "%s %s: hidden %g", tp_overlap_name((tp_overlap)plan->algorithm),
+              tp_pattern_name((tp_pattern)plan->pattern), t->hidden);
     if (plan->algorithm == TP_OVERLAP_NONE && plan->ranks > 1) {
         tpt_same(t->compute_seconds + t->comm_seconds, t->seconds, "none: nothing overlaps");
         tpt_same(t->exposed_seconds, t->comm_seconds, "none: all is exposed");
@@ -332,8 +350,8 @@ static double seconds_of(const tp_plan *plan, const tp_plan_costs *costs)
     return seconds;
 }
 
-/* With room for the order of transfers on a busy link to change: first come first served is not always best, so plans whose transfers of several
- * senders meet at one link are left out. */
+/* With room for the order of transfers on a busy link to change: first come first served is not always best, so plans
+ * whose transfers of several senders meet at one link are left out. */
 static void check_monotone(const tp_plan *plan)
 {
     if (plan->ranks > 2)
@@ -342,8 +360,9 @@ static void check_monotone(const tp_plan *plan)
     for (double link = 8; link > 0.01; link /= 2) {
         tp_plan_costs costs = uneven(link);
         double now = seconds_of(plan, &costs);
-        cr_assert(now <= before + 1e-12, "%s %s %d chunks: a faster link takes %g, a slower %g", tp_overlap_name((tp_overlap)plan->algorithm),
-                  tp_pattern_name((tp_pattern)plan->pattern), plan->chunks, now, before);
+        cr_assert(now <= before + 1e-12, "%s %s %d chunks: a faster link takes %g, a slower %g",
+                  tp_overlap_name((tp_overlap)plan->algorithm), tp_pattern_name((tp_pattern)plan->pattern),
+                  plan->chunks, now, before);
         before = now;
         costs.gemm_seconds[0] *= 0.5;
         cr_assert(seconds_of(plan, &costs) <= now + 1e-12);
@@ -411,7 +430,8 @@ Test(simulate, measured_timeline)
 /* Spans of two ranks as they are recorded: in the order of their ends, of several executions, seconds of some clock. */
 Test(simulate, timeline_from_trace)
 {
-    tp_plan *plan = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 3), *copy = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 3);
+    tp_plan *plan = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 3),
+            *copy = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 3);
     tp_plan *other = tpt_plan(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 2, 4);
     tp_plan_costs costs = tpt_costs(1, 1.7);
     tp_timeline *simulated = tpt_simulate(plan, &costs), *measured = NULL;
@@ -421,8 +441,11 @@ Test(simulate, timeline_from_trace)
         for (int execution = 0; execution < 2; execution++)
             for (int i = plan->rank[rank].count - 1; i >= 0; i--) {
                 tp_span at = simulated->span[rank][i];
-                spans[rank][count[rank]++] = (tp_trace_span){
-                    .plan = copy, .execution = execution, .op = i, .begin = 1000 + 10 * execution + at.begin, .end = 1000 + 10 * execution + at.end};
+                spans[rank][count[rank]++] = (tp_trace_span){.plan = copy,
+                                                             .execution = execution,
+                                                             .op = i,
+                                                             .begin = 1000 + 10 * execution + at.begin,
+                                                             .end = 1000 + 10 * execution + at.end};
             }
     spans[1][count[1]++] = (tp_trace_span){.plan = other, .execution = 1, .op = 1, .begin = 0, .end = 1};
     const tp_trace_span *const lists[2] = {spans[0], spans[1]};

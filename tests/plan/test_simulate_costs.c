@@ -1,4 +1,5 @@
-/* What the simulator charges besides work: waits, overheads of transfers, and links that are busy; each alone, in closed form. */
+/* What the simulator charges besides work: waits, overheads of transfers, and links that are busy; each alone, in
+ * closed form. */
 #include "costs.h"
 
 #include "plan/simulation.h"
@@ -63,8 +64,9 @@ Test(simulate_costs, lanes_that_begin_late)
     tpt_same(with_extra(TP_OVERLAP_PIPELINE, TP_LANE_COMPUTE, 0.25), 1.25, "a product behind the transfer");
 }
 
-/* A lane that waits for another lane or rank sees its end `wait_seconds` late: the GEMM the last transfer, and the first pull the peer's ENTER, which does not
- * delay its crossing of a link. A message waits for its own rank only, which has nothing to end before. */
+/* A lane that waits for another lane or rank sees its end `wait_seconds` late: the GEMM the last transfer, and the
+ * first pull the peer's ENTER, which does not delay its crossing of a link. A message waits for its own rank only,
+ * which has nothing to end before. */
 Test(simulate_costs, waits)
 {
     static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL};
@@ -73,17 +75,20 @@ Test(simulate_costs, waits)
             tp_plan_costs costs = tpt_costs(0, 2);
             double without = generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs);
             costs.wait_seconds = 0.125;
-            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), without + 0.125, tp_overlap_name(algorithms[a]));
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), without + 0.125,
+                     tp_overlap_name(algorithms[a]));
             costs = tpt_costs(0, 0);
             costs.copy_bytes_per_second = TPT_BYTES / 2;
             costs.wait_seconds = 0.125;
-            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + (1 + a) * 0.125, tp_overlap_name(algorithms[a]));
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + (1 + a) * 0.125,
+                     tp_overlap_name(algorithms[a]));
         }
 }
 
-/* A wait for another rank is slept through where a lane beside compute takes part, but not one between ranks' compute, nor one of a rank's own threads: they take turns on
- * a core. So is each collective of such a lane, unless its bytes cross a link for longer: they do so from when the last rank came. At the end compute waits for who
- * still pulls out of its memory. */
+/* A wait for another rank is slept through where a lane beside compute takes part, but not one between ranks' compute,
+ * nor one of a rank's own threads: they take turns on a core. So is each collective of such a lane, unless its bytes
+ * cross a link for longer: they do so from when the last rank came. At the end compute waits for who still pulls out of
+ * its memory. */
 Test(simulate_costs, sleeping)
 {
     static const struct {
@@ -91,38 +96,41 @@ Test(simulate_costs, sleeping)
         tp_pattern pattern;
         int once, each;
         double link;
-    } cases[] = {{TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 0, 0, 2},     {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 1, 0, 2},   {TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 2, 0, 0},
-                 {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 0, 0, 2}, {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 0, 1, 0}, {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 0, 0, 2},
-                 {TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 0, 0, 2}};
+    } cases[] = {
+        {TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 0, 0, 2},     {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 1, 0, 2},
+        {TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 2, 0, 0},    {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 0, 0, 2},
+        {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 0, 1, 0}, {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 0, 0, 2},
+        {TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 0, 0, 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int chunks = 2; chunks <= 4; chunks++) {
             tp_plan_costs costs = tpt_costs(0, cases[i].link);
             costs.copy_bytes_per_second = cases[i].link > 0 ? 0 : TPT_BYTES / 2;
             double without = generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs);
             costs.wake_seconds = 0.125;
-            tpt_same(generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs), without + (cases[i].once + chunks * cases[i].each) * 0.125,
-                     tp_overlap_name(cases[i].algorithm));
+            tpt_same(generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs),
+                     without + (cases[i].once + chunks * cases[i].each) * 0.125, tp_overlap_name(cases[i].algorithm));
         }
 }
 
-/* Who sleeps for an arrival sees it late: that holds up what needs it, so that compute which reads peers' memory sleeps each
- * time, but no later crossing. A collective of two steps is slept for once. */
+/* Who sleeps for an arrival sees it late: that holds up what needs it, so that compute which reads peers' memory sleeps
+ * each time, but no later crossing. A collective of two steps is slept for once. */
 Test(simulate_costs, arrivals_seen_late)
 {
     static const struct {
         tp_overlap algorithm;
         tp_pattern pattern;
         int once, each;
-    } cases[] = {{TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 1, 0}, {TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 1, 0},     {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 0, 1},
-                 {TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 1, 0}, {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 1, 0}, {TP_OVERLAP_NONE, TP_PATTERN_GEMM_REDUCE, 1, 0},
+    } cases[] = {{TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 1, 0},     {TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 1, 0},
+                 {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 0, 1},   {TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 1, 0},
+                 {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 1, 0}, {TP_OVERLAP_NONE, TP_PATTERN_GEMM_REDUCE, 1, 0},
                  {TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 1, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int chunks = 1; chunks <= 4; chunks++) {
             tp_plan_costs costs = tpt_costs(0, 2);
             double without = generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs);
             costs.arrival_seconds = 0.125;
-            tpt_same(generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs), without + (cases[i].once + chunks * cases[i].each) * 0.125,
-                     tp_overlap_name(cases[i].algorithm));
+            tpt_same(generated(cases[i].algorithm, cases[i].pattern, 2, chunks, &costs),
+                     without + (cases[i].once + chunks * cases[i].each) * 0.125, tp_overlap_name(cases[i].algorithm));
         }
 }
 
@@ -134,7 +142,8 @@ Test(simulate_costs, lane_order_is_no_wait)
     tpt_same(generated(TP_OVERLAP_NONE, TP_PATTERN_GEMM, 1, 4, &costs), 1, "one rank");
 }
 
-/* Each transfer of a lane pays the overhead, after its bytes: beside the next one's on a link, before the next one's copying. */
+/* Each transfer of a lane pays the overhead, after its bytes: beside the next one's on a link, before the next one's
+ * copying. */
 Test(simulate_costs, overhead_of_transfers)
 {
     static const tp_overlap algorithms[] = {TP_OVERLAP_PULL, TP_OVERLAP_RING};
@@ -142,10 +151,12 @@ Test(simulate_costs, overhead_of_transfers)
         for (int chunks = 1; chunks <= 4; chunks++) {
             tp_plan_costs costs = tpt_costs(0, 2);
             costs.transfer_overhead = 0.0625;
-            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + 0.0625, tp_overlap_name(algorithms[a]));
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + 0.0625,
+                     tp_overlap_name(algorithms[a]));
             costs.link.bytes_per_second = 0;
             costs.copy_bytes_per_second = TPT_BYTES / 2;
-            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + chunks * 0.0625, tp_overlap_name(algorithms[a]));
+            tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, chunks, &costs), 1 + chunks * 0.0625,
+                     tp_overlap_name(algorithms[a]));
         }
 }
 
@@ -179,21 +190,24 @@ Test(simulate_costs, a_link_serves_one_transfer_at_a_time)
              2, "an op that reads from two peers");
 }
 
-/* An op beside compute takes its lane's thread a while, however little it moves: many small ones take that each, long ones no more than they move. */
+/* An op beside compute takes its lane's thread a while, however little it moves: many small ones take that each, long
+ * ones no more than they move. */
 Test(simulate_costs, lanes_take_their_time)
 {
     static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL, TP_OVERLAP_PIPELINE};
     for (int a = 0; a < 3; a++) {
         tp_plan_costs costs = {.lane_seconds = 0.5};
         costs.bytes[TP_BUFFER_INPUT] = TPT_BYTES;
-        tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, 4, &costs), 4 * 0.5, tp_overlap_name(algorithms[a]));
+        tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, 4, &costs), 4 * 0.5,
+                 tp_overlap_name(algorithms[a]));
         tpt_same(generated(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1, &costs), 0, "on the compute lane");
         costs.link.bytes_per_second = TPT_BYTES / 8; /* 4 s for the remote half */
         tpt_same(generated(algorithms[a], TP_PATTERN_GATHER_GEMM, 2, 4, &costs), 4, tp_overlap_name(algorithms[a]));
     }
 }
 
-/* A PULL crosses from when its data is there, although compute issues it later: results of the first chunk follow the second chunk's partial sums on the link. */
+/* A PULL crosses from when its data is there, although compute issues it later: results of the first chunk follow the
+ * second chunk's partial sums on the link. */
 Test(simulate_costs, pulls_cross_when_their_data_is_there)
 {
     tp_plan_costs costs = {.link = {0.25, 1e6}};

@@ -93,13 +93,16 @@ Test(simulate_refusals, unproven_plans_are_not_priced)
             tp_plan *plan = NULL;
             tp_overlap_candidate candidate;
             tp_plan_costs costs;
-            snprintf(text, sizeof text, "plan pull %s ranks 2 chunks 1\n0: E; %s\n1: E\n", tp_pattern_name(patterns[p]), cases[i].line);
+            snprintf(text, sizeof text, "plan pull %s ranks 2 chunks 1\n0: E; %s\n1: E\n", tp_pattern_name(patterns[p]),
+                     cases[i].line);
             if (tp_plan_parse(text, &plan) != TP_OK)
                 continue; /* refused even earlier */
-            const tp_overlap_shape shape = {.pattern = patterns[p], .dtype = TP_DTYPE_F32, .ranks = 2, .rows = 64, .cols = {32, 32}, .inner = {32, 32}};
+            const tp_overlap_shape shape = {.pattern = patterns[p], .dtype = TP_DTYPE_F32, .ranks = 2, .rows = 64,
+                                            .cols = {32, 32}, .inner = {32, 32}};
             reached++;
             cr_assert_eq(tp_overlap_costs(&machine, &shape, plan, &costs), TP_ERR_STATE, "%s", text);
-            cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(), cases[i].words);
+            cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(),
+                      cases[i].words);
             cr_assert_eq(tp_overlap_predict(&machine, &shape, plan, &candidate), TP_ERR_STATE, "%s", text);
             tp_plan_destroy(plan);
         }

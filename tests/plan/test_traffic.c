@@ -23,7 +23,8 @@ static int parts_of(tp_overlap algorithm, tp_pattern pattern)
     case TP_PATTERN_GATHER_WEIGHT: return 1;
     case TP_PATTERN_ROW_BACKWARD: return algorithm == TP_OVERLAP_DIRECT ? 2 : 1; /* read twice */
     case TP_PATTERN_CHAIN_CORE_BACKWARD:
-    case TP_PATTERN_CHAIN_BACKWARD: return algorithm == TP_OVERLAP_DIRECT ? 4 : 3; /* two gathers and a scatter; the first is read twice */
+    case TP_PATTERN_CHAIN_BACKWARD:
+        return algorithm == TP_OVERLAP_DIRECT ? 4 : 3; /* two gathers and a scatter; the first is read twice */
     default: return 2; /* an all-reduce, or a gather and a scatter */
     }
 }
@@ -37,9 +38,10 @@ Test(traffic, every_algorithm_moves_the_same)
                     tp_plan_traffic t = count((tp_overlap)algorithm, (tp_pattern)pattern, n, chunks);
                     double expected = TPT_BYTES * parts_of((tp_overlap)algorithm, (tp_pattern)pattern) * (n - 1) / n;
                     for (int rank = 0; rank < n; rank++) {
-                        cr_assert_float_eq(t.sent[rank], expected, 1e-6, "%s %s, %d ranks: rank %d sends %.17g, expected %.17g",
-                                           tp_overlap_name((tp_overlap)algorithm), tp_pattern_name((tp_pattern)pattern), n, rank, t.sent[rank],
-                                           expected);
+                        cr_assert_float_eq(t.sent[rank], expected, 1e-6,
+                                           "%s %s, %d ranks: rank %d sends %.17g, expected %.17g",
+                                           tp_overlap_name((tp_overlap)algorithm), tp_pattern_name((tp_pattern)pattern),
+                                           n, rank, t.sent[rank], expected);
                         cr_assert_float_eq(t.received[rank], expected, 1e-6);
                         cr_assert_eq(t.link[rank][rank], 0);
                     }
@@ -48,7 +50,8 @@ Test(traffic, every_algorithm_moves_the_same)
 
 Test(traffic, links)
 {
-    tp_plan_traffic ring = count(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 4, 2), pull = count(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 4, 2);
+    tp_plan_traffic ring = count(TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 4, 2),
+                    pull = count(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 4, 2);
     for (int from = 0; from < 4; from++)
         for (int to = 0; to < 4; to++) {
             cr_assert_float_eq(ring.link[from][to], to == (from + 1) % 4 ? TPT_BYTES * 3 / 4 : 0, 1e-6);
@@ -59,7 +62,8 @@ Test(traffic, links)
     cr_assert_float_eq(count(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 4, 1).largest_piece, TPT_BYTES / 4, 1e-6);
 }
 
-/* What each algorithm needs beside the caller's buffers: all of the gathered input, or peers' part of it, or nothing. */
+/* What each algorithm needs beside the caller's buffers: all of the gathered input, or peers' part of it, or
+ * nothing. */
 Test(traffic, workspace)
 {
     const int n = 4;

@@ -16,11 +16,12 @@ static tp_plan *parse(const char *text)
 }
 
 /* Two ranks with all slices of all rows. What rank 0 makes of them comes between. */
-#define SLICED_2X2                                                                                                                        \
-    "plan none row-backward ranks 2 chunks 2\n"                                                                                           \
+#define SLICED_2X2                                                                                                     \
+    "plan none row-backward ranks 2 chunks 2\n"                                                                        \
     "0: E writes input[0x2], gradient[0x2], output[0x4]; C 0x4 all-gather reads input[0x2] writes gathered[0x4]; "
-#define SLICED_2X2_OTHER                                                                                                                  \
-    "1: E writes input[2x2], gradient[0x2], output[0x4]; C 0x4 all-gather reads input[2x2] writes gathered[0x4]; G0 0x4 reads "            \
+#define SLICED_2X2_OTHER                                                                                               \
+    "1: E writes input[2x2], gradient[0x2], output[0x4]; C 0x4 all-gather reads input[2x2] writes gathered[0x4]; G0 "  \
+    "0x4 reads "                                                                                                       \
     "gathered[0x4] writes output[0x4]; G1 0x4 reads gradient[0x2], gathered[0x4] writes gradient[0x2]; L\n"
 
 static const struct wrong {
@@ -164,32 +165,41 @@ static const struct wrong {
      TP_FAULT_RACE, 0, 2, "reads, after leave, input piece 0"},
     {"written after leave",
      "plan pull gather-gemm ranks 2 chunks 2\n"
-     "0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; P 3 ~1 @copy reads "
+     "0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; P 3 ~1 @copy "
+     "reads "
      "1:input[3] writes gathered[3]; G0 0x2 reads input[0x2] writes output[0x2]; G0 2 after 1 reads gathered[2] writes "
-     "output[2]; L after 1.2 reads output[0x3] writes input[0x2], output[0x4]; G0 3 after 2 reads gathered[3] writes output[3]\n"
-     "1: E writes input[2x2], output[0x4]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]; P 1 ~0 @copy reads "
+     "output[2]; L after 1.2 reads output[0x3] writes input[0x2], output[0x4]; G0 3 after 2 reads gathered[3] writes "
+     "output[3]\n"
+     "1: E writes input[2x2], output[0x4]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]; P 1 ~0 @copy "
+     "reads "
      "0:input[1] writes gathered[1]; G0 2x2 reads input[2x2] writes output[2x2]; G0 0 after 1 reads gathered[0] writes "
-     "output[0]; G0 1 after 2 reads gathered[1] writes output[1]; L after 0.2 reads output[0x4] writes input[2x2], output[0x4]\n",
+     "output[0]; G0 1 after 2 reads gathered[1] writes output[1]; L after 0.2 reads output[0x4] writes input[2x2], "
+     "output[0x4]\n",
      TP_FAULT_RACE, 0, 6, "writes, after leave, output piece 3 of rank 0"},
     {"sums over slices of all owners in one",
-     SLICED_2X2 "G0 0x4 reads gathered[0x4] writes output[0x4]; G1 0x4 reads gradient[0x2], gathered[0x4] writes gradient[0x2]; L\n" SLICED_2X2_OTHER,
+     SLICED_2X2 "G0 0x4 reads gathered[0x4] writes output[0x4]; G1 0x4 reads gradient[0x2], gathered[0x4] writes "
+                "gradient[0x2]; L\n" SLICED_2X2_OTHER,
      TP_FAULT_NONE, -1, -1, ""},
     {"owners out of order",
      SLICED_2X2 "G1 2x2 reads gradient[0x2], gathered[2x2] writes gradient[0x2]; L\n" SLICED_2X2_OTHER,
      TP_FAULT_RESULT, 0, 2, "accumulates out of order"},
     {"a sum that goes on from a peer's",
-     SLICED_2X2 "G0 0 reads gathered[0] writes output[0]; G0 1 reads gathered[1], 1:output[0] writes output[1]; L\n" SLICED_2X2_OTHER,
+     SLICED_2X2 "G0 0 reads gathered[0] writes output[0]; G0 1 reads gathered[1], 1:output[0] writes output[1]; L\n"
+     SLICED_2X2_OTHER,
      TP_FAULT_FIELD, 0, 3, "must go on from the slice before"},
     {"a sum that begins in the middle",
-     SLICED_2X2 "G0 1 reads gathered[1] writes output[1]; L\n" SLICED_2X2_OTHER, TP_FAULT_FIELD, 0, 2, "the sum before if there is one"},
+     SLICED_2X2 "G0 1 reads gathered[1] writes output[1]; L\n" SLICED_2X2_OTHER, TP_FAULT_FIELD, 0, 2,
+     "the sum before if there is one"},
     {"a sum that goes on from another owner's",
-     SLICED_2X2 "G0 0x2 reads gathered[0x2] writes output[0x2]; G0 3 reads gathered[3], output[1] writes output[3]; L\n" SLICED_2X2_OTHER,
+     SLICED_2X2 "G0 0x2 reads gathered[0x2] writes output[0x2]; G0 3 reads gathered[3], output[1] writes output[3]; L\n"
+     SLICED_2X2_OTHER,
      TP_FAULT_FIELD, 0, 3, "must go on from the slice before"},
     {"a gradient of other slices",
      SLICED_2X2 "G1 0x2/2 reads gradient[1], gathered[0x2/2] writes gradient[1]; L\n" SLICED_2X2_OTHER,
      TP_FAULT_FIELD, 0, 2, "other slices"},
     {"a slice without its gradient",
-     SLICED_2X2 "G0 0x4 reads gathered[0x4] writes output[0x4]; G1 0x2/2 reads gradient[0], gathered[0x2/2] writes gradient[0]; L\n" SLICED_2X2_OTHER,
+     SLICED_2X2 "G0 0x4 reads gathered[0x4] writes output[0x4]; G1 0x2/2 reads gradient[0], gathered[0x2/2] writes "
+                "gradient[0]; L\n" SLICED_2X2_OTHER,
      TP_FAULT_RESULT, 0, -1, "the gradient of rank 0 has 0 of 2 pieces"},
     {"a collective of no part",
      "plan none gather-gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; C4 0 all-gather reads input[0] writes "
@@ -324,12 +334,17 @@ Test(verify, peak_pieces)
         char text[1024];
         snprintf(text, sizeof text,
                  "plan pull gather-gemm ranks 2 chunks 2\n"
-                 "0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; G0 0x2 reads "
+                 "0: E writes input[0x2], output[0x4]; P 2 ~1 @copy after 1.0 reads 1:input[2] writes gathered[2]; G0 "
+                 "0x2 reads "
                  "input[0x2] writes output[0x2]; G0 2 after 1 reads gathered[2] writes output[2]; P 3 ~1 @copy %sreads "
-                 "1:input[3] writes gathered[3]; G0 3 after 4 reads gathered[3] writes output[3]; L after 1.4 reads output[0x4]\n"
-                 "1: E writes input[2x2], output[0x4]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]; G0 2x2 reads "
-                 "input[2x2] writes output[2x2]; G0 0 after 1 reads gathered[0] writes output[0]; P 1 ~0 @copy after 3 reads "
-                 "0:input[1] writes gathered[1]; G0 1 after 4 reads gathered[1] writes output[1]; L after 0.4 reads output[0x4]\n",
+                 "1:input[3] writes gathered[3]; G0 3 after 4 reads gathered[3] writes output[3]; L after 1.4 reads "
+                 "output[0x4]\n"
+                 "1: E writes input[2x2], output[0x4]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]; G0 "
+                 "2x2 reads "
+                 "input[2x2] writes output[2x2]; G0 0 after 1 reads gathered[0] writes output[0]; P 1 ~0 @copy after 3 "
+                 "reads "
+                 "0:input[1] writes gathered[1]; G0 1 after 4 reads gathered[1] writes output[1]; L after 0.4 reads "
+                 "output[0x4]\n",
                  waits[i]);
         plan = parse(text);
         cr_assert_eq(tp_plan_verify(plan, &proof), TP_OK);

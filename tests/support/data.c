@@ -118,8 +118,8 @@ static double excess(double got, double want, double tolerance)
 }
 
 /* stride 0: one tolerance for all elements. */
-static bool close_strided(const char *what, const void *got, tp_dtype dtype, const double *want, const double *tolerance,
-                          int stride, int64_t count)
+static bool close_strided(const char *what, const void *got, tp_dtype dtype, const double *want,
+                          const double *tolerance, int stride, int64_t count)
 {
     int64_t worst = -1, wrong = 0;
     double worst_excess = 0.0;
@@ -134,8 +134,11 @@ static bool close_strided(const char *what, const void *got, tp_dtype dtype, con
     }
     if (wrong == 0)
         return true;
-    fprintf(stderr, "%s (%s): %" PRId64 " of %" PRId64 " elements wrong, worst [%" PRId64 "]: got %.9g, want %.9g, tolerance %.3g\n", what,
-            tp_dtype_name(dtype), wrong, count, worst, tpt_get(got, dtype, worst), want[worst], tolerance[worst * stride]);
+    fprintf(stderr,
+            "%s (%s): %" PRId64 " of %" PRId64 " elements wrong, worst [%" PRId64
+            "]: got %.9g, want %.9g, tolerance %.3g\n",
+            what, tp_dtype_name(dtype), wrong, count, worst, tpt_get(got, dtype, worst), want[worst],
+            tolerance[worst * stride]);
     return false;
 }
 
@@ -144,12 +147,14 @@ bool tpt_close(const char *what, const void *got, tp_dtype dtype, const double *
     return close_strided(what, got, dtype, want, &tolerance, 0, count);
 }
 
-bool tpt_close_each(const char *what, const void *got, tp_dtype dtype, const double *want, const double *tolerance, int64_t count)
+bool tpt_close_each(const char *what, const void *got, tp_dtype dtype, const double *want, const double *tolerance,
+                    int64_t count)
 {
     return close_strided(what, got, dtype, want, tolerance, 1, count);
 }
 
-bool tpt_close_norm(const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count, double relative)
+bool tpt_close_norm(const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count,
+                    double relative)
 {
     double difference = 0.0, norm = 0.0;
     for (int64_t i = 0; i < count; i++) {
@@ -162,8 +167,8 @@ bool tpt_close_norm(const char *what, const void *got, tp_dtype dtype, const dou
     /* Written so that NaN fails. */
     if (difference <= relative * norm)
         return true;
-    fprintf(stderr, "%s (%s): norm of the difference %.6g, of the reference %.6g, relative %.3g, allowed %.3g\n", what, tp_dtype_name(dtype),
-            difference, norm, difference / norm, relative);
+    fprintf(stderr, "%s (%s): norm of the difference %.6g, of the reference %.6g, relative %.3g, allowed %.3g\n", what,
+            tp_dtype_name(dtype), difference, norm, difference / norm, relative);
     return false;
 }
 
@@ -175,8 +180,8 @@ bool tpt_same_bits(const char *what, const void *got, const void *want, tp_dtype
         size_t at = (size_t)i * size;
         if (memcmp(a + at, b + at, size) == 0)
             continue;
-        fprintf(stderr, "%s (%s): bits differ first at [%" PRId64 "] of %" PRId64 ": %.9g and %.9g\n", what, tp_dtype_name(dtype), i, count,
-                tpt_get(got, dtype, i), tpt_get(want, dtype, i));
+        fprintf(stderr, "%s (%s): bits differ first at [%" PRId64 "] of %" PRId64 ": %.9g and %.9g\n", what,
+                tp_dtype_name(dtype), i, count, tpt_get(got, dtype, i), tpt_get(want, dtype, i));
         return false;
     }
     return true;

@@ -1,4 +1,5 @@
-/* Test data and comparison: deterministic random arrays, conversion of dtypes, closeness to a double-precision reference. */
+/* Test data and comparison: deterministic random arrays, conversion of dtypes, closeness to a double-precision
+ * reference. */
 #ifndef TPT_DATA_H
 #define TPT_DATA_H
 
@@ -30,14 +31,18 @@ void tpt_fill_integers(void *out, tp_dtype dtype, int64_t count, uint64_t seed, 
 void *tpt_new_uniform(tp_dtype dtype, int64_t count, uint64_t seed, double low, double high);
 void *tpt_new_normal(tp_dtype dtype, int64_t count, uint64_t seed, double deviation);
 
-/* True if every |got - want| <= tolerance and NaN and infinity stand at the same places. Prints the worst element otherwise. */
+/* True if every |got - want| <= tolerance and NaN and infinity stand at the same places. Prints the worst element
+ * otherwise. */
 bool tpt_close(const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count, double tolerance);
 
-/* The same with a bound for each element: tolerance[i]. For sums, compute it from each element's own sum of |products|. */
-bool tpt_close_each(const char *what, const void *got, tp_dtype dtype, const double *want, const double *tolerance, int64_t count);
+/* The same with a bound for each element: tolerance[i]. For sums, compute it from each element's own sum of
+ * |products|. */
+bool tpt_close_each(const char *what, const void *got, tp_dtype dtype, const double *want, const double *tolerance,
+                    int64_t count);
 
 /* True if |got - want| <= relative * |want| in the Euclidean norm over all elements; prints both otherwise. */
-bool tpt_close_norm(const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count, double relative);
+bool tpt_close_norm(const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count,
+                    double relative);
 
 /* memcmp that says where the first difference is. */
 bool tpt_same_bits(const char *what, const void *got, const void *want, tp_dtype dtype, int64_t count);

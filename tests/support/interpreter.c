@@ -54,7 +54,8 @@ static bool flows(const tp_plan_op *op)
 /* An op that writes over what it reads (a gradient) reads it once. */
 static bool in_place(const tp_plan_op *op)
 {
-    return op->kind == TP_OP_GEMM && (op->write[0].buffer == TP_BUFFER_GRADIENT || op->write[0].buffer == TP_BUFFER_FIRST_GRADIENT);
+    return op->kind == TP_OP_GEMM &&
+           (op->write[0].buffer == TP_BUFFER_GRADIENT || op->write[0].buffer == TP_BUFFER_FIRST_GRADIENT);
 }
 
 static void begin(machine *m, int lane)

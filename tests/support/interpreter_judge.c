@@ -67,7 +67,8 @@ static bool right_slices(machine *m, int rank)
     for (region.piece = 0; region.piece < m->plan->chunks; region.piece++) {
         uint64_t wanted = input_number(TP_BUFFER_GRADIENT, rank, region.piece);
         for (int owner = 0; owner < m->plan->ranks; owner++)
-            wanted = accumulate_gradient(1, wanted, wanted_input(m, rank, owner * m->plan->chunks + region.piece), LOCAL_OPERAND);
+            wanted = accumulate_gradient(1, wanted, wanted_input(m, rank, owner * m->plan->chunks + region.piece),
+                                         LOCAL_OPERAND);
         if (*cell(m, &region, 0) != wanted)
             return false;
     }

@@ -39,7 +39,8 @@ static inline uint64_t *cell(machine *m, const tp_region *region, int i)
 static inline bool is_backward_chain(const machine *m)
 {
     return m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD || m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE ||
-           m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD || m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
+           m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD ||
+           m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
 }
 
 /* Chunks are slices of columns: OUTPUT is summed over them, GRADIENT has a piece each. */
@@ -53,7 +54,8 @@ static inline bool shares_input(const machine *m)
 {
     return m->plan->pattern == TP_PATTERN_GEMM || m->plan->pattern == TP_PATTERN_GATHER_GEMM ||
            m->plan->pattern == TP_PATTERN_CHAIN || m->plan->pattern == TP_PATTERN_CHAIN_CORE ||
-           m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD || m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD || is_sliced(m);
+           m->plan->pattern == TP_PATTERN_CHAIN_BACKWARD || m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD ||
+           is_sliced(m);
 }
 
 static inline bool shares_second(const machine *m)
@@ -64,8 +66,9 @@ static inline bool shares_second(const machine *m)
 
 static inline bool mixes(const machine *m)
 {
-    return m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD || m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE ||
-           m->plan->pattern == TP_PATTERN_CHAIN_CORE || m->plan->pattern == TP_PATTERN_CHAIN_CORE_REDUCE;
+    return m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD ||
+           m->plan->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE || m->plan->pattern == TP_PATTERN_CHAIN_CORE ||
+           m->plan->pattern == TP_PATTERN_CHAIN_CORE_REDUCE;
 }
 
 /* Whether a rank's output and gradients are what the pattern's definition in tp/overlap.h gives. */

@@ -1,4 +1,5 @@
-/* Adapters: one set of functions a layer, all of one shape. The saved struct of the last forward is kept beside the layer. */
+/* Adapters: one set of functions a layer, all of one shape. The saved struct of the last forward is kept beside the
+ * layer. */
 #include "layer_tables.h"
 
 #include <stdlib.h>
@@ -39,7 +40,8 @@ static size_t linear_saved_bytes(void *object, const tp_pass *pass)
     return 0;
 }
 
-static tp_status linear_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory, size_t bytes, bool save)
+static tp_status linear_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory,
+                                size_t bytes, bool save)
 {
     linear_object *o = object;
     (void)memory;
@@ -109,7 +111,8 @@ static size_t norm_saved_bytes(void *object, const tp_pass *pass)
     return tp_norm_saved_bytes(((norm_object *)object)->layer, pass);
 }
 
-static tp_status norm_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory, size_t bytes, bool save)
+static tp_status norm_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory,
+                              size_t bytes, bool save)
 {
     norm_object *o = object;
     o->saved = (tp_norm_saved){.memory = memory, .bytes = bytes};
@@ -172,7 +175,8 @@ static size_t mlp_saved_bytes(void *object, const tp_pass *pass)
     return tp_mlp_saved_bytes(((mlp_object *)object)->layer, pass);
 }
 
-static tp_status mlp_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory, size_t bytes, bool save)
+static tp_status mlp_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory,
+                             size_t bytes, bool save)
 {
     mlp_object *o = object;
     o->saved = (tp_mlp_saved){.memory = memory, .bytes = bytes};
@@ -243,7 +247,8 @@ static size_t attention_saved_bytes(void *object, const tp_pass *pass)
     return tp_attention_saved_bytes(((attention_object *)object)->layer, pass);
 }
 
-static tp_status attention_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory, size_t bytes, bool save)
+static tp_status attention_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory,
+                                   size_t bytes, bool save)
 {
     attention_object *o = object;
     o->saved = (tp_attention_saved){.memory = memory, .bytes = bytes};
@@ -314,7 +319,8 @@ static size_t block_saved_bytes(void *object, const tp_pass *pass)
     return tp_block_saved_bytes(((block_object *)object)->layer, pass);
 }
 
-static tp_status block_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory, size_t bytes, bool save)
+static tp_status block_forward(tp_ctx *ctx, void *object, const tp_pass *pass, const tp_io *io, void *memory,
+                               size_t bytes, bool save)
 {
     block_object *o = object;
     o->saved = (tp_block_saved){.memory = memory, .bytes = bytes};

@@ -69,7 +69,8 @@ static void copy_rows(const run_state *s, const side *part, char *local, char *g
     }
 }
 
-/* New memory of the context: from the host; or, to be written, poisoned with NaN. A device's is left as it is: reading what nobody wrote is reported. */
+/* New memory of the context: from the host; or, to be written, poisoned with NaN. A device's is left as it is: reading
+ * what nobody wrote is reported. */
 static tp_status new_memory(tp_ctx *ctx, const void *host, size_t bytes, void **out)
 {
     tp_status status = tp_ctx_allocate(ctx, TP_MEMORY_OTHER, bytes, out);
@@ -178,17 +179,20 @@ static void free_memory(tp_ctx *ctx, const pass_memory *m)
         tp_ctx_release(ctx, TP_MEMORY_OTHER, m->saved, m->saved_bytes);
 }
 
-static tp_status pass_through(tp_ctx *ctx, void *layer, const run_state *s, const side *in, const side *out, const pass_memory *m)
+static tp_status pass_through(tp_ctx *ctx, void *layer, const run_state *s, const side *in, const side *out,
+                              const pass_memory *m)
 {
     const tpt_case *c = s->c;
-    tp_io io = {.in = m->x, .out = m->y, .residual = m->residual}, back = {.in = m->dy, .out = m->dx, .residual = m->dresidual};
+    tp_io io = {.in = m->x, .out = m->y, .residual = m->residual},
+          back = {.in = m->dy, .out = m->dx, .residual = m->dresidual};
     if (s->layout->without_dx)
         back.out = tp_tensor_none();
     TPI_TRY(c->table->forward(ctx, layer, &c->pass, &io, NULL, 0, false));
     TPI_TRY(put(ctx, s, out, m->y, s->out->y_unsaved));
     for (int i = 0; i < (c->microbatches > 0 ? c->microbatches : 1); i++) {
         TPI_TRY(c->table->forward(ctx, layer, &c->pass, &io, m->saved, m->saved_bytes, true));
-        TPI_TRY((s->layout->split_backward ? c->table->backward_split : c->table->backward)(ctx, layer, &c->pass, &back));
+        TPI_TRY(
+            (s->layout->split_backward ? c->table->backward_split : c->table->backward)(ctx, layer, &c->pass, &back));
     }
     TPI_TRY(tp_ctx_synchronize(ctx));
     TPI_TRY(put(ctx, s, out, m->y, s->out->y));
@@ -268,7 +272,8 @@ tp_status tpt_case_try(const tpt_case *c, const tpt_layout *layout, tpt_result *
                         .y_unsaved = tpt_array(c->dtype, c->pass.tokens * c->out),
                         .dx = tpt_array(c->dtype, c->pass.tokens * c->in)};
     run_state state = {.c = c, .layout = layout, .out = out};
-    char *x = tpt_case_input(c), *residual = tpt_case_residual(c), *dy = tpt_case_gradient(c), *dresidual = tpt_case_residual_gradient(c);
+    char *x = tpt_case_input(c), *residual = tpt_case_residual(c), *dy = tpt_case_gradient(c),
+         *dresidual = tpt_case_residual_gradient(c);
     state.x = x;
     state.residual = residual;
     state.dy = dy;
@@ -361,7 +366,8 @@ static double *differences(reference_state *s, double *values, int64_t count)
     return gradient;
 }
 
-/* Relative error in the norm of a gradient that went through `depth` ops; central differences themselves are good to about 1e-9. */
+/* Relative error in the norm of a gradient that went through `depth` ops; central differences themselves are good to
+ * about 1e-9. */
 static double norm_tolerance(const tpt_case *c, int depth)
 {
     int64_t inner = c->in > c->out ? c->in : c->out;
@@ -370,18 +376,21 @@ static double norm_tolerance(const tpt_case *c, int depth)
     return tpt_tolerance_chain(c->dtype, inner, depth, 1.0) + 1e-8;
 }
 
-static void check_array(const tpt_case *c, const char *what, const void *got, tp_dtype dtype, const double *want, int64_t count, int depth)
+static void check_array(const tpt_case *c, const char *what, const void *got, tp_dtype dtype, const double *want,
+                        int64_t count, int depth)
 {
     char label[256];
     snprintf(label, sizeof label, "%s: %s", c->name, what);
-    cr_assert(tpt_close_norm(label, got, dtype, want, count, norm_tolerance(c, depth)), "%s differs from the reference", label);
+    cr_assert(tpt_close_norm(label, got, dtype, want, count, norm_tolerance(c, depth)), "%s differs from the reference",
+              label);
 }
 
 void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference reference, int depth)
 {
     int64_t in = c->pass.tokens * c->in, out = c->pass.tokens * c->out;
     void *x = tpt_case_input(c), *dy = tpt_case_gradient(c), *residual = tpt_case_residual(c);
-    reference_state s = {.c = c, .reference = reference, .x = to_double(x, c->dtype, in), .dy = to_double(dy, c->dtype, out)};
+    reference_state s = {
+        .c = c, .reference = reference, .x = to_double(x, c->dtype, in), .dy = to_double(dy, c->dtype, out)};
     s.residual = to_double(residual, c->dtype, out);
     s.y = tpt_allocate((size_t)out * sizeof(double));
     for (int i = 0; i < result->params; i++)
@@ -408,7 +417,8 @@ void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference
 }
 
 /* Both are near the exact value, so they are twice as near to each other. */
-static bool near(const tpt_case *c, const char *what, const void *got, const void *want, tp_dtype dtype, int64_t count, int depth)
+static bool near(const tpt_case *c, const char *what, const void *got, const void *want, tp_dtype dtype, int64_t count,
+                 int depth)
 {
     double *exact = to_double(want, dtype, count);
     char label[256];
@@ -449,8 +459,8 @@ void tpt_same_on_all_layouts(const tpt_case *c)
     cr_assert(tpt_same_bits("y without saving", one.y_unsaved, one.y, c->dtype, c->pass.tokens * c->out));
     for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
         char name[96];
-        snprintf(name, sizeof name, "tp %d, sequence parallelism %s, threads %d", layouts[i].tp, layouts[i].sequence_parallel ? "on" : "off",
-                 layouts[i].threads);
+        snprintf(name, sizeof name, "tp %d, sequence parallelism %s, threads %d", layouts[i].tp,
+                 layouts[i].sequence_parallel ? "on" : "off", layouts[i].threads);
         tpt_case_run(c, &layouts[i], &other);
         cr_assert(tpt_result_same(c, name, &one, &other), "%s: %s differs from one rank", c->name, name);
         tpt_result_free(&other);

@@ -1,5 +1,5 @@
-/* Runs one layer on every layout: tensor-parallel degree, sequence parallelism, threads, instruction set; and brings what it made back to global
- * tensors, so that layouts can be compared bit for bit. */
+/* Runs one layer on every layout: tensor-parallel degree, sequence parallelism, threads, instruction set; and brings
+ * what it made back to global tensors, so that layouts can be compared bit for bit. */
 #ifndef TPT_LAYOUTS_H
 #define TPT_LAYOUTS_H
 
@@ -30,7 +30,8 @@ typedef struct tpt_layout {
     tp_peer_kernels peer_kernels;
 } tpt_layout;
 
-/* Which side of a layer is cut over ranks by columns (single-unit parts only); the other follows sequence parallelism. */
+/* Which side of a layer is cut over ranks by columns (single-unit parts only); the other follows sequence
+ * parallelism. */
 typedef enum tpt_cut { TPT_CUT_NONE = 0, TPT_CUT_OUTPUT, TPT_CUT_INPUT } tpt_cut;
 
 /* A layer as the harness sees it. layer is what create made. */
@@ -39,7 +40,8 @@ typedef struct tpt_layer_table {
     void (*destroy)(void *layer);
     int (*params)(void *layer, tp_param **out, int capacity);
     size_t (*saved_bytes)(void *layer, const tp_pass *pass);
-    tp_status (*forward)(tp_ctx *ctx, void *layer, const tp_pass *pass, const tp_io *io, void *memory, size_t bytes, bool save);
+    tp_status (*forward)(tp_ctx *ctx, void *layer, const tp_pass *pass, const tp_io *io, void *memory, size_t bytes,
+                         bool save);
     tp_status (*backward)(tp_ctx *ctx, void *layer, const tp_pass *pass, const tp_io *io);
     tp_status (*backward_split)(tp_ctx *ctx, void *layer, const tp_pass *pass, const tp_io *io);
 } tpt_layer_table;
@@ -88,13 +90,16 @@ bool tpt_result_same(const tpt_case *c, const char *layout, const tpt_result *a,
 /* A forward pass in double precision: y [tokens, out] from x and the parameters' global values (same order). */
 typedef void (*tpt_reference)(const tpt_case *c, const double *x, double *const *param, double *y);
 
-/* Compares a result with the reference: y directly, all gradients with central differences of sum(y * dy). scale: magnitude for the tolerance. */
+/* Compares a result with the reference: y directly, all gradients with central differences of sum(y * dy). scale:
+ * magnitude for the tolerance. */
 void tpt_result_check(const tpt_case *c, const tpt_result *result, tpt_reference reference, int depth);
 
-/* True if a result is as near to another as two that went through `depth` ops may be, values bit for bit; says what is not. */
+/* True if a result is as near to another as two that went through `depth` ops may be, values bit for bit; says what is
+ * not. */
 bool tpt_result_near(const tpt_case *c, const tpt_result *got, const tpt_result *want, int depth);
 
-/* The layouts every layer must give the same bits on: TP 1, 2, 4, 8, sequence parallelism on and off, threads 1, 2, 3. */
+/* The layouts every layer must give the same bits on: TP 1, 2, 4, 8, sequence parallelism on and off, threads 1, 2,
+ * 3. */
 void tpt_same_on_all_layouts(const tpt_case *c);
 
 #endif

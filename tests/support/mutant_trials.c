@@ -77,7 +77,8 @@ static void try_plan(tp_overlap algorithm, tp_pattern pattern, const int size[2]
     tp_plan *plan;
     cr_assert_eq(tp_plan_create(&(tp_plan_desc){algorithm, pattern, size[0], size[1]}, &plan), TP_OK);
     int run = (int)run_often(plan, 4, 1);
-    cr_assert_eq(run, TPT_RUN_RIGHT, "%s %s, %d ranks, %d chunks: %d", tp_overlap_name(algorithm), tp_pattern_name(pattern), size[0], size[1], run);
+    cr_assert_eq(run, TPT_RUN_RIGHT, "%s %s, %d ranks, %d chunks: %d", tp_overlap_name(algorithm),
+                 tp_pattern_name(pattern), size[0], size[1], run);
     tpt_mutator *mutator = tpt_mutator_create(plan);
     int count = tpt_mutator_count(mutator);
     for (int i = 0; i < count; i++)

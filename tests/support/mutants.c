@@ -74,7 +74,8 @@ static void note_regions(tpt_mutator *m, int rank, int i)
     for (int which = 0; which < regions; which++) {
         const tp_region *region = region_of(op, which);
         bool moves = places_of(m, region->pieces, region->step) > 1;
-        if (region->buffer != TP_BUFFER_GRADIENT && region->buffer != TP_BUFFER_FIRST_GRADIENT && (moves || region->pieces > 1))
+        if (region->buffer != TP_BUFFER_GRADIENT && region->buffer != TP_BUFFER_FIRST_GRADIENT &&
+            (moves || region->pieces > 1))
             note(m, TPT_REGION_MOVED, rank, i, which, moves);
         for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
             if (buffer != (int)region->buffer)
@@ -306,7 +307,8 @@ static void move_op(const tpt_mutator *m, tp_plan_op *op, int by)
 {
     for (int which = 0; which < op->reads + op->writes; which++) {
         tp_region *region = region_of(op, which);
-        if (region->buffer != TP_BUFFER_GRADIENT && region->buffer != TP_BUFFER_FIRST_GRADIENT && region->piece == op->piece && region->pieces == op->pieces)
+        if (region->buffer != TP_BUFFER_GRADIENT && region->buffer != TP_BUFFER_FIRST_GRADIENT &&
+            region->piece == op->piece && region->pieces == op->pieces)
             move_region(m, &region->piece, &region->pieces, region->step, by);
     }
     move_region(m, &op->piece, &op->pieces, op->step, by);

@@ -17,7 +17,8 @@ void tpt_ref_linear(const double *x, int64_t rows, int64_t in, const double *w, 
         }
 }
 
-void tpt_ref_norm(bool rms, const double *x, int64_t rows, int64_t cols, const double *gain, const double *bias, double epsilon, double *y)
+void tpt_ref_norm(bool rms, const double *x, int64_t rows, int64_t cols, const double *gain, const double *bias,
+                  double epsilon, double *y)
 {
     for (int64_t r = 0; r < rows; r++, x += cols, y += cols) {
         double mean = 0, square = 0;
@@ -59,7 +60,8 @@ static bool sees(const tpt_ref_attention_shape *s, int64_t i, int64_t j)
 }
 
 /* One query of one head over the keys of its sequence. */
-static void attend(const tpt_ref_attention_shape *s, const double *qkv, int64_t head, int64_t begin, int64_t end, int64_t query, double *out)
+static void attend(const tpt_ref_attention_shape *s, const double *qkv, int64_t head, int64_t begin, int64_t end,
+                   int64_t query, double *out)
 {
     int64_t width = (s->heads + 2 * s->kv_heads) * s->head_dim, kv = head / (s->heads / s->kv_heads);
     const double *q = qkv + query * width + head * s->head_dim;

@@ -10,10 +10,12 @@ typedef struct tpt_matrix {
 } tpt_matrix;
 
 /* y[rows, out] = x[rows, in] w[out, in]^T + b (NULL: none). */
-void tpt_ref_linear(const double *x, int64_t rows, int64_t in, const double *w, const double *b, int64_t out, double *y);
+void tpt_ref_linear(const double *x, int64_t rows, int64_t in, const double *w, const double *b, int64_t out,
+                    double *y);
 
 /* rms: no mean, no bias. bias may be NULL. */
-void tpt_ref_norm(bool rms, const double *x, int64_t rows, int64_t cols, const double *gain, const double *bias, double epsilon, double *y);
+void tpt_ref_norm(bool rms, const double *x, int64_t rows, int64_t cols, const double *gain, const double *bias,
+                  double epsilon, double *y);
 
 /* One value of an ungated activation; of the gate for the gated ones. */
 double tpt_ref_activation(tp_activation activation, double x);

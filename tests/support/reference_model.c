@@ -8,7 +8,7 @@
 #include "data.h"
 #include "reference_pieces.h"
 
-/* ---- parameters ------------------------------------------------------------------------------------------------------------------------- */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 static void add_param(tpt_reference *model, const char *name, int64_t rows, int64_t cols)
 {
@@ -102,7 +102,7 @@ const tpt_reference_param *tpt_reference_find(const tpt_reference *model, const 
     return NULL;
 }
 
-/* ---- pieces ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- pieces ------------------------------------------------------------------------------------------------------ */
 
 /* What one run reads and writes; gradient NULL: forward only. */
 typedef struct run {
@@ -174,14 +174,15 @@ static void rotate(const run *r, double *qkv, double direction)
             for (int64_t h = 0; h < model->desc.heads + model->desc.kv_heads; h++)
                 for (int64_t i = 0; i < half; i++) {
                     double *x = qkv + t * width + h * model->head_dim + i;
-                    double angle = direction * (double)(t - r->batch->offsets[s]) * pow(theta, -2.0 * (double)i / (double)model->head_dim);
+                    double angle = direction * (double)(t - r->batch->offsets[s]) *
+                                   pow(theta, -2.0 * (double)i / (double)model->head_dim);
                     double a = x[0], b = x[half];
                     x[0] = a * cos(angle) - b * sin(angle);
                     x[half] = b * cos(angle) + a * sin(angle);
                 }
 }
 
-/* ---- attention -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- attention --------------------------------------------------------------------------------------------------- */
 
 /* One query of one head: its key positions begin at row `first` and end at its own. */
 typedef struct query {
@@ -194,7 +195,8 @@ static query query_of(const tpt_reference *model, const double *qkv, int64_t fir
     int64_t width = query_width(model) + 2 * kv_width(model);
     int64_t kv_head = head / (model->desc.heads / model->desc.kv_heads);
     const double *keys = qkv + first * width + query_width(model) + kv_head * model->head_dim;
-    return (query){qkv + row * width + head * model->head_dim, keys, keys + kv_width(model), row - first + 1, width, model->head_dim};
+    return (query){qkv + row * width + head * model->head_dim, keys, keys + kv_width(model), row - first + 1, width,
+                   model->head_dim};
 }
 
 static void probabilities(const query *at, double *p)
@@ -263,7 +265,7 @@ static void attention(const run *r, const double *qkv, double *io, double *dqkv)
     free(p);
 }
 
-/* ---- the model -------------------------------------------------------------------------------------------------------------------------- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 /* Activations of one layer. x and its successor belong to the caller. */
 typedef struct layer_cache {
@@ -308,15 +310,16 @@ static double *layer_forward(const run *r, int layer, layer_cache *c)
     int64_t tokens = r->batch->tokens, hidden = m->desc.hidden;
     double *out = array(tokens * hidden);
     tpt_norm_forward(&n, c->norm1, c->x, layer_weight(r, layer, "norm1.weight"), layer_weight(r, layer, "norm1.bias"));
-    tpt_linear(c->qkv, c->norm1, layer_weight(r, layer, "attention.qkv.weight"), layer_weight(r, layer, "attention.qkv.bias"),
-           qkv_sizes(m, tokens));
+    tpt_linear(c->qkv, c->norm1, layer_weight(r, layer, "attention.qkv.weight"),
+               layer_weight(r, layer, "attention.qkv.bias"), qkv_sizes(m, tokens));
     if (!is_gpt2(m))
         rotate(r, c->qkv, 1.0);
     attention(r, c->qkv, c->core, NULL);
-    tpt_linear(c->middle, c->core, layer_weight(r, layer, "attention.proj.weight"), layer_weight(r, layer, "attention.proj.bias"),
-           (tpt_sizes){tokens, query_width(m), hidden});
+    tpt_linear(c->middle, c->core, layer_weight(r, layer, "attention.proj.weight"),
+               layer_weight(r, layer, "attention.proj.bias"), (tpt_sizes){tokens, query_width(m), hidden});
     add(c->middle, c->x, tokens * hidden);
-    tpt_norm_forward(&n, c->norm2, c->middle, layer_weight(r, layer, "norm2.weight"), layer_weight(r, layer, "norm2.bias"));
+    tpt_norm_forward(&n, c->norm2, c->middle, layer_weight(r, layer, "norm2.weight"),
+                     layer_weight(r, layer, "norm2.bias"));
     tpt_linear(c->pre, c->norm2, layer_weight(r, layer, "mlp.up.weight"), layer_weight(r, layer, "mlp.up.bias"),
            (tpt_sizes){tokens, hidden, up_width(m)});
     activate(m, c->act, c->pre, tokens);
@@ -333,19 +336,20 @@ static void layer_backward(const run *r, int layer, const layer_cache *c, double
     tpt_norm n = norm_of(r);
     int64_t tokens = r->batch->tokens, hidden = m->desc.hidden;
     layer_cache g = new_cache(m, tokens, array(0));
-    tpt_linear_grad(g.act, d, c->act, layer_weight(r, layer, "mlp.down.weight"), layer_weight(r, layer, "mlp.down.bias"),
-                (tpt_sizes){tokens, m->desc.ffn, hidden});
+    tpt_linear_grad(g.act, d, c->act, layer_weight(r, layer, "mlp.down.weight"),
+                    layer_weight(r, layer, "mlp.down.bias"), (tpt_sizes){tokens, m->desc.ffn, hidden});
     activate_grad(m, g.pre, g.act, c->pre, tokens);
-    tpt_linear_grad(g.norm2, g.pre, c->norm2, layer_weight(r, layer, "mlp.up.weight"), layer_weight(r, layer, "mlp.up.bias"),
-                (tpt_sizes){tokens, hidden, up_width(m)});
-    tpt_norm_grad(&n, d, g.norm2, c->middle, layer_weight(r, layer, "norm2.weight"), layer_weight(r, layer, "norm2.bias"));
-    tpt_linear_grad(g.core, d, c->core, layer_weight(r, layer, "attention.proj.weight"), layer_weight(r, layer, "attention.proj.bias"),
-                (tpt_sizes){tokens, query_width(m), hidden});
+    tpt_linear_grad(g.norm2, g.pre, c->norm2, layer_weight(r, layer, "mlp.up.weight"),
+                    layer_weight(r, layer, "mlp.up.bias"), (tpt_sizes){tokens, hidden, up_width(m)});
+    tpt_norm_grad(&n, d, g.norm2, c->middle, layer_weight(r, layer, "norm2.weight"),
+                  layer_weight(r, layer, "norm2.bias"));
+    tpt_linear_grad(g.core, d, c->core, layer_weight(r, layer, "attention.proj.weight"),
+                    layer_weight(r, layer, "attention.proj.bias"), (tpt_sizes){tokens, query_width(m), hidden});
     attention(r, c->qkv, g.core, g.qkv);
     if (!is_gpt2(m))
         rotate(r, g.qkv, -1.0);
-    tpt_linear_grad(g.norm1, g.qkv, c->norm1, layer_weight(r, layer, "attention.qkv.weight"), layer_weight(r, layer, "attention.qkv.bias"),
-                qkv_sizes(m, tokens));
+    tpt_linear_grad(g.norm1, g.qkv, c->norm1, layer_weight(r, layer, "attention.qkv.weight"),
+                    layer_weight(r, layer, "attention.qkv.bias"), qkv_sizes(m, tokens));
     tpt_norm_grad(&n, d, g.norm1, c->x, layer_weight(r, layer, "norm1.weight"), layer_weight(r, layer, "norm1.bias"));
     free_cache(&g);
 }
@@ -385,7 +389,8 @@ static double token_loss(const tpt_reference *model, double *logits, int32_t tar
     double lse = most + log(sum);
     double loss = target < 0 ? 0.0 : lse - (1.0 - smoothing) * logits[target] - smoothing * mean + z * lse * lse;
     for (int64_t i = 0; i < n; i++) {
-        double share = exp(logits[i] - lse) * (1.0 + 2.0 * z * lse) - (i == target ? 1.0 - smoothing : 0.0) - smoothing / (double)n;
+        double share = exp(logits[i] - lse) * (1.0 + 2.0 * z * lse) - (i == target ? 1.0 - smoothing : 0.0) -
+                       smoothing / (double)n;
         logits[i] = target < 0 ? 0.0 : loss_scale * share;
     }
     return loss;
@@ -416,8 +421,8 @@ static double head(const run *r, const double *x, double loss_scale, double *d, 
     return loss;
 }
 
-double tpt_reference_loss(const tpt_reference *model, const double *values, const tpt_reference_batch *batch, double loss_scale,
-                          double *gradient, double *logits)
+double tpt_reference_loss(const tpt_reference *model, const double *values, const tpt_reference_batch *batch,
+                          double loss_scale, double *gradient, double *logits)
 {
     run r = {model, batch, values, gradient};
     int64_t count = batch->tokens * model->desc.hidden;

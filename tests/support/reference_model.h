@@ -1,4 +1,5 @@
-/* An independent decoder-only transformer in double precision, plain loops only: what the library's models are compared with. */
+/* An independent decoder-only transformer in double precision, plain loops only: what the library's models are compared
+ * with. */
 #ifndef TPT_REFERENCE_MODEL_H
 #define TPT_REFERENCE_MODEL_H
 
@@ -34,9 +35,9 @@ typedef struct tpt_reference_batch {
     const int32_t *ids, *targets; /* targets < 0: ignored */
 } tpt_reference_batch;
 
-/* Sum of losses over valid tokens. values: [elements]. gradient: [elements] of loss_scale * sum, added to, or NULL. logits: [tokens, vocabulary]
- * or NULL. */
-double tpt_reference_loss(const tpt_reference *model, const double *values, const tpt_reference_batch *batch, double loss_scale,
-                          double *gradient, double *logits);
+/* Sum of losses over valid tokens. values: [elements]. gradient: [elements] of loss_scale * sum, added to, or NULL.
+ * logits: [tokens, vocabulary] or NULL. */
+double tpt_reference_loss(const tpt_reference *model, const double *values, const tpt_reference_batch *batch,
+                          double loss_scale, double *gradient, double *logits);
 
 #endif

@@ -50,11 +50,13 @@ void tpt_norm_forward(const tpt_norm *norm, double *y, const double *x, tpt_weig
     for (int64_t t = 0; t < norm->tokens; t++) {
         moments m = moments_of(norm, x + t * n);
         for (int64_t i = 0; i < n; i++)
-            y[t * n + i] = (x[t * n + i] - m.mean) * m.scale * gain.value[i] + (bias.value != NULL ? bias.value[i] : 0.0);
+            y[t * n + i] =
+                (x[t * n + i] - m.mean) * m.scale * gain.value[i] + (bias.value != NULL ? bias.value[i] : 0.0);
     }
 }
 
-void tpt_norm_grad(const tpt_norm *norm, double *dx, const double *dy, const double *x, tpt_weight gain, tpt_weight bias)
+void tpt_norm_grad(const tpt_norm *norm, double *dx, const double *dy, const double *x, tpt_weight gain,
+                   tpt_weight bias)
 {
     int64_t n = norm->features;
     for (int64_t t = 0; t < norm->tokens; t++) {
@@ -83,7 +85,8 @@ double tpt_activation(tp_activation kind, double x, double *slope)
     double below = 0.5 * (1.0 + erf(x * root_half));
     switch (kind) {
     case TP_ACTIVATION_GELU_TANH:
-        *slope = 0.5 * (1.0 + tangent) + 0.5 * x * (1.0 - tangent * tangent) * root_two_over_pi * (1.0 + 3.0 * 0.044715 * x * x);
+        *slope = 0.5 * (1.0 + tangent) +
+                 0.5 * x * (1.0 - tangent * tangent) * root_two_over_pi * (1.0 + 3.0 * 0.044715 * x * x);
         return 0.5 * x * (1.0 + tangent);
     case TP_ACTIVATION_RELU: *slope = x > 0.0; return x > 0.0 ? x : 0.0;
     case TP_ACTIVATION_RELU2: *slope = x > 0.0 ? 2.0 * x : 0.0; return x > 0.0 ? x * x : 0.0;

@@ -27,7 +27,8 @@ typedef struct tpt_norm {
 
 void tpt_norm_forward(const tpt_norm *norm, double *y, const double *x, tpt_weight gain, tpt_weight bias);
 /* The gradient through the norm is added to dx. */
-void tpt_norm_grad(const tpt_norm *norm, double *dx, const double *dy, const double *x, tpt_weight gain, tpt_weight bias);
+void tpt_norm_grad(const tpt_norm *norm, double *dx, const double *dy, const double *x, tpt_weight gain,
+                   tpt_weight bias);
 
 /* The activation of one number (of the gate, where gated), and its derivative. */
 double tpt_activation(tp_activation kind, double x, double *slope);

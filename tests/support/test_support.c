@@ -53,7 +53,8 @@ Test(support, same_bits_tells_zeros_apart)
 
 Test(support, data_is_deterministic_and_in_range)
 {
-    float *a = tpt_new_uniform(TP_DTYPE_F32, 1000, 7, -1.0, 1.0), *b = tpt_new_uniform(TP_DTYPE_F32, 1000, 7, -1.0, 1.0);
+    float *a = tpt_new_uniform(TP_DTYPE_F32, 1000, 7, -1.0, 1.0),
+          *b = tpt_new_uniform(TP_DTYPE_F32, 1000, 7, -1.0, 1.0);
     float *other = tpt_new_uniform(TP_DTYPE_F32, 1000, 8, -1.0, 1.0);
     cr_assert(tpt_same_bits("same seed", a, b, TP_DTYPE_F32, 1000));
     cr_assert_not(tpt_same_bits("must differ", a, other, TP_DTYPE_F32, 1000));

@@ -31,11 +31,11 @@ typedef struct rank_state {
     size_t batch_bytes;
 } rank_state;
 
-#define TRY(expression)                                                                                                                       \
-    do {                                                                                                                                      \
-        tp_status try_status = (expression);                                                                                                  \
-        if (try_status != TP_OK)                                                                                                              \
-            return try_status;                                                                                                                \
+#define TRY(expression)                                                                                                \
+    do {                                                                                                               \
+        tp_status try_status = (expression);                                                                           \
+        if (try_status != TP_OK)                                                                                       \
+            return try_status;                                                                                         \
     } while (0)
 
 static tp_pass whole_pass(const tpt_training *training)
@@ -44,13 +44,15 @@ static tp_pass whole_pass(const tpt_training *training)
     if (training->offsets != NULL)
         pass.sequences = training->sequences;
     pass.offsets = training->offsets;
-    pass.tokens = training->offsets != NULL ? training->offsets[training->sequences] : pass.sequences * training->sequence;
+    pass.tokens =
+        training->offsets != NULL ? training->offsets[training->sequences] : pass.sequences * training->sequence;
     return pass;
 }
 
 static int64_t batch_tokens(const tpt_training *training)
 {
-    return training->offsets != NULL ? training->offsets[training->sequences] : training->sequences * training->sequence;
+    return training->offsets != NULL ? training->offsets[training->sequences]
+                                     : training->sequences * training->sequence;
 }
 
 static void describe(rank_state *state)
@@ -234,7 +236,8 @@ tp_status tpt_train(const tpt_training *training, tpt_trained *out)
         fprintf(stderr, "training on %d ranks: %s: %s\n", training->ranks, tp_status_name(status), tp_last_message());
     if (atomic_load(&counting.live) == 0)
         return status;
-    fprintf(stderr, "training on %d ranks leaks %lld allocations\n", training->ranks, (long long)atomic_load(&counting.live));
+    fprintf(stderr, "training on %d ranks leaks %lld allocations\n", training->ranks,
+            (long long)atomic_load(&counting.live));
     return TP_ERR_INTERNAL;
 }
 
@@ -246,7 +249,8 @@ void tpt_trained_free(tpt_trained *trained)
     *trained = (tpt_trained){0};
 }
 
-static bool same_list(const char *what, const char *kind, const tpt_trained *trained, const float *got, const float *want)
+static bool same_list(const char *what, const char *kind, const tpt_trained *trained, const float *got,
+                      const float *want)
 {
     bool same = true;
     for (int i = 0; i < trained->params; i++) {
@@ -262,14 +266,17 @@ bool tpt_trained_same(const char *what, const tpt_trained *got, const tpt_traine
 {
     bool same = true;
     for (int step = 0; step < TPT_MOST_STEPS && same; step++) {
-        same = memcmp(&got->loss[step], &want->loss[step], sizeof got->loss[step]) == 0 && got->tokens[step] == want->tokens[step] &&
-               memcmp(&got->norm[step], &want->norm[step], sizeof got->norm[step]) == 0 && got->skipped[step] == want->skipped[step];
+        same = memcmp(&got->loss[step], &want->loss[step], sizeof got->loss[step]) == 0 &&
+               got->tokens[step] == want->tokens[step] &&
+               memcmp(&got->norm[step], &want->norm[step], sizeof got->norm[step]) == 0 &&
+               got->skipped[step] == want->skipped[step];
         if (!same)
-            fprintf(stderr, "%s: step %d: loss %.9g and %.9g, norm %.9g and %.9g\n", what, step, got->loss[step], want->loss[step],
-                    (double)got->norm[step], (double)want->norm[step]);
+            fprintf(stderr, "%s: step %d: loss %.9g and %.9g, norm %.9g and %.9g\n", what, step, got->loss[step],
+                    want->loss[step], (double)got->norm[step], (double)want->norm[step]);
     }
     if (!got->replicas_equal || got->elements != want->elements) {
-        fprintf(stderr, "%s: replicas differ, or %" PRId64 " and %" PRId64 " elements\n", what, got->elements, want->elements);
+        fprintf(stderr, "%s: replicas differ, or %" PRId64 " and %" PRId64 " elements\n", what, got->elements,
+                want->elements);
         return false;
     }
     same &= same_list(what, "initial value", got, got->initial, want->initial);
@@ -277,12 +284,14 @@ bool tpt_trained_same(const char *what, const tpt_trained *got, const tpt_traine
     return same_list(what, "value", got, got->values, want->values) && same;
 }
 
-void tpt_values_to_reference(const tpt_reference *reference, const tpt_trained *trained, const float *list, double *flat)
+void tpt_values_to_reference(const tpt_reference *reference, const tpt_trained *trained, const float *list,
+                             double *flat)
 {
     for (int i = 0; i < trained->params; i++) {
         const tpt_reference_param *param = tpt_reference_find(reference, trained->param[i].name);
         if (param == NULL || param->rows * param->cols != trained->param[i].elements) {
-            fprintf(stderr, "reference: no parameter %s of %" PRId64 " elements\n", trained->param[i].name, trained->param[i].elements);
+            fprintf(stderr, "reference: no parameter %s of %" PRId64 " elements\n", trained->param[i].name,
+                    trained->param[i].elements);
             exit(99);
         }
         tpt_to_f64(flat + param->at, list + trained->param[i].at, TP_DTYPE_F32, trained->param[i].elements);

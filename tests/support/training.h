@@ -51,7 +51,8 @@ void tpt_trained_free(tpt_trained *trained);
 bool tpt_trained_same(const char *what, const tpt_trained *got, const tpt_trained *want);
 
 /* The reference's view of the same batch and of values in the order of the list. */
-void tpt_values_to_reference(const tpt_reference *reference, const tpt_trained *trained, const float *list, double *flat);
+void tpt_values_to_reference(const tpt_reference *reference, const tpt_trained *trained, const float *list,
+                             double *flat);
 
 /* Deterministic ids and targets: tokens of a cheap text-like sequence; every `ignore`th target is -1 (0: none). */
 void tpt_make_batch(int32_t *ids, int32_t *targets, int64_t tokens, int64_t vocabulary, int ignore);

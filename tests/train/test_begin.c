@@ -1,4 +1,5 @@
-/* Gradients between tp_params_begin and tp_params_finish: the values that tp_params_zero_grad gives, whatever was in their memory before. */
+/* Gradients between tp_params_begin and tp_params_finish: the values that tp_params_zero_grad gives, whatever was in
+ * their memory before. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdlib.h>
@@ -38,7 +39,8 @@ static void train_both_ways(tp_model_desc model, int64_t microbatch, uint64_t la
 Test(begin, steps_have_the_bits_of_cleared_gradients)
 {
     tp_model_desc model = {
-        .family = TP_MODEL_GPT2, .layers = 2, .hidden = 24, .heads = 4, .ffn = 37, .vocabulary = 61, .positions = 16, .dtype = TP_DTYPE_BF16};
+        .family = TP_MODEL_GPT2, .layers = 2, .hidden = 24, .heads = 4, .ffn = 37, .vocabulary = 61, .positions = 16,
+        .dtype = TP_DTYPE_BF16};
     for (int tied = -1; tied <= 1; tied += 2)
         for (int64_t microbatch = 1; microbatch <= SEQUENCES; microbatch *= 2) {
             model.tied = tied;
@@ -84,12 +86,13 @@ static bool has_step(int step, const float *whole)
     return tpt_same_bits("gradient of the table", whole, want, TP_DTYPE_F32, VOCABULARY * FEATURES);
 }
 
-/* The head never ran: its gradient counts as zero although it was not written. What is in grad_tied is the last step's alone, also when the caller wrote
- * there before. */
+/* The head never ran: its gradient counts as zero although it was not written. What is in grad_tied is the last step's
+ * alone, also when the caller wrote there before. */
 static tp_status steps_of_a_table(tp_ctx *ctx, void *arg)
 {
     (void)arg;
-    tp_embedding_desc desc = {.name = "e", .vocabulary = VOCABULARY, .features = FEATURES, .dtype = TP_DTYPE_F32, .tied = true};
+    tp_embedding_desc desc = {
+        .name = "e", .vocabulary = VOCABULARY, .features = FEATURES, .dtype = TP_DTYPE_F32, .tied = true};
     tp_embedding *layer;
     tp_param *table;
     float whole[VOCABULARY * FEATURES];
@@ -114,13 +117,15 @@ static tp_status steps_of_a_table(tp_ctx *ctx, void *arg)
 Test(begin, a_tied_table_gets_the_rows_of_its_step)
 {
     for (int ranks = 1; ranks <= 5; ranks++)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, steps_of_a_table, NULL), TP_OK, "tp %d: %s", ranks, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, steps_of_a_table, NULL), TP_OK, "tp %d: %s", ranks,
+                     tp_last_message());
 }
 
 /* What the caller adds by itself after tp_params_zero_grad counts, in whatever rows. */
 static tp_status written_by_hand(tp_ctx *ctx, void *arg)
 {
-    tp_embedding_desc desc = {.name = "e", .vocabulary = VOCABULARY, .features = FEATURES, .dtype = TP_DTYPE_F32, .tied = true};
+    tp_embedding_desc desc = {
+        .name = "e", .vocabulary = VOCABULARY, .features = FEATURES, .dtype = TP_DTYPE_F32, .tied = true};
     tp_embedding *layer;
     tp_param *table;
     float whole[VOCABULARY * FEATURES];
@@ -160,7 +165,8 @@ Test(begin, after_zero_grad_all_rows_are_added)
 static tp_status weight_by_hand(tp_ctx *ctx, void *arg)
 {
     enum { IN = 7, OUT = 13 };
-    tp_linear_desc desc = {.name = "l", .kind = TP_LINEAR_COLUMN, .in_features = IN, .out_features = OUT, .dtype = TP_DTYPE_F32};
+    tp_linear_desc desc = {
+        .name = "l", .kind = TP_LINEAR_COLUMN, .in_features = IN, .out_features = OUT, .dtype = TP_DTYPE_F32};
     tp_linear *layer;
     tp_param *weight;
     float whole[OUT * IN];
@@ -195,7 +201,8 @@ Test(begin, after_zero_grad_a_weight_is_added_to)
 static tp_status nothing_was_added(tp_ctx *ctx, void *arg)
 {
     enum { IN = 7, OUT = 13 };
-    tp_linear_desc desc = {.name = "l", .kind = TP_LINEAR_COLUMN, .in_features = IN, .out_features = OUT, .dtype = TP_DTYPE_F32, .bias = true};
+    tp_linear_desc desc = {.name = "l", .kind = TP_LINEAR_COLUMN, .in_features = IN, .out_features = OUT,
+                           .dtype = TP_DTYPE_F32, .bias = true};
     tp_linear *layer;
     tp_param *params[2];
     float norm = NAN, weight[OUT * IN];
@@ -224,6 +231,7 @@ static tp_status nothing_was_added(tp_ctx *ctx, void *arg)
 Test(begin, a_weight_without_a_gradient_has_zeros)
 {
     bool right = true;
-    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 1}, nothing_was_added, &right), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 1}, nothing_was_added, &right), TP_OK, "%s",
+                 tp_last_message());
     cr_assert(right);
 }

@@ -101,7 +101,8 @@ static void run_lives(life_case *c, int failing, long long at, bool from_then_on
 {
     c->world = NULL;
     if (c->ranks > 1)
-        cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = c->ranks, .timeout_ms = TIMEOUT_MS}, &c->world), TP_OK);
+        cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = c->ranks, .timeout_ms = TIMEOUT_MS}, &c->world),
+                     TP_OK);
     for (int rank = 0; rank < c->ranks; rank++) {
         c->life[rank] = (life){.c = c, .rank = rank};
         if (rank == failing) {
@@ -115,8 +116,8 @@ static void run_lives(life_case *c, int failing, long long at, bool from_then_on
         pthread_join(c->life[rank].thread, NULL);
     tp_world_destroy(c->world);
     for (int rank = 0; rank < c->ranks; rank++)
-        cr_assert_eq(atomic_load(&c->life[rank].counting.live), 0, "rank %d of %d leaks, allocation %lld of rank %d failing", rank, c->ranks,
-                     at, failing);
+        cr_assert_eq(atomic_load(&c->life[rank].counting.live), 0,
+                     "rank %d of %d leaks, allocation %lld of rank %d failing", rank, c->ranks, at, failing);
 }
 
 static void check_fate(const life_case *c, int failing, long long at)
@@ -125,8 +126,8 @@ static void check_fate(const life_case *c, int failing, long long at)
         const life *l = &c->life[rank];
         /* While communicators are split, all ranks agree on the one's lack of memory. */
         bool expected = l->status == TP_ERR_MEMORY || (rank != failing && l->status == TP_ERR_PEER);
-        cr_assert(expected && l->message[0] != 0, "allocation %lld of rank %d: rank %d of %d returns %s: \"%s\"", at, failing, rank, c->ranks,
-                  tp_status_name(l->status), l->message);
+        cr_assert(expected && l->message[0] != 0, "allocation %lld of rank %d: rank %d of %d returns %s: \"%s\"", at,
+                  failing, rank, c->ranks, tp_status_name(l->status), l->message);
         if (rank != failing && !c->silent)
             cr_assert_not_null(strstr(l->message, "memory"), "rank %d is not told why: %s", rank, l->message);
     }
@@ -180,7 +181,7 @@ Test(failures, a_rank_that_leaves_in_silence, .timeout = 120)
     fail_every_allocation(2, 1, false, true);
 }
 
-/* ---- communication ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- communication ----------------------------------------------------------------------------------------------- */
 
 /* How the rank goes at its n-th collective. */
 typedef enum comm_fault {
@@ -206,16 +207,18 @@ static tp_status before_call(tp_comm *comm)
         return TP_OK;
     switch (faulty->fault) {
     case COMM_BREAKS: return tpi_fail(comm->ctx, TP_ERR_COMM, "cable %ld is cut", faulty->calls);
-    case COMM_ABORTS: tp_comm_abort(comm->ctx, tp_ctx_world(comm->ctx), TP_ERR_IO, "somebody pulled the plug"); return TP_OK;
+    case COMM_ABORTS:
+        tp_comm_abort(comm->ctx, tp_ctx_world(comm->ctx), TP_ERR_IO, "somebody pulled the plug");
+        return TP_OK;
     default: return tpi_refuse(comm->ctx, TP_ERR_COMM, "call %ld is refused", faulty->calls);
     }
 }
 
-#define FAULTY_COLLECTIVE(slot)                                                                                                               \
-    static tp_status faulty_##slot(tpi_stream *stream, const tpi_collective_args *args)                                                       \
-    {                                                                                                                                         \
-        tp_status status = before_call(args->comm);                                                                                           \
-        return status == TP_OK ? faulty->real->slot(stream, args) : status;                                                                   \
+#define FAULTY_COLLECTIVE(slot)                                                                                        \
+    static tp_status faulty_##slot(tpi_stream *stream, const tpi_collective_args *args)                                \
+    {                                                                                                                  \
+        tp_status status = before_call(args->comm);                                                                    \
+        return status == TP_OK ? faulty->real->slot(stream, args) : status;                                            \
     }
 
 FAULTY_COLLECTIVE(all_reduce)
@@ -254,7 +257,8 @@ static bool stays_broken(tp_ctx *ctx, tp_model *model, tp_trainer *trainer)
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     void *memory;
-    bool same = tp_trainer_step(ctx, trainer, &report) == failure && tp_trainer_evaluate(ctx, trainer, 0, 1, &loss) == failure;
+    bool same =
+        tp_trainer_step(ctx, trainer, &report) == failure && tp_trainer_evaluate(ctx, trainer, 0, 1, &loss) == failure;
     same &= tp_params_init(ctx, params, count) == failure && tp_model_loss(ctx, model, &loss, &loss) == failure;
     same &= tp_ctx_synchronize(ctx) == failure && tp_barrier(ctx, tp_ctx_world(ctx)) == failure;
     return same && tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 1, &memory) == failure && tp_ctx_message(ctx)[0] != 0;
@@ -281,7 +285,8 @@ static tp_status comm_main(tp_ctx *ctx, void *arg)
 
 static void fail_every_call(int ranks, comm_fault fault)
 {
-    static const tp_status own_status[] = {[COMM_BREAKS] = TP_ERR_COMM, [COMM_ABORTS] = TP_ERR_PEER, [COMM_REFUSES] = TP_ERR_COMM};
+    static const tp_status own_status[] = {
+        [COMM_BREAKS] = TP_ERR_COMM, [COMM_ABORTS] = TP_ERR_PEER, [COMM_REFUSES] = TP_ERR_COMM};
     comm_case c = {.data = tpt_open_text(311), .failing = ranks - 1, .fault = fault};
     tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .timeout_ms = TIMEOUT_MS}};
     cr_assert_eq(tp_run_ranks(&options, comm_main, &c), TP_OK, "%s", tp_last_message());
@@ -292,9 +297,10 @@ static void fail_every_call(int ranks, comm_fault fault)
         cr_assert(status != TP_OK && tp_last_message()[0] != 0);
         for (int rank = 0; rank < ranks; rank++) {
             tp_status expected = rank == c.failing ? own_status[fault] : TP_ERR_PEER;
-            cr_assert_eq(c.status[rank], expected, "call %ld of rank %d: rank %d of %d returns %s", c.fail_at, c.failing, rank, ranks,
-                         tp_status_name(c.status[rank]));
-            cr_assert(c.settled[rank], "call %ld of rank %d: rank %d of %d does not stay broken", c.fail_at, c.failing, rank, ranks);
+            cr_assert_eq(c.status[rank], expected, "call %ld of rank %d: rank %d of %d returns %s", c.fail_at,
+                         c.failing, rank, ranks, tp_status_name(c.status[rank]));
+            cr_assert(c.settled[rank], "call %ld of rank %d: rank %d of %d does not stay broken", c.fail_at, c.failing,
+                      rank, ranks);
         }
     }
     tp_data_close((tp_data *)c.data);

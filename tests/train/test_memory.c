@@ -1,4 +1,5 @@
-/* Memory of training: from the second step on the whole process asks the system for nothing; nothing grows over steps; what is destroyed is gone. */
+/* Memory of training: from the second step on the whole process asks the system for nothing; nothing grows over steps;
+ * what is destroyed is gone. */
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <errno.h>
@@ -18,7 +19,7 @@
 #include "support/data.h"
 #include "support/text.h"
 
-/* ---- the process's allocator, counted --------------------------------------------------------------------------------------------------- */
+/* ---- the process's allocator, counted ---------------------------------------------------------------------------- */
 
 static atomic_llong asked; /* allocations, mappings, growth and returns of this process */
 
@@ -104,7 +105,7 @@ Test(memory, the_counter_sees_the_library)
 }
 #endif
 
-/* ---- training --------------------------------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 static const tp_model_desc gpt2 = {.family = TP_MODEL_GPT2,
                                    .layers = 2,
@@ -146,7 +147,8 @@ static long resident_pages(void)
     char text[128] = {0};
     long total = 0, resident = 0;
     int descriptor = open("/proc/self/statm", O_RDONLY);
-    if (descriptor < 0 || read(descriptor, text, sizeof text - 1) <= 0 || sscanf(text, "%ld %ld", &total, &resident) != 2)
+    if (descriptor < 0 || read(descriptor, text, sizeof text - 1) <= 0 ||
+        sscanf(text, "%ld %ld", &total, &resident) != 2)
         resident = -1;
     close(descriptor);
     return resident;
@@ -236,8 +238,9 @@ static void check_quiet(tp_model_desc model, const tp_data *data)
                 c.model.sequence_parallel = true;
                 c.model.dtype = ranks == 2 ? TP_DTYPE_BF16 : TP_DTYPE_F32;
                 run_case(&c, ranks, threads, 0);
-                cr_assert_eq(c.asked, 0, "TP %d, %d threads, evaluation %d: the system was asked %lld times after the first step", ranks,
-                             threads, evaluate, c.asked);
+                cr_assert_eq(c.asked, 0,
+                             "TP %d, %d threads, evaluation %d: the system was asked %lld times after the first step",
+                             ranks, threads, evaluate, c.asked);
             }
 }
 
@@ -273,12 +276,13 @@ Test(memory, many_steps_do_not_grow)
     run_case(&c, 2, 1, 0);
 #ifndef TPT_SANITIZED
     cr_assert_eq(c.asked, 0);
-    cr_assert(c.pages[0] > 0 && c.pages[1] <= c.pages[0] + 2 * 64, "resident pages: %ld half-way, %ld in the end", c.pages[0], c.pages[1]);
+    cr_assert(c.pages[0] > 0 && c.pages[1] <= c.pages[0] + 2 * 64, "resident pages: %ld half-way, %ld in the end",
+              c.pages[0], c.pages[1]);
 #endif
     tp_data_close(data);
 }
 
-/* ---- cycles ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- cycles ------------------------------------------------------------------------------------------------------ */
 
 static int entries(const char *path)
 {
@@ -306,10 +310,12 @@ Test(memory, creating_and_destroying_leaves_nothing)
 {
 #ifdef TPT_SANITIZED
     static const int cycles = 10, warm = 5;
-    static const int most_pages = 1 << 20, more_threads = 1; /* sanitizers keep what was freed, and have a thread of their own */
+    static const int most_pages = 1 << 20, more_threads = 1; /* sanitizers keep what was freed, and have a thread of
+                                                              * their own */
 #else
     static const int cycles = 100, warm = 20;
-    static const int most_pages = 2 * 64, more_threads = 0; /* stacks and malloc's arenas come and go; two pages a cycle would be more */
+    static const int most_pages = 2 * 64, more_threads = 0; /* stacks and malloc's arenas come and go; two pages a cycle
+                                                             * would be more */
 #endif
     tp_data *data = tpt_open_text(411);
     int threads = entries("/proc/self/task"), files = entries("/proc/self/fd");
@@ -322,8 +328,10 @@ Test(memory, creating_and_destroying_leaves_nothing)
         if (cycle == warm)
             pages = resident_pages();
     }
-    cr_assert(threads_come_down_to(threads + more_threads), "%d threads at first, %d in the end", threads, entries("/proc/self/task"));
+    cr_assert(threads_come_down_to(threads + more_threads), "%d threads at first, %d in the end", threads,
+              entries("/proc/self/task"));
     cr_assert_eq(entries("/proc/self/fd"), files);
-    cr_assert_leq(resident_pages(), pages + most_pages, "resident pages: %ld after %d cycles, %ld in the end", pages, warm, resident_pages());
+    cr_assert_leq(resident_pages(), pages + most_pages, "resident pages: %ld after %d cycles, %ld in the end", pages,
+                  warm, resident_pages());
     tp_data_close(data);
 }

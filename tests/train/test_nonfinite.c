@@ -1,4 +1,5 @@
-/* A value that is not finite, in one element, on one rank: all ranks skip the step, nothing changes, and training goes on as if it had not been. */
+/* A value that is not finite, in one element, on one rank: all ranks skip the step, nothing changes, and training goes
+ * on as if it had not been. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -13,7 +14,8 @@
 enum { TOKENS = 12, MOST_PARAMS = 40 };
 
 static const tp_model_desc gpt2 = {
-    .family = TP_MODEL_GPT2, .layers = 1, .hidden = 16, .heads = 4, .ffn = 21, .vocabulary = 23, .positions = 6, .sequence_parallel = true};
+    .family = TP_MODEL_GPT2, .layers = 1, .hidden = 16, .heads = 4, .ffn = 21, .vocabulary = 23, .positions = 6,
+    .sequence_parallel = true};
 
 static const tp_model_desc llama = {.family = TP_MODEL_LLAMA,
                                     .layers = 1,
@@ -47,7 +49,8 @@ typedef struct rank_state {
 
 static tp_status take_step(rank_state *s, float lr, bool hurt, tp_step_report *report)
 {
-    tp_pass pass = {.tokens = TOKENS, .sequences = 2, .ids = s->c->ids, .targets = s->c->targets, .loss_scale = 1.0f / TOKENS};
+    tp_pass pass = {
+        .tokens = TOKENS, .sequences = 2, .ids = s->c->ids, .targets = s->c->targets, .loss_scale = 1.0f / TOKENS};
     tp_status status = tp_params_zero_grad(s->ctx, s->params, s->count);
     if (status == TP_OK)
         status = tp_model_forward(s->ctx, s->model, &pass, s->saved);
@@ -87,13 +90,14 @@ static size_t snapshot(const rank_state *s, char *out)
     return at;
 }
 
-#define EXPECT(condition)                                                                                                                     \
-    do {                                                                                                                                      \
-        if (!(condition)) {                                                                                                                   \
-            fprintf(stderr, "rank %d, '%s' of rank %d, %g in the %s: %s\n", tp_ctx_rank(s->ctx), s->params[s->c->param]->name, s->c->rank,    \
-                    (double)s->c->value, s->c->last ? "last" : "first", #condition);                                                          \
-            return TP_ERR_INTERNAL;                                                                                                           \
-        }                                                                                                                                     \
+#define EXPECT(condition)                                                                                              \
+    do {                                                                                                               \
+        if (!(condition)) {                                                                                            \
+            fprintf(stderr, "rank %d, '%s' of rank %d, %g in the %s: %s\n", tp_ctx_rank(s->ctx),                       \
+                    s->params[s->c->param]->name, s->c->rank, (double)s->c->value, s->c->last ? "last" : "first",      \
+                    #condition);                                                                                       \
+            return TP_ERR_INTERNAL;                                                                                    \
+        }                                                                                                              \
     } while (0)
 
 static tp_status check_steps(rank_state *s, char *before, char *after, size_t bytes)
@@ -105,10 +109,12 @@ static tp_status check_steps(rank_state *s, char *before, char *after, size_t by
     EXPECT(take_step(s, lr, true, &bad) == TP_OK && bad.skipped && bad.step == 1 && !isfinite(bad.grad_norm));
     EXPECT(snapshot(s, after) == bytes && memcmp(before, after, bytes) == 0);
     EXPECT(take_step(s, lr, true, NULL) == TP_OK); /* nobody looks */
-    /* O12: a skipped step leaves nothing in the gradients of the next, whose norm is that of a step that changed nothing either. */
+    /* O12: a skipped step leaves nothing in the gradients of the next, whose norm is that of a step that changed
+     * nothing either. */
     EXPECT(take_step(s, 0.0f, false, &next) == TP_OK && !next.skipped && next.step == 2 && isfinite(next.grad_norm));
     EXPECT(take_step(s, lr, true, &bad) == TP_OK && bad.skipped && bad.step == 2);
-    EXPECT(take_step(s, 0.0f, false, &same) == TP_OK && !same.skipped && same.step == 3 && same.grad_norm == next.grad_norm);
+    EXPECT(take_step(s, 0.0f, false, &same) == TP_OK && !same.skipped && same.step == 3 &&
+           same.grad_norm == next.grad_norm);
     return TP_OK;
 }
 

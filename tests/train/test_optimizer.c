@@ -1,4 +1,5 @@
-/* Optimizers against double precision; clipping, skipped steps, masters. Parameters are made directly, cut as layers cut them. */
+/* Optimizers against double precision; clipping, skipped steps, masters. Parameters are made directly, cut as layers
+ * cut them. */
 #include <criterion/criterion.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -21,7 +22,8 @@ static const tpi_param_desc shapes[PARAMS] = {
      .flags = TP_PARAM_DECAY},
     {.layer = "a", .suffix = "cols", .dims = 2, .shape = {5, 24}, .shard_dim = 1, .parts = 1, .part = {{8, 3, 0}},
      .flags = TP_PARAM_DECAY},
-    {.layer = "a", .suffix = "qkv", .dims = 2, .shape = {24, 7}, .shard_dim = 0, .parts = 3, .part = {{8, 2, 0}, {2, 2, 8}, {2, 2, 8}}},
+    {.layer = "a", .suffix = "qkv", .dims = 2, .shape = {24, 7}, .shard_dim = 0, .parts = 3,
+     .part = {{8, 2, 0}, {2, 2, 8}, {2, 2, 8}}},
     {.layer = "a", .suffix = "norm", .dims = 1, .shape = {29}, .shard_dim = -1}};
 
 typedef struct optimizer_case {
@@ -78,7 +80,8 @@ static tp_status set_gradients(tp_ctx *ctx, tp_param **params, tp_param **cutter
     return TP_OK;
 }
 
-static tp_status one_step(tp_ctx *ctx, optimizer_case *c, tp_optimizer *optimizer, tp_param **params, tp_param **cutters, int step)
+static tp_status one_step(tp_ctx *ctx, optimizer_case *c, tp_optimizer *optimizer, tp_param **params,
+                          tp_param **cutters, int step)
 {
     tp_status status = step == c->load_step ? load_values(ctx, c, params) : TP_OK;
     if (status == TP_OK)
@@ -173,7 +176,8 @@ static double norm_of_step(int step)
 static double reference(const optimizer_case *c, const double *norms, int param, int64_t element)
 {
     const tp_optimizer_desc *d = &c->desc;
-    double beta1 = d->beta1 != 0.0f ? (double)d->beta1 : (double)0.9f, beta2 = d->beta2 != 0.0f ? (double)d->beta2 : (double)0.95f;
+    double beta1 = d->beta1 != 0.0f ? (double)d->beta1 : (double)0.9f,
+           beta2 = d->beta2 != 0.0f ? (double)d->beta2 : (double)0.95f;
     double epsilon = d->epsilon != 0.0f ? (double)d->epsilon : (double)1e-8f;
     double decay = shapes[param].flags & TP_PARAM_DECAY ? (double)d->decay : 0.0;
     double w = initial_value(c, param, element), m = 0.0, v = 0.0;
@@ -210,7 +214,8 @@ static void check_values(const optimizer_case *c)
         for (int64_t i = 0; i < elements_of(p); i++) {
             double want = reference(c, norms, p, i), got = c->masters[p][i];
             double tolerance = tpt_tolerance_chain(TP_DTYPE_F32, 8, STEPS, fabs(want) + (double)c->lr);
-            cr_assert_leq(fabs(got - want), tolerance, "parameter %d, element %d: %.9g, expected %.9g", p, (int)i, got, want);
+            cr_assert_leq(fabs(got - want), tolerance, "parameter %d, element %d: %.9g, expected %.9g", p, (int)i, got,
+                          want);
             uint8_t rounded[4];
             tpt_set(rounded, c->dtype, 0, got);
             cr_assert_eq((double)c->values[p][i], tpt_get(rounded, c->dtype, 0));
@@ -227,7 +232,8 @@ static void check_everywhere(optimizer_case c)
         check_values(&c);
         for (int step = 0; step < c.steps; step += 2)
             if (step != c.bad_step)
-                cr_assert_leq(fabs(c.norm[step] - norm_of_step(step)), tpt_tolerance(TP_DTYPE_F32, MOST, norm_of_step(step)));
+                cr_assert_leq(fabs(c.norm[step] - norm_of_step(step)),
+                              tpt_tolerance(TP_DTYPE_F32, MOST, norm_of_step(step)));
         if (8 % ranks[i] == 0) {
             cr_assert_eq(memcmp(c.masters, first.masters, sizeof c.masters), 0, "masters differ at TP %d", ranks[i]);
             cr_assert_eq(memcmp(c.norm, first.norm, sizeof c.norm), 0, "norms differ at TP %d", ranks[i]);
@@ -248,34 +254,42 @@ Test(optimizer, adamw)
 
 Test(optimizer, adamw_with_clipping)
 {
-    check_everywhere((optimizer_case){
-        .desc = {.kind = TP_OPTIMIZER_ADAMW, .beta1 = 0.8f, .beta2 = 0.9f, .epsilon = 1e-3f, .decay = 0.1f, .clip_norm = 1.0f},
-        .dtype = TP_DTYPE_BF16,
-        .steps = STEPS,
-        .lr = 1e-2f,
-        .bad_step = -1,
-        .load_step = -1});
+    check_everywhere((optimizer_case){.desc = {.kind = TP_OPTIMIZER_ADAMW,
+                                               .beta1 = 0.8f,
+                                               .beta2 = 0.9f,
+                                               .epsilon = 1e-3f,
+                                               .decay = 0.1f,
+                                               .clip_norm = 1.0f},
+                                      .dtype = TP_DTYPE_BF16,
+                                      .steps = STEPS,
+                                      .lr = 1e-2f,
+                                      .bad_step = -1,
+                                      .load_step = -1});
 }
 
 /* Gradients below the bound stay as they are. */
 Test(optimizer, clipping_only_shortens)
 {
-    check_everywhere((optimizer_case){.desc = {.kind = TP_OPTIMIZER_SGD, .clip_norm = 100.0f}, .dtype = TP_DTYPE_F32, .steps = 2, .lr = 0.5f, .bad_step = -1, .load_step = -1});
+    check_everywhere((optimizer_case){.desc = {.kind = TP_OPTIMIZER_SGD, .clip_norm = 100.0f}, .dtype = TP_DTYPE_F32,
+                                      .steps = 2, .lr = 0.5f, .bad_step = -1, .load_step = -1});
 }
 
 Test(optimizer, sgd)
 {
     for (int momentum = 0; momentum < 2; momentum++)
-        check_everywhere((optimizer_case){
-            .desc = {.kind = TP_OPTIMIZER_SGD, .momentum = momentum ? 0.9f : 0.0f, .decay = 0.01f, .clip_norm = momentum ? 2.0f : 0.0f},
-            .dtype = momentum ? TP_DTYPE_BF16 : TP_DTYPE_F32,
-            .steps = STEPS,
-            .lr = 0.5f,
-            .bad_step = -1,
-            .load_step = -1});
+        check_everywhere((optimizer_case){.desc = {.kind = TP_OPTIMIZER_SGD,
+                                                   .momentum = momentum ? 0.9f : 0.0f,
+                                                   .decay = 0.01f,
+                                                   .clip_norm = momentum ? 2.0f : 0.0f},
+                                          .dtype = momentum ? TP_DTYPE_BF16 : TP_DTYPE_F32,
+                                          .steps = STEPS,
+                                          .lr = 0.5f,
+                                          .bad_step = -1,
+                                          .load_step = -1});
 }
 
-/* A NaN on one rank: all skip, nothing changes, the step does not count (bias correction goes on as if it had not been). */
+/* A NaN on one rank: all skip, nothing changes, the step does not count (bias correction goes on as if it had not
+ * been). */
 Test(optimizer, non_finite_steps_are_skipped)
 {
     optimizer_case c = {.desc = {.kind = TP_OPTIMIZER_ADAMW, .decay = 0.1f, .clip_norm = 1.0f},
@@ -352,7 +366,8 @@ Test(optimizer, bad_learning_rates_are_refused)
     cr_assert_eq(tp_optimizer_step(ctx, optimizer, -1.0f, NULL), TP_ERR_ARGUMENT);
     cr_assert_eq(tp_optimizer_step(ctx, optimizer, NAN, NULL), TP_ERR_ARGUMENT);
     cr_assert_not_null(strstr(tp_ctx_message(ctx), "lr is nan"));
-    cr_assert_eq(tp_optimizer_create(ctx, &(tp_optimizer_desc){0}, &param, 0, &(tp_optimizer *){NULL}), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_optimizer_create(ctx, &(tp_optimizer_desc){0}, &param, 0, &(tp_optimizer *){NULL}),
+                 TP_ERR_ARGUMENT);
     tp_optimizer_destroy(optimizer);
     tp_optimizer_destroy(NULL);
     tpi_param_destroy(ctx, param);

@@ -40,10 +40,12 @@ static void check_pair_stays(tp_ctx *ctx, const tp_param *param, float value)
 {
     float whole[2];
     cr_assert_eq(tp_param_gather(ctx, param, 0, whole), TP_OK);
-    cr_assert(whole[0] == value && whole[1] == -value, "%g, %g, expected %g", (double)whole[0], (double)whole[1], (double)value);
+    cr_assert(whole[0] == value && whole[1] == -value, "%g, %g, expected %g", (double)whole[0], (double)whole[1],
+              (double)value);
 }
 
-/* More than are issued together. Each gets its own update, once; frozen ones, the last too, stay, keep nothing, and have no share in the norm. */
+/* More than are issued together. Each gets its own update, once; frozen ones, the last too, stay, keep nothing, and
+ * have no share in the norm. */
 Test(optimizer_lists, long_lists_with_frozen_parameters)
 {
     tp_ctx *ctx;
@@ -53,7 +55,8 @@ Test(optimizer_lists, long_lists_with_frozen_parameters)
     int learning = 0;
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
     for (int i = 0; i < MANY; i++)
-        params[i] = make_pair(ctx, i % 2 ? TP_DTYPE_BF16 : TP_DTYPE_F32, i % 5 == 0 ? TP_PARAM_FROZEN | TP_PARAM_DECAY : 0, (float)(i % 64));
+        params[i] = make_pair(ctx, i % 2 ? TP_DTYPE_BF16 : TP_DTYPE_F32,
+                              i % 5 == 0 ? TP_PARAM_FROZEN | TP_PARAM_DECAY : 0, (float)(i % 64));
     const tp_optimizer_desc desc = {.kind = TP_OPTIMIZER_SGD, .momentum = 0.5f, .decay = 0.5f};
     cr_assert_eq(tp_optimizer_create(ctx, &desc, params, MANY, &optimizer), TP_OK, "%s", tp_ctx_message(ctx));
     cr_assert_eq(tp_params_begin(ctx, params, MANY), TP_OK, "%s", tp_ctx_message(ctx));
@@ -78,7 +81,8 @@ Test(optimizer_lists, long_lists_with_frozen_parameters)
     tp_ctx_destroy(ctx);
 }
 
-static void step_with_gradients(tp_ctx *ctx, tp_optimizer *optimizer, tp_param *const *params, int count, tp_step_report *report)
+static void step_with_gradients(tp_ctx *ctx, tp_optimizer *optimizer, tp_param *const *params, int count,
+                                tp_step_report *report)
 {
     cr_assert_eq(tp_params_begin(ctx, params, count), TP_OK, "%s", tp_ctx_message(ctx));
     for (int i = 0; i < count; i++)
@@ -88,7 +92,8 @@ static void step_with_gradients(tp_ctx *ctx, tp_optimizer *optimizer, tp_param *
     cr_assert_eq(tp_optimizer_step(ctx, optimizer, 0.25f, report), TP_OK, "%s", tp_ctx_message(ctx));
 }
 
-/* Between steps, in f32 and with a master: what is frozen stays and has no share in the norm, and so none in what clipping leaves of the others; then it goes on. */
+/* Between steps, in f32 and with a master: what is frozen stays and has no share in the norm, and so none in what
+ * clipping leaves of the others; then it goes on. */
 Test(optimizer_lists, freezing_for_some_steps)
 {
     static const tp_optimizer_desc desc = {.kind = TP_OPTIMIZER_SGD, .momentum = 0.5f, .clip_norm = 1.0f};
@@ -97,8 +102,10 @@ Test(optimizer_lists, freezing_for_some_steps)
     tp_step_report report;
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
     for (int frozen = 0; frozen < 2; frozen++) {
-        tp_param *params[3] = {make_pair(ctx, TP_DTYPE_F32, 0, 3), make_pair(ctx, TP_DTYPE_BF16, 0, 5), make_pair(ctx, TP_DTYPE_F32, 0, 7)};
-        tp_param *peers[2] = {make_pair(ctx, frozen ? TP_DTYPE_F32 : TP_DTYPE_BF16, 0, frozen ? 3 : 5), make_pair(ctx, TP_DTYPE_F32, 0, 7)};
+        tp_param *params[3] = {make_pair(ctx, TP_DTYPE_F32, 0, 3), make_pair(ctx, TP_DTYPE_BF16, 0, 5),
+                               make_pair(ctx, TP_DTYPE_F32, 0, 7)};
+        tp_param *peers[2] = {make_pair(ctx, frozen ? TP_DTYPE_F32 : TP_DTYPE_BF16, 0, frozen ? 3 : 5),
+                              make_pair(ctx, TP_DTYPE_F32, 0, 7)};
         tp_param *other = params[1 - frozen];
         float before[2], after[2], expected[2];
         params[frozen]->flags |= TP_PARAM_FROZEN;
@@ -106,7 +113,8 @@ Test(optimizer_lists, freezing_for_some_steps)
         cr_assert_eq(tp_optimizer_create(ctx, &desc, peers, 2, &alone), TP_OK, "%s", tp_ctx_message(ctx));
         for (int step = 0; step < 2; step++) {
             step_with_gradients(ctx, optimizer, params, 3, &report);
-            cr_assert_eq(report.grad_norm, sqrtf(2.0f * (16.0f + (frozen ? 1.0f : 4.0f))), "%g", (double)report.grad_norm);
+            cr_assert_eq(report.grad_norm, sqrtf(2.0f * (16.0f + (frozen ? 1.0f : 4.0f))), "%g",
+                         (double)report.grad_norm);
             cr_assert_eq(tp_params_begin(ctx, peers, 2), TP_OK);
             for (int i = 0; i < 4; i++)
                 ((float *)peers[i / 2]->grad.data)[i % 2] = i / 2 ? 4.0f : frozen ? 1.0f : 2.0f;
@@ -114,7 +122,8 @@ Test(optimizer_lists, freezing_for_some_steps)
             cr_assert_eq(tp_optimizer_step(ctx, alone, 0.25f, NULL), TP_OK);
         }
         cr_assert_eq(tp_param_gather(ctx, params[frozen], 0, before), TP_OK);
-        cr_assert(before[0] == (frozen ? 5 : 3) && before[1] == -before[0], "%g, %g", (double)before[0], (double)before[1]);
+        cr_assert(before[0] == (frozen ? 5 : 3) && before[1] == -before[0], "%g, %g", (double)before[0],
+                  (double)before[1]);
         for (int i = 0; i < 2; i++) {
             cr_assert_eq(tp_param_gather(ctx, i ? params[2] : other, 0, after), TP_OK);
             cr_assert_eq(tp_param_gather(ctx, peers[i], 0, expected), TP_OK);
@@ -156,7 +165,8 @@ Test(optimizer_lists, what_was_created_frozen_stays_so)
     tp_ctx_destroy(ctx);
 }
 
-/* A parameter that comes twice, or that another optimizer keeps a master of, is refused; it is free again when that is destroyed. */
+/* A parameter that comes twice, or that another optimizer keeps a master of, is refused; it is free again when that is
+ * destroyed. */
 Test(optimizer_lists, a_parameter_has_one_update)
 {
     static const tp_optimizer_desc desc = {.kind = TP_OPTIMIZER_ADAMW};
@@ -168,7 +178,8 @@ Test(optimizer_lists, a_parameter_has_one_update)
         tp_param *twice[3] = {other, between ? param : other, other};
         cr_assert_eq(tp_optimizer_create(ctx, &desc, twice, 2 + between, &second), TP_ERR_ARGUMENT);
         cr_assert_null(second);
-        cr_assert_not_null(strstr(tp_ctx_message(ctx), between ? "params[0] and params[2]" : "params[0] and params[1]"), "%s", tp_ctx_message(ctx));
+        cr_assert_not_null(strstr(tp_ctx_message(ctx), between ? "params[0] and params[2]" : "params[0] and params[1]"),
+                           "%s", tp_ctx_message(ctx));
     }
     for (int round = 0; round < 2; round++) {
         cr_assert_eq(tp_optimizer_create(ctx, &desc, &param, 1, &optimizer), TP_OK, "%s", tp_ctx_message(ctx));
@@ -197,7 +208,9 @@ Test(optimizer_lists, steps_without_reports_are_counted)
         if (step == 4) /* does not count */
             ((float *)param->grad.data)[0] = NAN;
         cr_assert_eq(tp_optimizer_step(ctx, optimizer, 0.5f, NULL), TP_OK);
-        cr_assert_eq(step % 2 ? tpi_optimizer_steps(optimizer, &steps) : tp_optimizer_state(optimizer, param, &master, &m, &v, &steps), TP_OK);
+        cr_assert_eq(step % 2 ? tpi_optimizer_steps(optimizer, &steps)
+                              : tp_optimizer_state(optimizer, param, &master, &m, &v, &steps),
+                     TP_OK);
         cr_assert_eq(steps, step < 4 ? step : step - 1);
         cr_assert_eq(tp_ctx_synchronize(ctx), TP_OK);
         ((float *)param->grad.data)[0] = 0;

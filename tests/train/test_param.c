@@ -25,7 +25,8 @@ static tp_status strides(tp_ctx *ctx, void *arg)
     bool right = true;
     for (int dim = 0; dim < 2; dim++) {
         tp_param *param;
-        tp_param_desc desc = {.name = "w", .dims = 2, .shape = {ROWS, COLS}, .sharded = true, .shard_dim = dim, .dtype = TP_DTYPE_F32};
+        tp_param_desc desc = {
+            .name = "w", .dims = 2, .shape = {ROWS, COLS}, .sharded = true, .shard_dim = dim, .dtype = TP_DTYPE_F32};
         tp_status status = tp_param_create(ctx, &desc, &param);
         if (status == TP_OK)
             status = tp_param_load(ctx, param, stored, TP_DTYPE_F32, (int64_t[]){1, ROWS});
@@ -45,10 +46,12 @@ Test(param, loads_by_strides_and_gathers_the_same_bits)
 {
     static const int ranks[] = {1, 2, 3, 4, 5, 7};
     for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks[i]}, strides, NULL), TP_OK, "tp %d: %s", ranks[i], tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks[i]}, strides, NULL), TP_OK, "tp %d: %s", ranks[i],
+                     tp_last_message());
 }
 
-/* O01: partial gradients of a replicated parameter are summed (not averaged) in the tree's order, on all ranks alike. */
+/* O01: partial gradients of a replicated parameter are summed (not averaged) in the tree's order, on all ranks
+ * alike. */
 static tp_status partial(tp_ctx *ctx, void *arg)
 {
     float *out = arg;
@@ -135,9 +138,12 @@ Test(param, bad_descriptions_are_refused_with_both_numbers)
         {{.name = "a", .dims = 3, .shape = {3, 3}, .dtype = TP_DTYPE_F32}, {"dims 3", "1 or 2"}},
         {{.name = "a", .dims = 2, .shape = {3, 0}, .dtype = TP_DTYPE_F32}, {"shape[1] is 0", "1"}},
         {{.name = "a", .dims = 1, .shape = {3}, .dtype = TP_DTYPE_I32}, {"i32", "f32"}},
-        {{.name = "a", .dims = 1, .shape = {3}, .dtype = TP_DTYPE_F32, .sharded = true, .shard_dim = 1}, {"shard_dim 1", "1 dims"}},
-        {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .sharded = true, .parts = 1, .part = {{4, 2, 0}}}, {"8", "9"}},
-        {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .sharded = true, .parts = 1, .part = {{9, 1, 10}}}, {"9 units", "10 readers"}},
+        {{.name = "a", .dims = 1, .shape = {3}, .dtype = TP_DTYPE_F32, .sharded = true, .shard_dim = 1},
+         {"shard_dim 1", "1 dims"}},
+        {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .sharded = true, .parts = 1,
+          .part = {{4, 2, 0}}}, {"8", "9"}},
+        {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .sharded = true, .parts = 1,
+          .part = {{9, 1, 10}}}, {"9 units", "10 readers"}},
         {{.name = "a", .dims = 2, .shape = {INT64_MAX / 2, 64}, .dtype = TP_DTYPE_F32}, {"64", "too large"}},
         {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .init_std = -1}, {"init_std -1", "negative"}},
     };
@@ -186,7 +192,8 @@ static tp_status load_apart(tp_ctx *ctx, void *arg)
 Test(param, vectors_load_by_their_stride)
 {
     for (int ranks = 1; ranks <= 3; ranks++)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, load_apart, NULL), TP_OK, "tp %d: %s", ranks, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, load_apart, NULL), TP_OK, "tp %d: %s", ranks,
+                     tp_last_message());
 }
 
 enum { VALUES = 6 };
@@ -195,7 +202,8 @@ enum { VALUES = 6 };
 static tp_status load_dtypes(tp_ctx *ctx, void *arg)
 {
     static const uint32_t wide[VALUES] = {0x7f801234, 0x7fc01234, 0x80000000, 0x3f800001, 0xc2f6e979, 0x00000001};
-    static const uint16_t narrow[VALUES] = {0x7f83, 0x7d01, 0x8000, 0x3f81, 0xc2f7, 0x0001}; /* signalling NaNs of bf16 and of f16 */
+    /* signalling NaNs of bf16 and of f16 */
+    static const uint16_t narrow[VALUES] = {0x7f83, 0x7d01, 0x8000, 0x3f81, 0xc2f7, 0x0001};
     static const tp_dtype dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16, TP_DTYPE_F16};
     bool right = true;
     (void)arg;
@@ -216,7 +224,8 @@ static tp_status load_dtypes(tp_ctx *ctx, void *arg)
                 memcpy(want, stored, tp_tensor_bytes(param->value));
             int first = from != to ? 2 : 0; /* a NaN becomes some NaN */
             size_t size = tp_dtype_size(dtypes[to]);
-            right = right && memcmp((char *)param->value.data + (size_t)first * size, want + (size_t)first * size, (size_t)(VALUES - first) * size) == 0;
+            right = right && memcmp((char *)param->value.data + (size_t)first * size, want + (size_t)first * size,
+                                    (size_t)(VALUES - first) * size) == 0;
             right = right && isnan(tpt_get(param->value.data, dtypes[to], 0));
             tp_param_destroy(ctx, param);
         }
@@ -226,7 +235,8 @@ static tp_status load_dtypes(tp_ctx *ctx, void *arg)
 Test(param, loads_from_every_dtype)
 {
     for (int ranks = 1; ranks <= 2; ranks++)
-        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, load_dtypes, NULL), TP_OK, "tp %d: %s", ranks, tp_last_message());
+        cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks}, load_dtypes, NULL), TP_OK, "tp %d: %s", ranks,
+                     tp_last_message());
 }
 
 /* What the stream still does to a value is done before the host writes it. */

@@ -200,7 +200,8 @@ Test(trainer, microbatches_agree)
         cr_assert_eq(split.report[0].loss, whole.report[0].loss);
         for (int step = 0; step < 3; step++) {
             cr_assert_leq(fabs(split.report[step].loss - whole.report[step].loss), 1e-5 * whole.report[step].loss);
-            cr_assert_leq(fabsf(split.report[step].grad_norm - whole.report[step].grad_norm), 1e-5f * whole.report[step].grad_norm);
+            cr_assert_leq(fabsf(split.report[step].grad_norm - whole.report[step].grad_norm),
+                          1e-5f * whole.report[step].grad_norm);
         }
         free(split.values);
     }
@@ -208,7 +209,8 @@ Test(trainer, microbatches_agree)
     tp_data_close(data);
 }
 
-/* Masks of a step belong to places in its batch, not to its microbatches: those of equal sequences differ, and are the same however it is split. */
+/* Masks of a step belong to places in its batch, not to its microbatches: those of equal sequences differ, and are the
+ * same however it is split. */
 Test(trainer, dropout_does_not_depend_on_the_microbatch)
 {
     tp_data *data = tpt_open_text(TEXT_BYTES);
@@ -224,7 +226,8 @@ Test(trainer, dropout_does_not_depend_on_the_microbatch)
             cr_assert_eq(split.report[0].loss, whole.report[0].loss);
             for (int step = 0; step < 3; step++) {
                 cr_assert_leq(fabs(split.report[step].loss - whole.report[step].loss), 1e-5 * whole.report[step].loss);
-                cr_assert_leq(fabsf(split.report[step].grad_norm - whole.report[step].grad_norm), 1e-5f * whole.report[step].grad_norm);
+                cr_assert_leq(fabsf(split.report[step].grad_norm - whole.report[step].grad_norm),
+                              1e-5f * whole.report[step].grad_norm);
             }
             free(split.values);
         }
@@ -233,7 +236,8 @@ Test(trainer, dropout_does_not_depend_on_the_microbatch)
     tp_data_close(data);
 }
 
-/* A step's ids stay where they are while its ops wait: lanes that are late, and nobody who waits for them, change nothing. */
+/* A step's ids stay where they are while its ops wait: lanes that are late, and nobody who waits for them, change
+ * nothing. */
 Test(trainer, late_lanes_change_nothing)
 {
     tp_data *data = tpt_open_text(TEXT_BYTES);
@@ -252,7 +256,8 @@ Test(trainer, late_lanes_change_nothing)
     tp_data_close(data);
 }
 
-/* Batches follow each other in the data and go on at its beginning: two epochs of a text of exactly one batch are two equal steps. */
+/* Batches follow each other in the data and go on at its beginning: two epochs of a text of exactly one batch are two
+ * equal steps. */
 Test(trainer, batches_follow_each_other)
 {
     tp_data *data = tpt_open_text(96);
@@ -284,15 +289,16 @@ Test(trainer, evaluation_does_not_depend_on_the_microbatch)
                 s = run_session(s, ranks);
                 if (loss == 0.0)
                     loss = s.evaluation;
-                cr_assert_eq(s.evaluation, loss, "microbatch %d, %d ranks, dropout %d: %.9g, not %.9g", microbatch, ranks, dropping,
-                             s.evaluation, loss);
+                cr_assert_eq(s.evaluation, loss, "microbatch %d, %d ranks, dropout %d: %.9g, not %.9g", microbatch,
+                             ranks, dropping, s.evaluation, loss);
                 free(s.values);
             }
     cr_assert_leq(fabs(loss - log(256.0)), 0.1);
     tp_data_close(data);
 }
 
-/* A step whose gradient is not finite is reported as skipped, changes nothing, and neither the learning rate nor Adam goes on. */
+/* A step whose gradient is not finite is reported as skipped, changes nothing, and neither the learning rate nor Adam
+ * goes on. */
 Test(trainer, bad_steps_are_skipped)
 {
     tp_data *data = tpt_open_text(96); /* every batch is the same */
@@ -379,7 +385,8 @@ static tp_status refusal_main(tp_ctx *ctx, void *arg)
     bool named = strstr(tp_last_message(), r->first) != NULL && strstr(tp_last_message(), r->second) != NULL;
     size_t after = tp_ctx_memory(ctx, TP_MEMORY_OPTIMIZER).bytes + tp_ctx_memory(ctx, TP_MEMORY_OTHER).bytes;
     if (status != TP_ERR_ARGUMENT || trainer != NULL || !named || before != after)
-        fprintf(stderr, "expected \"%s\" and \"%s\": %s: %s\n", r->first, r->second, tp_status_name(status), tp_last_message());
+        fprintf(stderr, "expected \"%s\" and \"%s\": %s: %s\n", r->first, r->second, tp_status_name(status),
+                tp_last_message());
     tp_model_destroy(model);
     return status == TP_ERR_ARGUMENT && named && before == after ? TP_OK : TP_ERR_INTERNAL;
 }

@@ -1,7 +1,9 @@
-/* A small stand-in for Criterion, for builds with sanitizers: the same test sources, each test in a forked child with a time limit.
+/* A small stand-in for Criterion, for builds with sanitizers: the same test sources, each test in a forked child with a
+ * time limit.
  *
- * Criterion 2.4 aborts under the thread sanitizer, and a test whose memory leaks passes. Here a child leaves by exit(), so that a sanitizer's
- * verdict at exit (leak, race) is the child's exit status, and that is what counts. Only what tp's tests use is here. */
+ * Criterion 2.4 aborts under the thread sanitizer, and a test whose memory leaks passes. Here a child leaves by exit(),
+ * so that a sanitizer's verdict at exit (leak, race) is the child's exit status, and that is what counts. Only what
+ * tp's tests use is here. */
 #ifndef TPT_CRITERION_H
 #define TPT_CRITERION_H
 
@@ -62,7 +64,8 @@ void tpt_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
     TPT_REGISTER(suite_##_suite)                                                                    \
     extern int suite_##_suite_ends_here
 
-#define TPT_CHECK(fatal, condition, text, ...) ((void)tpt_check((condition), fatal, __FILE__, __LINE__, text, "" __VA_ARGS__))
+#define TPT_CHECK(fatal, condition, text, ...)                                                                         \
+    ((void)tpt_check((condition), fatal, __FILE__, __LINE__, text, "" __VA_ARGS__))
 
 #define cr_assert(condition, ...) TPT_CHECK(true, !!(condition), #condition, __VA_ARGS__)
 #define cr_expect(condition, ...) TPT_CHECK(false, !!(condition), #condition, __VA_ARGS__)
@@ -97,16 +100,22 @@ void tpt_log(const char *format, ...) __attribute__((format(printf, 1, 2)));
 #define cr_expect_str_not_empty(a, ...) TPT_CHECK(false, *(a) != '\0', #a " is not empty", __VA_ARGS__)
 
 #define TPT_BYTES_EQUAL(a, b, bytes) (memcmp((a), (b), (bytes)) == 0)
-#define cr_assert_arr_eq(a, b, bytes, ...) TPT_CHECK(true, TPT_BYTES_EQUAL(a, b, bytes), #a " has the bytes of " #b, __VA_ARGS__)
-#define cr_expect_arr_eq(a, b, bytes, ...) TPT_CHECK(false, TPT_BYTES_EQUAL(a, b, bytes), #a " has the bytes of " #b, __VA_ARGS__)
-#define cr_assert_arr_neq(a, b, bytes, ...) TPT_CHECK(true, !TPT_BYTES_EQUAL(a, b, bytes), #a " differs from " #b, __VA_ARGS__)
-#define cr_expect_arr_neq(a, b, bytes, ...) TPT_CHECK(false, !TPT_BYTES_EQUAL(a, b, bytes), #a " differs from " #b, __VA_ARGS__)
+#define cr_assert_arr_eq(a, b, bytes, ...)                                                                             \
+    TPT_CHECK(true, TPT_BYTES_EQUAL(a, b, bytes), #a " has the bytes of " #b, __VA_ARGS__)
+#define cr_expect_arr_eq(a, b, bytes, ...)                                                                             \
+    TPT_CHECK(false, TPT_BYTES_EQUAL(a, b, bytes), #a " has the bytes of " #b, __VA_ARGS__)
+#define cr_assert_arr_neq(a, b, bytes, ...)                                                                            \
+    TPT_CHECK(true, !TPT_BYTES_EQUAL(a, b, bytes), #a " differs from " #b, __VA_ARGS__)
+#define cr_expect_arr_neq(a, b, bytes, ...)                                                                            \
+    TPT_CHECK(false, !TPT_BYTES_EQUAL(a, b, bytes), #a " differs from " #b, __VA_ARGS__)
 
 #define TPT_NEAR(a, b, epsilon) (fabs((double)((a) - (b))) <= (double)(epsilon))
 #define cr_assert_float_eq(a, b, epsilon, ...) TPT_CHECK(true, TPT_NEAR(a, b, epsilon), #a " is near " #b, __VA_ARGS__)
 #define cr_expect_float_eq(a, b, epsilon, ...) TPT_CHECK(false, TPT_NEAR(a, b, epsilon), #a " is near " #b, __VA_ARGS__)
-#define cr_assert_float_neq(a, b, epsilon, ...) TPT_CHECK(true, !TPT_NEAR(a, b, epsilon), #a " is not near " #b, __VA_ARGS__)
-#define cr_expect_float_neq(a, b, epsilon, ...) TPT_CHECK(false, !TPT_NEAR(a, b, epsilon), #a " is not near " #b, __VA_ARGS__)
+#define cr_assert_float_neq(a, b, epsilon, ...)                                                                        \
+    TPT_CHECK(true, !TPT_NEAR(a, b, epsilon), #a " is not near " #b, __VA_ARGS__)
+#define cr_expect_float_neq(a, b, epsilon, ...)                                                                        \
+    TPT_CHECK(false, !TPT_NEAR(a, b, epsilon), #a " is not near " #b, __VA_ARGS__)
 
 #define cr_fail(...) TPT_CHECK(false, false, "this line is not reached", __VA_ARGS__)
 #define cr_fatal(...) TPT_CHECK(true, false, "this line is not reached", __VA_ARGS__)

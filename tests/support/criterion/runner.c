@@ -113,7 +113,8 @@ static double now(void)
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
 }
 
-/* Waits for the child; kills it, and all it started, when its time is over. Returns whether it ended by itself. SIGCHLD is blocked. */
+/* Waits for the child; kills it, and all it started, when its time is over. Returns whether it ended by itself. SIGCHLD
+ * is blocked. */
 static bool wait_for_child(pid_t child, double timeout, int *status)
 {
     double end = now() + timeout;
@@ -157,12 +158,14 @@ static const char *verdict(const tpt_test *test, bool in_time, int status, bool 
     }
     if (test->options.signal == 0 && WEXITSTATUS(status) == test->options.exit_code)
         return NULL;
-    snprintf(text, sizeof text, "exit status %d without a failed check (a sanitizer's finding, or a call of exit)", WEXITSTATUS(status));
+    snprintf(text, sizeof text, "exit status %d without a failed check (a sanitizer's finding, or a call of exit)",
+             WEXITSTATUS(status));
     return text;
 }
 
 /* Forks, waits, and returns verdict(). */
-static const char *run_forked(const tpt_test *test, const struct criterion_test_extra_data *suite, double timeout, bool *crashed)
+static const char *run_forked(const tpt_test *test, const struct criterion_test_extra_data *suite, double timeout,
+                              bool *crashed)
 {
     fflush(NULL);
     pid_t child = fork();
@@ -180,7 +183,9 @@ static const char *run_forked(const tpt_test *test, const struct criterion_test_
 static void run_test(const tpt_test *test, const tpt_settings *settings, tpt_tally *tally)
 {
     const struct criterion_test_extra_data *suite = suite_options(test->suite);
-    double timeout = test->options.timeout > 0.0 ? test->options.timeout : suite->timeout > 0.0 ? suite->timeout : settings->timeout;
+    double timeout = test->options.timeout > 0.0 ? test->options.timeout
+                     : suite->timeout > 0.0      ? suite->timeout
+                                                 : settings->timeout;
     bool disabled = test->options.disabled || suite->disabled, crashed = false;
     const char *failure = NULL;
     double start = now();
@@ -248,7 +253,7 @@ int main(int argc, char **argv)
         if (test->name != NULL && (settings.filter == NULL || fnmatch(settings.filter, full, 0) == 0))
             run_test(test, &settings, &tally);
     }
-    printf("[====] Synthesis: Tested: %d | Passing: %d | Failing: %d | Crashing: %d\n", tally.tested, tally.passing, tally.failing,
-           tally.crashing);
+    printf("[====] Synthesis: Tested: %d | Passing: %d | Failing: %d | Crashing: %d\n", tally.tested, tally.passing,
+           tally.failing, tally.crashing);
     return tally.failing > 0 ? 1 : 0;
 }
