@@ -1,8 +1,8 @@
 /* What all attention kernels share: where a block of threads works, and what a query sees.
  *
- * A query's result is made of its own row and of tiles of keys counted from its sequence's first row; a key's gradient of its own row, of the slot's
- * heads in order, and of tiles of queries counted likewise. Nothing else decides bits: not the heads that a rank holds, not other sequences, not the
- * number of blocks. No atomic additions. */
+ * A query's result is made of its own row and of tiles of keys counted from its sequence's first row; a key's gradient
+ * of its own row, of the slot's heads in order, and of tiles of queries counted likewise. Nothing else decides bits:
+ * not the heads that a rank holds, not other sequences, not the number of blocks. No atomic additions. */
 #ifndef TPI_CUDA_ATTENTION_CUH
 #define TPI_CUDA_ATTENTION_CUH
 
@@ -10,6 +10,8 @@
 #include "cuda/mma.cuh"
 #include "cuda/random.cuh"
 #include "cuda/vec.cuh"
+
+#include <type_traits>
 
 namespace tpi {
 
@@ -36,7 +38,8 @@ struct Attention {
     void *dq;
     int64_t dq_stride, slots;
     float *dk, *dv;
-    float2 *known; /* [heads, rows]: the log-sum-exp in powers of 2, 0 for -inf; sum of dout * out over each row of a head (delta) */
+    float2 *known; /* [heads, rows]: the log-sum-exp in powers of 2, 0 for -inf; sum of dout * out over each row of a
+                    * head (delta) */
 };
 
 /* One kernel and how to launch it. */
@@ -46,6 +49,15 @@ struct AttentionKernel {
     int threads;
     size_t shared_bytes;
 };
+
+/* Kernels are made for three sizes of a head, of which one takes the smallest that holds it. `make` gives the kernel of
+ * a size, which it gets as a type. */
+template <typename Make> AttentionKernel attention_kernel_of(int64_t head_dim, Make make)
+{
+    return head_dim <= 64    ? make(std::integral_constant<int, 64>())
+           : head_dim <= 128 ? make(std::integral_constant<int, 128>())
+                             : make(std::integral_constant<int, 256>());
+}
 
 AttentionKernel attention_forward_mma(tp_dtype dtype, int64_t head_dim);
 AttentionKernel attention_query_grad_mma(tp_dtype dtype, int64_t head_dim);
@@ -85,7 +97,8 @@ struct AttentionPlace {
     int begin;         /* of the tile, in the sequence; length or more: there is no such tile */
 };
 
-/* Sequence s has the places from offset[s] / tile + s on, which are enough: so no table is needed, and at most one place a sequence stays empty. */
+/* Sequence s has the places from offset[s] / tile + s on, which are enough: so no table is needed, and at most one
+ * place a sequence stays empty. */
 static __device__ __forceinline__ AttentionPlace attention_place(const Attention &at, int64_t place, int tile)
 {
     int64_t low = 0, high = at.sequences - 1;
@@ -139,10 +152,11 @@ static __device__ __forceinline__ bool attention_sees(const Attention &at, int q
 }
 
 /* Whether all of a tile's queries see all of its keys. */
-static __device__ __forceinline__ bool attention_all_seen(const Attention &at, AttentionRange queries, AttentionRange keys,
-                                                          int length)
+static __device__ __forceinline__ bool attention_all_seen(const Attention &at, AttentionRange queries,
+                                                          AttentionRange keys, int length)
 {
-    return attention_sees(at, queries.begin, keys.end - 1, length) && attention_sees(at, queries.end - 1, keys.begin, length);
+    return attention_sees(at, queries.begin, keys.end - 1, length) &&
+           attention_sees(at, queries.end - 1, keys.begin, length);
 }
 
 /* ---- dropout of probabilities ---- */
@@ -161,7 +175,8 @@ static __device__ __forceinline__ uint2 attention_kept(const Attention &at, uint
     const uint4 word = random_block(at.dropout.key, (mask_row + static_cast<uint64_t>(key)) / 4);
     const bool upper = key & 2;
 
-    return make_uint2((upper ? word.z : word.x) >= at.dropout.threshold, (upper ? word.w : word.y) >= at.dropout.threshold);
+    return make_uint2((upper ? word.z : word.x) >= at.dropout.threshold,
+                      (upper ? word.w : word.y) >= at.dropout.threshold);
 }
 
 /* ---- rows ---- */

@@ -1,4 +1,5 @@
-/* Attention of f32 tensors in chains of fused multiply-adds. A thread has four rows, whose columns it shares with its neighbours. */
+/* Attention of f32 tensors in chains of fused multiply-adds. A thread has four rows, whose columns it shares with its
+ * neighbours. */
 #include "cuda/attention_tile.cuh"
 
 namespace tpi {
@@ -49,8 +50,8 @@ __device__ __forceinline__ void f32_products(const float *own, const float *othe
     }
 }
 
-/* sum[four rows, columns] += weight[four rows, Count] other[Count, columns]; a thread's columns are 4 x + 4 Across i + 0..3. Weights are lines of
- * WeightLine. */
+/* sum[four rows, columns] += weight[four rows, Count] other[Count, columns]; a thread's columns are 4 x + 4 Across i +
+ * 0..3. Weights are lines of WeightLine. */
 template <int Dim, int Count, int Across, int WeightLine>
 __device__ __forceinline__ void f32_spread(const float *weight, const float *other, float (&sum)[4][Dim / Across])
 {
@@ -83,8 +84,8 @@ __device__ __forceinline__ void f32_spread(const float *weight, const float *oth
 
 /* Four rows of a thread's columns, rows from `row` on that exist. */
 template <int Dim, int Across>
-__device__ __forceinline__ void f32_store(const Attention &at, float *to, int64_t stride, int rows, const float (&scale)[4],
-                                          const float (&sum)[4][Dim / Across])
+__device__ __forceinline__ void f32_store(const Attention &at, float *to, int64_t stride, int rows,
+                                          const float (&scale)[4], const float (&sum)[4][Dim / Across])
 {
     const int first = threadIdx.x % Across * 4;
 
@@ -105,9 +106,9 @@ __device__ __forceinline__ void f32_store(const Attention &at, float *to, int64_
 /* ---- forward ---- */
 
 template <int Dim>
-__device__ __forceinline__ void f32_soften(const Attention &at, const AttentionPlace &place, int64_t head, int first_query,
-                                           int first_key, float (&score)[4][F32Forward<Dim>::Keys / 8], F32Rows<Dim> &rows,
-                                           float *probability)
+__device__ __forceinline__ void f32_soften(const Attention &at, const AttentionPlace &place, int64_t head,
+                                           int first_query, int first_key, float (&score)[4][F32Forward<Dim>::Keys / 8],
+                                           F32Rows<Dim> &rows, float *probability)
 {
     constexpr int Count = F32Forward<Dim>::Keys / 8;
     const int x = threadIdx.x % 8;
@@ -127,7 +128,8 @@ __device__ __forceinline__ void f32_soften(const Attention &at, const AttentionP
         for (int distance = 4; distance > 0; distance /= 2)
             maximum = fmaxf(maximum, __shfl_xor_sync(ALL_LANES, maximum, distance));
         /* A query that has seen nothing has maximum -inf, for which 0 stands in: -inf - -inf would be NaN. */
-        const float base = maximum == -INFINITY ? 0.0f : maximum, rescale = power_of_2(__fsub_rn(rows.maximum[i], base));
+        const float base = maximum == -INFINITY ? 0.0f : maximum,
+                    rescale = power_of_2(__fsub_rn(rows.maximum[i], base));
         const uint64_t mask_row = attention_mask_row(at, place.first_row + first_query + i, head);
         float sum = __fmul_rn(rows.sum[i], rescale);
 
@@ -149,7 +151,8 @@ __device__ __forceinline__ void f32_soften(const Attention &at, const AttentionP
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(F32Forward<Dim>::Threads, Dim > 64 ? 2 : 3) forward_f32_kernel(const __grid_constant__ Attention at)
+__global__ void __launch_bounds__(F32Forward<Dim>::Threads, Dim > 64 ? 2 : 3)
+    forward_f32_kernel(const __grid_constant__ Attention at)
 {
     typedef F32Forward<Dim> Tiles;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -165,7 +168,8 @@ __global__ void __launch_bounds__(F32Forward<Dim>::Threads, Dim > 64 ? 2 : 3) fo
         attention_keys(at, place.begin, min(place.begin + Tiles::Queries, place.length), place.length);
     attention_load_f32<Tiles::Queries, Dim, Tiles::Threads>(
         tiles.query,
-        static_cast<const float *>(args.q) + attention_element(place.first_row + place.begin, args.q_stride, head, args.head_dim),
+        static_cast<const float *>(args.q) +
+            attention_element(place.first_row + place.begin, args.q_stride, head, args.head_dim),
         args.q_stride, place.length - place.begin, at);
 
     F32Rows<Dim> rows;
@@ -181,10 +185,12 @@ __global__ void __launch_bounds__(F32Forward<Dim>::Threads, Dim > 64 ? 2 : 3) fo
         const int64_t row = place.first_row + key;
 
         attention_load_f32<Tiles::Keys, Dim, Tiles::Threads>(
-            tiles.key, static_cast<const float *>(args.k) + attention_element(row, args.k_stride, kv_head, args.head_dim),
+            tiles.key,
+            static_cast<const float *>(args.k) + attention_element(row, args.k_stride, kv_head, args.head_dim),
             args.k_stride, place.length - key, at);
         attention_load_f32<Tiles::Keys, Dim, Tiles::Threads>(
-            tiles.value, static_cast<const float *>(args.v) + attention_element(row, args.v_stride, kv_head, args.head_dim),
+            tiles.value,
+            static_cast<const float *>(args.v) + attention_element(row, args.v_stride, kv_head, args.head_dim),
             args.v_stride, place.length - key, at);
         copies_commit();
         copies_wait<0>();
@@ -194,7 +200,8 @@ __global__ void __launch_bounds__(F32Forward<Dim>::Threads, Dim > 64 ? 2 : 3) fo
         f32_products<Dim, Tiles::Keys / 8, 8>(tiles.query + own * Tiles::Line, tiles.key + x * Tiles::Line, score);
         f32_soften<Dim>(at, place, head, first_query, key, score, rows, tiles.probability + own * Tiles::ScoreLine);
         __syncwarp(); /* a query's probabilities are those of eight lanes */
-        f32_spread<Dim, Tiles::Keys, 8, Tiles::ScoreLine>(tiles.probability + own * Tiles::ScoreLine, tiles.value + x * 4, rows.out);
+        f32_spread<Dim, Tiles::Keys, 8, Tiles::ScoreLine>(tiles.probability + own * Tiles::ScoreLine,
+                                                          tiles.value + x * 4, rows.out);
         __syncthreads(); /* all are done with the tile before it is filled again */
     }
     float factor[4];
@@ -220,7 +227,7 @@ template <int Dim> static AttentionKernel forward_kernel()
 
 AttentionKernel attention_forward_f32(int64_t head_dim)
 {
-    return head_dim <= 64 ? forward_kernel<64>() : head_dim <= 128 ? forward_kernel<128>() : forward_kernel<256>();
+    return attention_kernel_of(head_dim, [](auto size) { return forward_kernel<decltype(size)::value>(); });
 }
 
 /* ---- gradient: attention_grad_mma.cuh says what is computed ---- */
@@ -234,20 +241,23 @@ template <int Dim> struct F32Grad {
 };
 
 /* Of a query: lse in powers of 2, and delta. */
-static __device__ __forceinline__ float2 f32_known(const Attention &at, const AttentionPlace &place, int64_t head, int query)
+static __device__ __forceinline__ float2 f32_known(const Attention &at, const AttentionPlace &place, int64_t head,
+                                                   int query)
 {
     return query < place.length ? at.known[head * at.args.rows + place.first_row + query] : make_float2(0.0f, 0.0f);
 }
 
-static __device__ __forceinline__ bool f32_kept(const Attention &at, const AttentionPlace &place, int64_t head, int query, int key)
+static __device__ __forceinline__ bool f32_kept(const Attention &at, const AttentionPlace &place, int64_t head,
+                                                int query, int key)
 {
     return is_kept(at.dropout, attention_mask_row(at, place.first_row + query, head) + static_cast<uint64_t>(key));
 }
 
-/* Own rows against one tile of the other side: weights of both kinds, in shared memory. Queries says which side is which. */
+/* Own rows against one tile of the other side: weights of both kinds, in shared memory. Queries says which side is
+ * which. */
 template <int Dim, bool Queries>
-__device__ __forceinline__ void f32_weights(const Attention &at, const AttentionPlace &place, int64_t head, int first_other,
-                                            F32Grad<Dim> &tiles)
+__device__ __forceinline__ void f32_weights(const Attention &at, const AttentionPlace &place, int64_t head,
+                                            int first_other, F32Grad<Dim> &tiles)
 {
     typedef F32Grad<Dim> Tiles;
     constexpr int Count = Tiles::Other / 16;
@@ -263,8 +273,8 @@ __device__ __forceinline__ void f32_weights(const Attention &at, const Attention
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int mine = place.begin + own + i;
-        const AttentionRange seen =
-            Queries ? attention_keys(at, mine, mine + 1, place.length) : attention_queries(at, mine, mine + 1, place.length);
+        const AttentionRange seen = Queries ? attention_keys(at, mine, mine + 1, place.length)
+                                            : attention_queries(at, mine, mine + 1, place.length);
 
 #pragma unroll
         for (int j = 0; j < Count; j++) {
@@ -286,8 +296,8 @@ __device__ __forceinline__ void f32_weights(const Attention &at, const Attention
 
 /* Rows of two tensors of one head each, that side by side make one side of the products. */
 template <int Dim, int Rows>
-__device__ __forceinline__ void f32_load_side(const Attention &at, float (*tile)[Rows * (Dim + 4)], bool queries, int64_t head,
-                                              const AttentionPlace &place, int begin)
+__device__ __forceinline__ void f32_load_side(const Attention &at, float (*tile)[Rows * (Dim + 4)], bool queries,
+                                              int64_t head, const AttentionPlace &place, int begin)
 {
     const tpi_attention_args &args = at.args;
     const int64_t row = place.first_row + begin, stride0 = queries ? args.q_stride : args.k_stride,
@@ -295,14 +305,15 @@ __device__ __forceinline__ void f32_load_side(const Attention &at, float (*tile)
     const float *from0 = static_cast<const float *>(queries ? args.q : args.k),
                 *from1 = static_cast<const float *>(queries ? at.dout : args.v);
 
-    attention_load_f32<Rows, Dim, F32Grad<Dim>::Threads>(tile[0], from0 + attention_element(row, stride0, head, args.head_dim),
-                                                         stride0, place.length - begin, at);
-    attention_load_f32<Rows, Dim, F32Grad<Dim>::Threads>(tile[1], from1 + attention_element(row, stride1, head, args.head_dim),
-                                                         stride1, place.length - begin, at);
+    attention_load_f32<Rows, Dim, F32Grad<Dim>::Threads>(
+        tile[0], from0 + attention_element(row, stride0, head, args.head_dim), stride0, place.length - begin, at);
+    attention_load_f32<Rows, Dim, F32Grad<Dim>::Threads>(
+        tile[1], from1 + attention_element(row, stride1, head, args.head_dim), stride1, place.length - begin, at);
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) query_grad_f32_kernel(const __grid_constant__ Attention at)
+__global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3)
+    query_grad_f32_kernel(const __grid_constant__ Attention at)
 {
     typedef F32Grad<Dim> Tiles;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -313,7 +324,8 @@ __global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) query
 
     if (place.begin >= place.length)
         return;
-    const AttentionRange keys = attention_keys(at, place.begin, min(place.begin + Tiles::Own, place.length), place.length);
+    const AttentionRange keys =
+        attention_keys(at, place.begin, min(place.begin + Tiles::Own, place.length), place.length);
     float sum[4][Dim / 16] = {};
 
     f32_load_side<Dim, Tiles::Own>(at, tiles.own, true, head, place, place.begin);
@@ -323,7 +335,8 @@ __global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) query
         copies_wait<0>();
         __syncthreads(); /* the tile is here */
         f32_weights<Dim, true>(at, place, head, key, tiles);
-        f32_spread<Dim, Tiles::Other, 16, Tiles::WeightLine>(tiles.weight[1] + own * Tiles::WeightLine, tiles.other[0] + x * 4, sum);
+        f32_spread<Dim, Tiles::Other, 16, Tiles::WeightLine>(tiles.weight[1] + own * Tiles::WeightLine,
+                                                             tiles.other[0] + x * 4, sum);
         __syncthreads(); /* all are done with the tile before it is filled again */
     }
     const float scale[4] = {at.args.scale, at.args.scale, at.args.scale, at.args.scale};
@@ -334,7 +347,8 @@ __global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) query
 }
 
 template <int Dim>
-__global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) key_grad_f32_kernel(const __grid_constant__ Attention at)
+__global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3)
+    key_grad_f32_kernel(const __grid_constant__ Attention at)
 {
     typedef F32Grad<Dim> Tiles;
     extern __shared__ __align__(128) unsigned char shared[];
@@ -369,7 +383,8 @@ __global__ void __launch_bounds__(F32Grad<Dim>::Threads, Dim > 64 ? 2 : 3) key_g
             __syncthreads(); /* all are done with the tile before it is filled again */
         }
     }
-    const float scale[4] = {at.args.scale, at.args.scale, at.args.scale, at.args.scale}, one[4] = {1.0f, 1.0f, 1.0f, 1.0f};
+    const float scale[4] = {at.args.scale, at.args.scale, at.args.scale, at.args.scale},
+                one[4] = {1.0f, 1.0f, 1.0f, 1.0f};
     const int64_t to = (slot * at.args.rows + place.first_row + place.begin + own) * head_dim;
 
     f32_store<Dim, 16>(at, at.dk + to, head_dim, place.length - place.begin - own, scale, key_sum);
@@ -384,9 +399,7 @@ template <int Dim, bool Queries> static AttentionKernel grad_kernel()
 
 template <bool Queries> static AttentionKernel grad_kernel_of(int64_t head_dim)
 {
-    return head_dim <= 64    ? grad_kernel<64, Queries>()
-           : head_dim <= 128 ? grad_kernel<128, Queries>()
-                             : grad_kernel<256, Queries>();
+    return attention_kernel_of(head_dim, [](auto size) { return grad_kernel<decltype(size)::value, Queries>(); });
 }
 
 AttentionKernel attention_query_grad_f32(int64_t head_dim)

@@ -1,14 +1,16 @@
-/* Attention of 16-bit tensors on tensor cores: running maximum, sum and output of each query over tiles of keys (Dao et al. 2022,
- * "FlashAttention"; Milakov and Gimelshein 2018 for the running sums). A warp has 32 queries, 16 where heads are long: what it reads of keys and
- * values serves them all. A tile of values is on its way while scores are computed, the next tile of keys after that.
- * Probabilities are rounded to the tensors' type for the product with V, and summed unrounded. */
+/* Attention of 16-bit tensors on tensor cores: running maximum, sum and output of each query over tiles of keys (Dao et
+ * al. 2022, "FlashAttention"; Milakov and Gimelshein 2018 for the running sums). A warp has 32 queries, 16 where heads
+ * are long: what it reads of keys and values serves them all. A tile of values is on its way while scores are computed,
+ * the next tile of keys after that. Probabilities are rounded to the tensors' type for the product with V, and summed
+ * unrounded. */
 #include "cuda/attention_tile.cuh"
 
 namespace tpi {
 
 template <int Dim> struct ForwardTiles {
     static constexpr int Halves = Dim > 128 ? 1 : 2; /* a warp's queries, 16 each */
-    static constexpr int Rows = 16 * Halves, Threads = 128, Queries = Rows * Threads / 32, Keys = Dim > 64 ? 32 : 64, Line = Dim + 8;
+    static constexpr int Rows = 16 * Halves, Threads = 128, Queries = Rows * Threads / 32, Keys = Dim > 64 ? 32 : 64,
+                         Line = Dim + 8;
     uint16_t query[Queries * Line];
     uint16_t key[2][Keys * Line], value[2][Keys * Line];
 };
@@ -16,7 +18,8 @@ template <int Dim> struct ForwardTiles {
 /* A thread's share of its warp's queries: rows 16 m + lane / 4 + 8 h. */
 template <int Dim> struct ForwardRows {
     static constexpr int Halves = ForwardTiles<Dim>::Halves;
-    float maximum[Halves][2], sum[Halves][2]; /* the maximum of scores before they are scaled; sums of this thread's columns */
+    float maximum[Halves][2], sum[Halves][2]; /* the maximum of scores before they are scaled; sums of this thread's
+                                               * columns */
     float out[Halves][Dim / 8][4];
 };
 
@@ -25,7 +28,8 @@ template <int Dim> struct ForwardScores {
 };
 
 template <typename T, int Dim>
-__device__ __forceinline__ void forward_add_products(const uint16_t *query, const uint16_t *key, ForwardScores<Dim> &score)
+__device__ __forceinline__ void forward_add_products(const uint16_t *query, const uint16_t *key,
+                                                     ForwardScores<Dim> &score)
 {
     typedef ForwardTiles<Dim> Tiles;
 
@@ -80,7 +84,8 @@ __device__ __forceinline__ void forward_mask(const Attention &at, int length, in
     }
 }
 
-/* Scores of one tile become probabilities; the running values move on. scale is that of scores in powers of 2, and positive. */
+/* Scores of one tile become probabilities; the running values move on. scale is that of scores in powers of 2, and
+ * positive. */
 template <int Dim>
 __device__ __forceinline__ void forward_soften(float scale, ForwardScores<Dim> &score, ForwardRows<Dim> &rows)
 {
@@ -171,7 +176,8 @@ template <int Dim> __device__ __forceinline__ void forward_drop(const uint32_t *
 }
 
 template <typename T, int Dim>
-__device__ __forceinline__ void forward_spread(const uint16_t *value, const ForwardScores<Dim> &score, ForwardRows<Dim> &rows)
+__device__ __forceinline__ void forward_spread(const uint16_t *value, const ForwardScores<Dim> &score,
+                                               ForwardRows<Dim> &rows)
 {
     typedef ForwardTiles<Dim> Tiles;
 
@@ -234,7 +240,8 @@ __device__ __forceinline__ void forward_finish(const Attention &at, const Forwar
         }
         if (args.lse != nullptr && lane % 4 == 0)
             args.lse[block.head * args.rows + row] =
-                sum == 0.0f ? -INFINITY : __fmaf_rn(__fmul_rn(rows.maximum[m][h], args.scale * LOG2_E), LN_2, logf(sum));
+                sum == 0.0f ? -INFINITY
+                            : __fmaf_rn(__fmul_rn(rows.maximum[m][h], args.scale * LOG2_E), LN_2, logf(sum));
     }
 }
 
@@ -256,20 +263,24 @@ __global__ void __launch_bounds__(ForwardTiles<Dim>::Threads, Dim > 128 ? 1 : 2)
     const int own = threadIdx.x / 32 * Tiles::Rows, first_query = place.begin + own;
     const int end_query = min(first_query + Tiles::Rows, place.length); /* a warp may have no query at all */
     const AttentionRange none = {0, 0};
-    const AttentionRange seen = first_query < end_query ? attention_keys(at, first_query, end_query, place.length) : none;
+    const AttentionRange seen =
+        first_query < end_query ? attention_keys(at, first_query, end_query, place.length) : none;
     const AttentionRange common = attention_common_keys(at, first_query, end_query, place.length);
     const int64_t first = place.first_row + place.begin, kv_head = attention_kv_head(at, block.head);
     int key = keys.begin / Tiles::Keys * Tiles::Keys;
     AttentionRows<Tiles::Queries, Dim, Tiles::Threads> query_rows;
     AttentionRows<Tiles::Keys, Dim, Tiles::Threads> key_rows, value_rows;
 
-    attention_begin(query_rows, at, static_cast<const T *>(args.q) + attention_element(first, args.q_stride, block.head, args.head_dim),
+    attention_begin(query_rows, at,
+                    static_cast<const T *>(args.q) + attention_element(first, args.q_stride, block.head, args.head_dim),
                     args.q_stride);
     attention_begin(key_rows, at,
-                    static_cast<const T *>(args.k) + attention_element(place.first_row + key, args.k_stride, kv_head, args.head_dim),
+                    static_cast<const T *>(args.k) +
+                        attention_element(place.first_row + key, args.k_stride, kv_head, args.head_dim),
                     args.k_stride);
     attention_begin(value_rows, at,
-                    static_cast<const T *>(args.v) + attention_element(place.first_row + key, args.v_stride, kv_head, args.head_dim),
+                    static_cast<const T *>(args.v) +
+                        attention_element(place.first_row + key, args.v_stride, kv_head, args.head_dim),
                     args.v_stride);
     attention_next(query_rows, at, args.q, args.q_stride, place.length - place.begin, tiles.query);
     attention_next(key_rows, at, args.k, args.k_stride, place.length - key, tiles.key[0]);
@@ -287,7 +298,8 @@ __global__ void __launch_bounds__(ForwardTiles<Dim>::Threads, Dim > 128 ? 1 : 2)
         __syncthreads(); /* the tile is here, and all are done with the one before */
         if (key + Tiles::Keys < keys.end) {
             attention_next(key_rows, at, args.k, args.k_stride, place.length - key - Tiles::Keys, tiles.key[stage ^ 1]);
-            attention_next(value_rows, at, args.v, args.v_stride, place.length - key - Tiles::Keys, tiles.value[stage ^ 1]);
+            attention_next(value_rows, at, args.v, args.v_stride, place.length - key - Tiles::Keys,
+                           tiles.value[stage ^ 1]);
             copies_commit();
         }
         if (!is_touched(seen, key, Tiles::Keys))
@@ -309,12 +321,13 @@ __global__ void __launch_bounds__(ForwardTiles<Dim>::Threads, Dim > 128 ? 1 : 2)
 
 template <typename T, int Dim> static AttentionKernel forward_kernel()
 {
-    return {forward_mma_kernel<T, Dim>, ForwardTiles<Dim>::Queries, ForwardTiles<Dim>::Threads, sizeof(ForwardTiles<Dim>)};
+    return {forward_mma_kernel<T, Dim>, ForwardTiles<Dim>::Queries, ForwardTiles<Dim>::Threads,
+            sizeof(ForwardTiles<Dim>)};
 }
 
 template <typename T> static AttentionKernel forward_of(int64_t head_dim)
 {
-    return head_dim <= 64 ? forward_kernel<T, 64>() : head_dim <= 128 ? forward_kernel<T, 128>() : forward_kernel<T, 256>();
+    return attention_kernel_of(head_dim, [](auto size) { return forward_kernel<T, decltype(size)::value>(); });
 }
 
 AttentionKernel attention_forward_mma(tp_dtype dtype, int64_t head_dim)

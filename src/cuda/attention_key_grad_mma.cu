@@ -1,11 +1,12 @@
-/* dK and dV of attention of 16-bit tensors, on tensor cores: attention_grad_mma.cuh. A block adds over its slot's heads in order, and in each over
- * tiles of queries; what is known of a query travels in the padding of its tile's lines. */
+/* dK and dV of attention of 16-bit tensors, on tensor cores: attention_grad_mma.cuh. A block adds over its slot's heads
+ * in order, and in each over tiles of queries; what is known of a query travels in the padding of its tile's lines. */
 #include "cuda/attention_grad_mma.cuh"
 
 namespace tpi {
 
 template <int Dim> struct KeyGrad {
-    static constexpr int Parts = GradShape<Dim>::Kept ? 1 : 2; /* warps that share 16 keys, each with a part of the head dimension */
+    static constexpr int Parts = GradShape<Dim>::Kept ? 1 : 2; /* warps that share 16 keys, each with a part of the head
+                                                                * dimension */
     static constexpr int Width = Dim / Parts, Threads = GradShape<Dim>::Warps * Parts * 32;
     static constexpr int Count = Dim > 64 ? 2 : 4; /* times 8 queries at a time */
 };
@@ -32,7 +33,8 @@ template <int Dim> struct KeyGradQueries {
     AttentionRows<GradShape<Dim>::Other, Dim, KeyGrad<Dim>::Threads> query, dout;
 };
 
-/* What a block knows, in the padding of two lines, where it takes no registers: its place, and the queries and heads that matter. */
+/* What a block knows, in the padding of two lines, where it takes no registers: its place, and the queries and heads
+ * that matter. */
 template <int Dim> __device__ __forceinline__ AttentionPlace &key_grad_place(GradTiles<Dim> &tiles)
 {
     return *reinterpret_cast<AttentionPlace *>(tiles.other(0, 1) + Dim);
@@ -60,9 +62,11 @@ __device__ __forceinline__ void key_grad_begin(KeyGradQueries<Dim> &queries, con
 {
     const tpi_attention_args &args = at.args;
 
-    attention_begin(queries.query, at, static_cast<const T *>(args.q) + attention_element(row, args.q_stride, head, args.head_dim),
+    attention_begin(queries.query, at,
+                    static_cast<const T *>(args.q) + attention_element(row, args.q_stride, head, args.head_dim),
                     args.q_stride);
-    attention_begin(queries.dout, at, static_cast<const T *>(at.dout) + attention_element(row, at.dout_stride, head, args.head_dim),
+    attention_begin(queries.dout, at,
+                    static_cast<const T *>(at.dout) + attention_element(row, at.dout_stride, head, args.head_dim),
                     at.dout_stride);
 }
 
@@ -87,8 +91,8 @@ __device__ __forceinline__ void key_grad_next(KeyGradQueries<Dim> &queries, cons
     if (line < Shape::Other) {
         const int64_t row = key_grad_place(tiles).first_row + query + line;
 
-        copy_async_8(tiles.other(stage, 0) + line * Shape::Line + Dim, at.known + (line < count ? head * at.args.rows + row : 0),
-                     line < count);
+        copy_async_8(tiles.other(stage, 0) + line * Shape::Line + Dim,
+                     at.known + (line < count ? head * at.args.rows + row : 0), line < count);
     }
     copies_commit();
 }
@@ -99,19 +103,21 @@ __device__ __forceinline__ void key_grad_mask(const Attention &at, int length, i
                                               GradScores<Count> &product)
 {
     const int lane = late(threadIdx.x & 31), key = first_key + lane / 4;
-    const AttentionRange seen[2] = {attention_queries(at, key, key + 1, length), attention_queries(at, key + 8, key + 9, length)};
+    const AttentionRange seen[2] = {attention_queries(at, key, key + 1, length),
+                                    attention_queries(at, key + 8, key + 9, length)};
 
     grad_mask<Count>(seen, first_query + lane % 4 * 2, product);
 }
 
-/* Which of a thread's 8 probabilities are kept: bit 16 h + 8 n + 4 i is that of key lane / 4 + 8 h and query 8 n + 2 (lane mod 4) + i. Four
- * keys need the same random numbers, and four lanes share the work. */
+/* Which of a thread's 8 probabilities are kept: bit 16 h + 8 n + 4 i is that of key lane / 4 + 8 h and query 8 n + 2
+ * (lane mod 4) + i. Four keys need the same random numbers, and four lanes share the work. */
 template <int Dim>
 __device__ __forceinline__ uint32_t key_grad_kept_bits(const Attention &at, int head, int first_key, int first_query)
 {
     const AttentionBlock block = key_grad_block<Dim>(at);
     const int lane = late(threadIdx.x & 31), part = lane / 4 % 4, key = first_key + part / 2 * 8 + lane / 16 * 4;
-    const uint64_t mask_row = attention_mask_row(at, block.place.first_row + first_query + part % 2 * 8 + lane % 4 * 2, head);
+    const uint64_t mask_row =
+        attention_mask_row(at, block.place.first_row + first_query + part % 2 * 8 + lane % 4 * 2, head);
     uint64_t element = mask_row + static_cast<uint64_t>(key);
     uint32_t bits = 0;
 
@@ -120,7 +126,9 @@ __device__ __forceinline__ uint32_t key_grad_kept_bits(const Attention &at, int 
         const uint4 word = random_block(late(at.dropout.key), element / 4);
         const uint32_t threshold = at.dropout.threshold;
 
-        bits = bits >> 4 | ((word.x >= threshold) | (word.y >= threshold) << 1 | (word.z >= threshold) << 2 | (word.w >= threshold) << 3) << 4;
+        bits = bits >> 4 | ((word.x >= threshold) | (word.y >= threshold) << 1 | (word.z >= threshold) << 2 |
+                            (word.w >= threshold) << 3)
+                               << 4;
     }
     bits <<= 8 * part;
     bits |= __shfl_xor_sync(ALL_LANES, bits, 4);
@@ -129,7 +137,8 @@ __device__ __forceinline__ uint32_t key_grad_kept_bits(const Attention &at, int 
 }
 
 template <int Count>
-__device__ __forceinline__ void key_grad_drop(const Attention &at, const uint32_t (&kept)[Count / 2], float (&x)[Count][4])
+__device__ __forceinline__ void key_grad_drop(const Attention &at, const uint32_t (&kept)[Count / 2],
+                                              float (&x)[Count][4])
 {
 #pragma unroll
     for (int i = 0; i < 4 * Count; i++) {
@@ -139,8 +148,8 @@ __device__ __forceinline__ void key_grad_drop(const Attention &at, const uint32_
     }
 }
 
-/* Of the tile of queries from `query` on: bit i is whether the warp's keys have to do with its 8 Count queries number i, bit 16 + i whether not each
- * of these sees each key. */
+/* Of the tile of queries from `query` on: bit i is whether the warp's keys have to do with its 8 Count queries number
+ * i, bit 16 + i whether not each of these sees each key. */
 template <int Dim>
 __device__ __forceinline__ uint32_t key_grad_steps(const Attention &at, int length, int first_key, int query)
 {
@@ -191,7 +200,8 @@ __device__ __forceinline__ void key_grad_add(const Attention &at, const GradOwn<
 
 #pragma unroll
         for (int h = 0; h < 2; h++)
-            grad_soften(at.args.scale * LOG2_E, known, product.score[i / 2][h * 2 + i % 2], product.gradient[i / 2][h * 2 + i % 2]);
+            grad_soften(at.args.scale * LOG2_E, known, product.score[i / 2][h * 2 + i % 2],
+                        product.gradient[i / 2][h * 2 + i % 2]);
     }
     if (at.dropout.on)
         key_grad_drop<Count>(at, kept, product.score);
@@ -201,8 +211,8 @@ __device__ __forceinline__ void key_grad_add(const Attention &at, const GradOwn<
 
 /* A warp's keys, a part of the head dimension. */
 template <int Dim>
-__device__ __forceinline__ void key_grad_store(const Attention &at, float scale, const float (&sum)[KeyGrad<Dim>::Width / 8][4],
-                                               float *out)
+__device__ __forceinline__ void key_grad_store(const Attention &at, float scale,
+                                               const float (&sum)[KeyGrad<Dim>::Width / 8][4], float *out)
 {
     typedef GradShape<Dim> Shape;
     const AttentionBlock block = key_grad_block<Dim>(at);
@@ -243,7 +253,8 @@ __global__ void __launch_bounds__(KeyGrad<Dim>::Threads, 1)
     if (place.begin >= place.length)
         return;
     const AttentionRange heads = key_grad_heads(at, block.head);
-    AttentionRange range = attention_queries(at, place.begin, min(place.begin + Shape::Own, place.length), place.length);
+    AttentionRange range =
+        attention_queries(at, place.begin, min(place.begin + Shape::Own, place.length), place.length);
     KeyGradSums<T, Dim> sum = {};
 
     range.begin = range.begin / Shape::Other * Shape::Other;
@@ -255,10 +266,14 @@ __global__ void __launch_bounds__(KeyGrad<Dim>::Threads, 1)
         GradOwn<Dim> own;
         int stage = 0;
 
-        attention_begin(own_rows, at, static_cast<const T *>(args.k) + attention_element(first, args.k_stride, kv_head, args.head_dim),
+        attention_begin(own_rows, at,
+                        static_cast<const T *>(args.k) +
+                            attention_element(first, args.k_stride, kv_head, args.head_dim),
                         args.k_stride);
         attention_next(own_rows, at, args.k, args.k_stride, place.length - place.begin, tiles.own(0));
-        attention_begin(own_rows, at, static_cast<const T *>(args.v) + attention_element(first, args.v_stride, kv_head, args.head_dim),
+        attention_begin(own_rows, at,
+                        static_cast<const T *>(args.v) +
+                            attention_element(first, args.v_stride, kv_head, args.head_dim),
                         args.v_stride);
         attention_next(own_rows, at, args.v, args.v_stride, place.length - place.begin, tiles.own(1));
         copies_commit();
@@ -287,8 +302,9 @@ __global__ void __launch_bounds__(KeyGrad<Dim>::Threads, 1)
 #pragma unroll 1
             for (int c = 0; c < Shape::Other; c += Step)
                 if (steps >> c / Step & 1)
-                    key_grad_add<T, Dim>(at, own, tiles.other(stage, 0) + c * Shape::Line, tiles.other(stage, 1) + c * Shape::Line,
-                                         head, query + c, steps >> 16 + c / Step & 1, tiles, sum);
+                    key_grad_add<T, Dim>(at, own, tiles.other(stage, 0) + c * Shape::Line,
+                                         tiles.other(stage, 1) + c * Shape::Line, head, query + c,
+                                         steps >> 16 + c / Step & 1, tiles, sum);
             query += Shape::Other; /* as above, which needs no registers meanwhile */
             if (query >= key_grad_range(tiles).queries.end) {
                 query = key_grad_range(tiles).queries.begin;
@@ -307,9 +323,7 @@ template <typename T, int Dim> static AttentionKernel key_grad_kernel()
 
 template <typename T> static AttentionKernel key_grad_of(int64_t head_dim)
 {
-    return head_dim <= 64    ? key_grad_kernel<T, 64>()
-           : head_dim <= 128 ? key_grad_kernel<T, 128>()
-                             : key_grad_kernel<T, 256>();
+    return attention_kernel_of(head_dim, [](auto size) { return key_grad_kernel<T, decltype(size)::value>(); });
 }
 
 AttentionKernel attention_key_grad_mma(tp_dtype dtype, int64_t head_dim)

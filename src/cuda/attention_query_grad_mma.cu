@@ -58,7 +58,8 @@ __device__ __forceinline__ void query_grad_mask(const Attention &at, int length,
 
 /* What comes back through dropped probabilities is 0. */
 template <int Dim, int Count>
-__device__ __forceinline__ void query_grad_drop(const Attention &at, int first_query, int first_key, GradScores<Count> &product)
+__device__ __forceinline__ void query_grad_drop(const Attention &at, int first_query, int first_key,
+                                                GradScores<Count> &product)
 {
     const AttentionBlock block = query_grad_block<Dim>(at);
     const int64_t row = block.place.first_row + first_query + (threadIdx.x & 31) / 4;
@@ -90,11 +91,13 @@ __global__ void __launch_bounds__(QueryGrad<Dim>::Threads, QueryGrad<Dim>::Block
 
     if (place.begin >= place.length)
         return;
-    const AttentionRange keys = attention_keys(at, place.begin, min(place.begin + Shape::Own, place.length), place.length);
+    const AttentionRange keys =
+        attention_keys(at, place.begin, min(place.begin + Shape::Own, place.length), place.length);
     const int own_row = threadIdx.x / 32 * 16, first_query = place.begin + own_row;
     const int end_query = min(first_query + 16, place.length); /* a warp may have no query at all */
     const AttentionRange none = {0, 0};
-    const AttentionRange seen = first_query < end_query ? attention_keys(at, first_query, end_query, place.length) : none;
+    const AttentionRange seen =
+        first_query < end_query ? attention_keys(at, first_query, end_query, place.length) : none;
     const AttentionRange common = attention_common_keys(at, first_query, end_query, place.length);
     const int64_t kv_head = attention_kv_head(at, block.head), first = place.first_row + place.begin;
     int key = keys.begin / Shape::Other * Shape::Other, stage = 0;
@@ -103,24 +106,30 @@ __global__ void __launch_bounds__(QueryGrad<Dim>::Threads, QueryGrad<Dim>::Block
     GradOwn<Dim> own;
     float2 known[2];
 
-    attention_begin(own_rows, at, static_cast<const T *>(args.q) + attention_element(first, args.q_stride, block.head, args.head_dim),
+    attention_begin(own_rows, at,
+                    static_cast<const T *>(args.q) + attention_element(first, args.q_stride, block.head, args.head_dim),
                     args.q_stride);
     attention_next(own_rows, at, args.q, args.q_stride, place.length - place.begin, tiles.own(0));
-    attention_begin(own_rows, at, static_cast<const T *>(at.dout) + attention_element(first, at.dout_stride, block.head, args.head_dim),
+    attention_begin(own_rows, at,
+                    static_cast<const T *>(at.dout) +
+                        attention_element(first, at.dout_stride, block.head, args.head_dim),
                     at.dout_stride);
     attention_next(own_rows, at, at.dout, at.dout_stride, place.length - place.begin, tiles.own(1));
     copies_commit();
     attention_begin(key_rows, at,
-                    static_cast<const T *>(args.k) + attention_element(place.first_row + key, args.k_stride, kv_head, args.head_dim),
+                    static_cast<const T *>(args.k) +
+                        attention_element(place.first_row + key, args.k_stride, kv_head, args.head_dim),
                     args.k_stride);
     attention_begin(value_rows, at,
-                    static_cast<const T *>(args.v) + attention_element(place.first_row + key, args.v_stride, kv_head, args.head_dim),
+                    static_cast<const T *>(args.v) +
+                        attention_element(place.first_row + key, args.v_stride, kv_head, args.head_dim),
                     args.v_stride);
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int query = first_query + (threadIdx.x & 31) / 4 + h * 8;
 
-        known[h] = query < place.length ? at.known[block.head * args.rows + place.first_row + query] : make_float2(0.0f, 0.0f);
+        known[h] =
+            query < place.length ? at.known[block.head * args.rows + place.first_row + query] : make_float2(0.0f, 0.0f);
     }
     if (Shape::Kept) { /* else they are looked at together with the first tile */
         copies_wait<0>();
@@ -139,8 +148,10 @@ __global__ void __launch_bounds__(QueryGrad<Dim>::Threads, QueryGrad<Dim>::Block
         copies_wait<0>();
         __syncthreads(); /* the tile is here, and all are done with the one before */
         if (key + Shape::Other < keys.end) {
-            attention_next(key_rows, at, args.k, args.k_stride, place.length - key - Shape::Other, tiles.other(stage ^ 1, 0));
-            attention_next(value_rows, at, args.v, args.v_stride, place.length - key - Shape::Other, tiles.other(stage ^ 1, 1));
+            attention_next(key_rows, at, args.k, args.k_stride, place.length - key - Shape::Other,
+                           tiles.other(stage ^ 1, 0));
+            attention_next(value_rows, at, args.v, args.v_stride, place.length - key - Shape::Other,
+                           tiles.other(stage ^ 1, 1));
             copies_commit();
         }
 #pragma unroll 1
@@ -157,7 +168,8 @@ __global__ void __launch_bounds__(QueryGrad<Dim>::Threads, QueryGrad<Dim>::Block
                 query_grad_drop<Dim>(at, first_query, key + c, product);
 #pragma unroll
             for (int i = 0; i < 4 * Kernel::Count; i++)
-                grad_soften(args.scale * LOG2_E, known[i / 2 % 2], product.score[i / 4][i % 4], product.gradient[i / 4][i % 4]);
+                grad_soften(args.scale * LOG2_E, known[i / 2 % 2], product.score[i / 4][i % 4],
+                            product.gradient[i / 4][i % 4]);
             grad_add<T, Dim, Shape::Line>(product.gradient, other, sum);
         }
     }
@@ -171,9 +183,7 @@ template <typename T, int Dim> static AttentionKernel query_grad_kernel()
 
 template <typename T> static AttentionKernel query_grad_of(int64_t head_dim)
 {
-    return head_dim <= 64    ? query_grad_kernel<T, 64>()
-           : head_dim <= 128 ? query_grad_kernel<T, 128>()
-                             : query_grad_kernel<T, 256>();
+    return attention_kernel_of(head_dim, [](auto size) { return query_grad_kernel<T, decltype(size)::value>(); });
 }
 
 AttentionKernel attention_query_grad_mma(tp_dtype dtype, int64_t head_dim)
