@@ -6,6 +6,20 @@
 
 #include "cuda/nccl_script.h"
 
+typedef struct outcome {
+    tp_status status[MAX_RANKS];
+    char message[MAX_RANKS][256];
+} outcome;
+
+static inline tp_status note_outcome(tp_ctx *ctx, outcome *all, tp_status status)
+{
+    int rank = tp_ctx_rank(ctx);
+    all->status[rank] = status;
+    snprintf(all->message[rank], sizeof all->message[rank], "%s",
+             tp_ctx_failure(ctx) ? tp_ctx_message(ctx) : tp_last_message());
+    return status;
+}
+
 typedef struct process {
     tp_process_desc desc;
     tpt_rank_fn fn;
@@ -16,7 +30,8 @@ typedef struct process {
 
 static inline tp_status run_context(process *own, tp_world *world)
 {
-    tp_ctx_desc desc = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .device_index = own->desc.rank, .threads = 1, .world = world};
+    tp_ctx_desc desc = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .device_index = own->desc.rank,
+                        .threads = 1, .world = world};
     tp_ctx *ctx;
     desc.rank = own->desc.rank;
     desc.timeout_ms = own->desc.timeout_ms;
@@ -25,7 +40,8 @@ static inline tp_status run_context(process *own, tp_world *world)
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
     if (status != TP_OK)
-        snprintf(own->message, sizeof own->message, "%s", tp_ctx_failure(ctx) ? tp_ctx_message(ctx) : tp_last_message());
+        snprintf(own->message, sizeof own->message, "%s",
+                 tp_ctx_failure(ctx) ? tp_ctx_message(ctx) : tp_last_message());
     tp_ctx_destroy(ctx);
     return status;
 }
@@ -50,7 +66,8 @@ static inline void run_processes(int ranks, tpt_rank_fn fn, void *arg, process *
     int port = tpt_free_port();
     for (int rank = 0; rank < ranks; rank++) {
         own[rank] = (process){.fn = fn, .arg = arg};
-        own[rank].desc = (tp_process_desc){.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port, .timeout_ms = 60000};
+        own[rank].desc =
+            (tp_process_desc){.rank = rank, .ranks = ranks, .address = "127.0.0.1", .port = port, .timeout_ms = 60000};
         cr_assert_eq(pthread_create(&threads[rank], NULL, run_process, &own[rank]), 0);
     }
     for (int rank = 0; rank < ranks; rank++)

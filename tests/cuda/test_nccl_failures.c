@@ -1,20 +1,7 @@
 /* The NCCL transport when ranks fail, hang, end or differ, and when they are processes. */
 #include "cuda/nccl_processes.h"
 
-/* ---- failures --------------------------------------------------------------------------------------------------------------------------------------------- */
-
-typedef struct outcome {
-    tp_status status[MAX_RANKS];
-    char message[MAX_RANKS][256];
-} outcome;
-
-static tp_status note_outcome(tp_ctx *ctx, outcome *all, tp_status status)
-{
-    int rank = tp_ctx_rank(ctx);
-    all->status[rank] = status;
-    snprintf(all->message[rank], sizeof all->message[rank], "%s", tp_ctx_message(ctx));
-    return status;
-}
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static tp_status reduce_and_wait(tp_ctx *ctx)
 {
@@ -49,14 +36,15 @@ Test(nccl, a_failing_rank_frees_its_peers)
         cr_assert_eq(tp_run_ranks(&options, one_fails, &all), TP_ERR_BACKEND, "%s", tp_last_message());
         cr_assert_lt(tpi_seconds() - begin, 20);
         for (int rank = 0; rank < 4; rank++) {
-            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank, all.message[rank]);
+            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank,
+                         all.message[rank]);
             cr_assert_not_null(strstr(all.message[rank], "planted"), "rank %d: %s", rank, all.message[rank]);
         }
         tpt_no_reports("NCCL");
     }
 }
 
-/* ---- failures of NCCL itself ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- failures of NCCL itself ------------------------------------------------------------------------------------- */
 
 static tp_status two_sums(tp_ctx *ctx, void *arg)
 {
@@ -64,7 +52,8 @@ static tp_status two_sums(tp_ctx *ctx, void *arg)
     return note_outcome(ctx, arg, reduce_and_wait(ctx));
 }
 
-/* Messages of all ranks to all, as one group of calls; a rank that the failed one doesn't concern learns of it in the third. */
+/* Messages of all ranks to all, as one group of calls; a rank that the failed one doesn't concern learns of it in the
+ * third. */
 static tp_status three_exchanges(tp_ctx *ctx, void *arg)
 {
     tpt_device in, out;
@@ -98,8 +87,10 @@ static void check_planted(const planted *one, const outcome *all, unsigned sched
 {
     for (int rank = 0; rank < 3; rank++) {
         const char *message = all->message[rank];
-        cr_assert_eq(all->status[rank], rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "schedule %u: %s: rank %d: %s", schedule, one->says, rank, message);
-        cr_assert_not_null(strstr(message, one->says), "schedule %u: %s: rank %d: %s", schedule, one->says, rank, message);
+        cr_assert_eq(all->status[rank], rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "schedule %u: %s: rank %d: %s", schedule,
+                     one->says, rank, message);
+        cr_assert_not_null(strstr(message, one->says), "schedule %u: %s: rank %d: %s", schedule, one->says, rank,
+                           message);
     }
 }
 
@@ -128,7 +119,7 @@ Test(nccl, failures_of_nccl_are_told)
         }
 }
 
-/* ---- ranks that end or stay away ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- ranks that end or stay away --------------------------------------------------------------------------------- */
 
 /* Rank 2's function ends before the second sum. */
 static tp_status one_ends(tp_ctx *ctx, void *arg)
@@ -180,14 +171,15 @@ Test(nccl, a_hang_is_a_time_out)
     int late = 0;
     for (int rank = 0; rank < 3; rank++) {
         late += all.status[rank] == TP_ERR_TIMEOUT;
-        cr_assert(all.status[rank] == TP_ERR_TIMEOUT || all.status[rank] == TP_ERR_PEER, "rank %d: %s", rank, all.message[rank]);
+        cr_assert(all.status[rank] == TP_ERR_TIMEOUT || all.status[rank] == TP_ERR_PEER, "rank %d: %s", rank,
+                  all.message[rank]);
     }
     cr_assert_geq(late, 1);
     cr_assert_eq(all.status[0], TP_ERR_PEER);
     tpt_no_reports("time-out");
 }
 
-/* ---- ranks that are processes ------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- ranks that are processes ------------------------------------------------------------------------------------ */
 
 Test(nccl, processes_get_the_same_bits)
 {
@@ -221,7 +213,8 @@ Test(nccl, a_failing_process_frees_its_peers)
     tpt_schedule(1);
     run_processes(3, one_fails, &all, own);
     for (int rank = 0; rank < 3; rank++) {
-        cr_assert_eq(own[rank].status, rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank, own[rank].message);
+        cr_assert_eq(own[rank].status, rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank,
+                     own[rank].message);
         cr_assert_not_null(strstr(own[rank].message, "planted"), "rank %d: %s", rank, own[rank].message);
     }
     tpt_no_reports("a failing process");
@@ -250,7 +243,7 @@ Test(nccl, processes_do_not_share_memory)
         cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
 }
 
-/* ---- a checking world --------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a checking world -------------------------------------------------------------------------------------------- */
 
 static tp_status different_calls(tp_ctx *ctx, void *arg)
 {
@@ -269,7 +262,8 @@ static tp_status different_counts(tp_ctx *ctx, void *arg)
     bool odd = tp_ctx_rank(ctx) == 1;
     TPI_TRY(random_up(ctx, TP_DTYPE_F32, 6, 3, 31, &in));
     TPI_TRY(poison_up(ctx, TP_DTYPE_F32, odd ? 7 : 6, 3, &out));
-    tp_status status = note_outcome(ctx, arg, tp_all_to_all(ctx, tp_ctx_world(ctx), in.tensor, two, out.tensor, odd ? wrong : two));
+    tp_status status =
+        note_outcome(ctx, arg, tp_all_to_all(ctx, tp_ctx_world(ctx), in.tensor, two, out.tensor, odd ? wrong : two));
     tpt_down(ctx, &in, NULL);
     tpt_down(ctx, &out, NULL);
     return status;

@@ -9,19 +9,6 @@ enum {
     STAGED = 2 * 262144
 };
 
-typedef struct outcome {
-    tp_status status[MAX_RANKS];
-    char message[MAX_RANKS][256];
-} outcome;
-
-static tp_status note_outcome(tp_ctx *ctx, outcome *all, tp_status status)
-{
-    int rank = tp_ctx_rank(ctx);
-    all->status[rank] = status;
-    snprintf(all->message[rank], sizeof all->message[rank], "%s", tp_ctx_failure(ctx) ? tp_ctx_message(ctx) : tp_last_message());
-    return status;
-}
-
 static size_t comm_bytes(const tp_ctx *ctx)
 {
     return tp_ctx_memory(ctx, TP_MEMORY_COMM).bytes;
