@@ -224,9 +224,10 @@ static void set_args(tpi_collective_args *args, tp_comm *comm, const matrix *in,
     args->cols = global->cols;
 }
 
-tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
-                               const tp_reduce_desc *desc, tpi_collective_args *args)
+tp_status tpi_check_all_reduce(tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const tp_reduce_desc *desc,
+                               tpi_collective_args *args)
 {
+    tp_ctx *ctx = comm->ctx;
     const char *call = "all_reduce";
     matrix from, to;
     desc = desc ? desc : &plain_sum;
@@ -305,9 +306,10 @@ tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm
     return TP_OK;
 }
 
-tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
-                                   const int64_t *counts, const tp_reduce_desc *desc, tpi_collective_args *args)
+tp_status tpi_check_reduce_scatter(tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
+                                   const tp_reduce_desc *desc, tpi_collective_args *args)
 {
+    tp_ctx *ctx = comm->ctx;
     const char *call = "reduce_scatter";
     matrix from, to;
     desc = desc ? desc : &plain_sum;
@@ -324,9 +326,10 @@ tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *
     return TP_OK;
 }
 
-tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
-                               const int64_t *counts, tpi_collective_args *args)
+tp_status tpi_check_all_gather(tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
+                               tpi_collective_args *args)
 {
+    tp_ctx *ctx = comm->ctx;
     const char *call = "all_gather";
     matrix from, to;
     TPI_TRY(check_matrix(ctx, call, "in", in, &from));
@@ -342,8 +345,9 @@ tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, 
     return TP_OK;
 }
 
-tp_status tpi_check_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int root, tpi_collective_args *args)
+tp_status tpi_check_broadcast(tp_comm *comm, tp_tensor tensor, int root, tpi_collective_args *args)
 {
+    tp_ctx *ctx = comm->ctx;
     matrix m;
     TPI_TRY(check_matrix(ctx, "broadcast", "tensor", &tensor, &m));
     if (root < 0 || root >= comm->size)
@@ -353,9 +357,10 @@ tp_status tpi_check_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int 
     return TP_OK;
 }
 
-tp_status tpi_check_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
+tp_status tpi_check_all_to_all(tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
                                const int64_t *recv_counts, tpi_collective_args *args)
 {
+    tp_ctx *ctx = comm->ctx;
     const char *call = "all_to_all";
     matrix from, to;
     TPI_TRY(check_matrix(ctx, call, "in", &in, &from));
@@ -404,8 +409,9 @@ static tp_status check_own_messages(tp_ctx *ctx, const tp_comm *comm, const tp_p
     return TP_OK;
 }
 
-tp_status tpi_check_p2p(tp_ctx *ctx, tp_comm *comm, const tp_p2p *ops, int count)
+tp_status tpi_check_p2p(tp_comm *comm, const tp_p2p *ops, int count)
 {
+    tp_ctx *ctx = comm->ctx;
     if (count < 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "p2p_batch: count is %d", count);
     if (count > 0 && !ops)

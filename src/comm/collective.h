@@ -113,17 +113,17 @@ int tpi_split_members(const tpi_vote *votes, int size, int color, int *members);
 int tpi_split_place(const int *members, int count, int rank);
 
 /* check.c: the argument checks of comm.c; they fill in the transport's args. */
-tp_status tpi_check_all_reduce(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
-                               const tp_reduce_desc *desc, tpi_collective_args *args);
+tp_status tpi_check_all_reduce(tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const tp_reduce_desc *desc,
+                               tpi_collective_args *args);
 /* Those of its norm; fills in the op's. */
 tp_status tpi_check_reduce_norm(tp_ctx *ctx, tp_tensor sum, const tp_reduce_norm *norm, tpi_norm_args *args);
-tp_status tpi_check_reduce_scatter(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
-                                   const int64_t *counts, const tp_reduce_desc *desc, tpi_collective_args *args);
-tp_status tpi_check_all_gather(tp_ctx *ctx, tp_comm *comm, const tp_tensor *in, const tp_tensor *out,
-                               const int64_t *counts, tpi_collective_args *args);
-tp_status tpi_check_broadcast(tp_ctx *ctx, tp_comm *comm, tp_tensor tensor, int root, tpi_collective_args *args);
-tp_status tpi_check_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
+tp_status tpi_check_reduce_scatter(tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
+                                   const tp_reduce_desc *desc, tpi_collective_args *args);
+tp_status tpi_check_all_gather(tp_comm *comm, const tp_tensor *in, const tp_tensor *out, const int64_t *counts,
+                               tpi_collective_args *args);
+tp_status tpi_check_broadcast(tp_comm *comm, tp_tensor tensor, int root, tpi_collective_args *args);
+tp_status tpi_check_all_to_all(tp_comm *comm, tp_tensor in, const int64_t *send_counts, tp_tensor out,
                                const int64_t *recv_counts, tpi_collective_args *args);
-tp_status tpi_check_p2p(tp_ctx *ctx, tp_comm *comm, const tp_p2p *ops, int count);
+tp_status tpi_check_p2p(tp_comm *comm, const tp_p2p *ops, int count);
 
 #endif

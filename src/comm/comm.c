@@ -41,7 +41,7 @@ static tp_status all_reduce(tpi_stream *stream, tp_comm *comm, const tp_tensor *
                             const tp_reduce_desc *desc)
 {
     tpi_collective_args args;
-    TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, in, out, desc, &args));
+    TPI_TRY(tpi_check_all_reduce(comm, in, out, desc, &args));
     return comm->table->all_reduce(stream, &args);
 }
 
@@ -61,7 +61,7 @@ tp_status tpi_comm_all_reduce_norm(tpi_stream *stream, tp_comm *comm, tp_tensor 
                                    const tp_reduce_desc *desc, const tpi_norm_args *norm)
 {
     tpi_collective_args args;
-    TPI_TRY(tpi_check_all_reduce(comm->ctx, comm, &in, &out, desc, &args));
+    TPI_TRY(tpi_check_all_reduce(comm, &in, &out, desc, &args));
     args.norm = norm;
     bool norms = comm->table->norms(&args);
     TPI_TRY(comm->table->all_reduce(stream, &args));
@@ -77,7 +77,7 @@ tp_status tp_all_reduce_norm(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor
     tpi_norm_args args;
     tpi_collective_args reduce;
     TPI_TRY(tpi_comm_usable(ctx, comm));
-    TPI_TRY(tpi_check_all_reduce(ctx, comm, &in, &sum, desc, &reduce));
+    TPI_TRY(tpi_check_all_reduce(comm, &in, &sum, desc, &reduce));
     if (reduce.reduce.op != TP_REDUCE_SUM)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "all_reduce_norm: op is %d, must be %d", (int)reduce.reduce.op,
                           (int)TP_REDUCE_SUM);
@@ -89,7 +89,7 @@ static tp_status reduce_scatter(tpi_stream *stream, tp_comm *comm, const tp_tens
                                 const int64_t *counts, const tp_reduce_desc *desc)
 {
     tpi_collective_args args;
-    TPI_TRY(tpi_check_reduce_scatter(comm->ctx, comm, in, out, counts, desc, &args));
+    TPI_TRY(tpi_check_reduce_scatter(comm, in, out, counts, desc, &args));
     return comm->table->reduce_scatter(stream, &args);
 }
 
@@ -111,7 +111,7 @@ static tp_status all_gather(tpi_stream *stream, tp_comm *comm, const tp_tensor *
                             const int64_t *counts)
 {
     tpi_collective_args args;
-    TPI_TRY(tpi_check_all_gather(comm->ctx, comm, in, out, counts, &args));
+    TPI_TRY(tpi_check_all_gather(comm, in, out, counts, &args));
     return comm->table->all_gather(stream, &args);
 }
 
@@ -130,7 +130,7 @@ tp_status tp_all_gather(tp_ctx *ctx, tp_comm *comm, tp_tensor in, tp_tensor out,
 tp_status tpi_comm_broadcast(tpi_stream *stream, tp_comm *comm, tp_tensor tensor, int root)
 {
     tpi_collective_args args;
-    TPI_TRY(tpi_check_broadcast(comm->ctx, comm, tensor, root, &args));
+    TPI_TRY(tpi_check_broadcast(comm, tensor, root, &args));
     return comm->table->broadcast(stream, &args);
 }
 
@@ -144,7 +144,7 @@ tp_status tpi_comm_all_to_all(tpi_stream *stream, tp_comm *comm, tp_tensor in, c
                               tp_tensor out, const int64_t *recv_counts)
 {
     tpi_collective_args args;
-    TPI_TRY(tpi_check_all_to_all(comm->ctx, comm, in, send_counts, out, recv_counts, &args));
+    TPI_TRY(tpi_check_all_to_all(comm, in, send_counts, out, recv_counts, &args));
     return comm->table->all_to_all(stream, &args);
 }
 
@@ -158,7 +158,7 @@ tp_status tp_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const int64_t 
 
 tp_status tpi_comm_p2p(tpi_stream *stream, tp_comm *comm, const tp_p2p *ops, int count)
 {
-    TPI_TRY(tpi_check_p2p(comm->ctx, comm, ops, count));
+    TPI_TRY(tpi_check_p2p(comm, ops, count));
     const tpi_p2p_args args = {.comm = comm, .ops = ops, .count = count};
     return count > 0 ? comm->table->p2p(stream, &args) : TP_OK;
 }

@@ -100,7 +100,6 @@ int tpi_world_ranks(const tp_world *world);
 int tpi_world_cores(const tp_world *world);
 tp_link tpi_world_link(const tp_world *world);
 bool tpi_world_checks(const tp_world *world);
-tp_transport tpi_world_transport(const tp_world *world);
 void tpi_world_abort(tp_world *world, int rank, tp_status status, const char *message);
 
 /* Collectives on a given lane; the public functions (comm.c) use the compute stream. */

@@ -110,11 +110,6 @@ bool tpi_world_checks(const tp_world *world)
     return world->desc.check_calls;
 }
 
-tp_transport tpi_world_transport(const tp_world *world)
-{
-    return world->desc.transport;
-}
-
 tp_link tpi_world_link(const tp_world *world)
 {
     return world->desc.link;

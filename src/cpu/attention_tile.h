@@ -11,7 +11,6 @@
 #include "cpu/vector_math.h"
 
 #define TPI_TILE 64
-#define TPI_TILE_VECTORS (TPI_TILE / TPI_LANES)
 
 static inline int64_t tpi_tile_count(int64_t rows)
 {

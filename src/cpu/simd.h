@@ -87,18 +87,6 @@ static inline void vf_store_any(void *data, tp_dtype dtype, vf x, int n)
     }
 }
 
-/* x rounded to the dtype and widened again: what a reader of the stored value gets. */
-static inline vf vf_round_any(vf x, tp_dtype dtype)
-{
-    uint16_t half[TPI_LANES];
-
-    switch (dtype) {
-    case TP_DTYPE_BF16: vf_store_bf16(half, x); return vf_load_bf16(half);
-    case TP_DTYPE_F16: vf_store_f16(half, x); return vf_load_f16(half);
-    default: return x;
-    }
-}
-
 /* Element `index` of an f32, bf16 or f16 array, as an address. */
 static inline const void *tpi_element(const void *data, tp_dtype dtype, int64_t index)
 {
@@ -125,11 +113,6 @@ static inline vf vf_min_nan(vf a, vf b)
 static inline vf vf_keep_first(vf x, int n, vf other)
 {
     return vf_select(vm_first(n), x, other);
-}
-
-static inline bool vm_any(vm a)
-{
-    return vm_bits(a) != 0;
 }
 
 /* Largest lane; NaN if a lane is NaN. */

@@ -151,14 +151,6 @@ static __device__ __forceinline__ bool attention_sees(const Attention &at, int q
     return query < length && key < length && query - key < window && key - query < (at.args.causal ? 1 : window);
 }
 
-/* Whether all of a tile's queries see all of its keys. */
-static __device__ __forceinline__ bool attention_all_seen(const Attention &at, AttentionRange queries,
-                                                          AttentionRange keys, int length)
-{
-    return attention_sees(at, queries.begin, keys.end - 1, length) &&
-           attention_sees(at, queries.end - 1, keys.begin, length);
-}
-
 /* ---- dropout of probabilities ---- */
 
 /* The index of key 0 in the mask of a query. */
@@ -167,16 +159,6 @@ static __device__ __forceinline__ uint64_t attention_mask_row(const Attention &a
     const tpi_attention_args &args = at.args;
 
     return static_cast<uint64_t>((args.first_token + row) * args.total_heads + args.first_head + head) << 24;
-}
-
-/* Which of the keys `key` and key + 1 are kept; key even. */
-static __device__ __forceinline__ uint2 attention_kept(const Attention &at, uint64_t mask_row, int key)
-{
-    const uint4 word = random_block(at.dropout.key, (mask_row + static_cast<uint64_t>(key)) / 4);
-    const bool upper = key & 2;
-
-    return make_uint2((upper ? word.z : word.x) >= at.dropout.threshold,
-                      (upper ? word.w : word.y) >= at.dropout.threshold);
 }
 
 /* ---- rows ---- */
