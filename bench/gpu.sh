@@ -9,18 +9,19 @@ usage() {
 usage: bench/gpu.sh [--minutes N] [--only PART,...] [--jobs N] [NAME]
        GPU=sim bench/gpu.sh [same options]
 
-On a machine with one or more GPUs: builds the preset "gpu" for them, runs the tests of the CUDA backend and of several ranks on one GPU (and of NCCL, where
-there are two GPUs), measures products, norms, attention, block and model, the same in PyTorch where a Python has it, each op of a step as a share of its limit
-(roofline), and what auto chooses by (calibrate) and how well (auto). Results go to
-bench/results/NAME/ (NAME: by default the GPU's), one CSV a command, and summary.md. The end says what was not run, and why. Without a GPU it says so,
-and does nothing; the exit status is 0 then, and 1 if a part failed.
+On a machine with one or more GPUs: builds the preset "gpu" for them, runs the tests of the CUDA backend and of
+several ranks on one GPU (and of NCCL, where there are two GPUs), measures products, norms, attention, block and
+model, the same in PyTorch where a Python has it, each op of a step as a share of its limit (roofline), and what auto
+chooses by (calibrate) and how well (auto). Results go to bench/results/NAME/ (NAME: by default the GPU's), one CSV a
+command, and summary.md. The end says what was not run, and why. Without a GPU it says so, and does nothing; the exit
+status is 0 then, and 1 if a part failed.
 
 --minutes N   stop after about this many, the build included; default 10
 --only        some parts: build tests ranks nccl info gemm norm attention block model peers roofline calibrate auto
 --jobs N      compilers and test programs at the same time (default: number of cores)
 
-GPU=sim runs the same parts on simulated GPUs, with small shapes, a few of the tests and no times, to see that the script works; results go to
-build/gpu-self-test/.
+GPU=sim runs the same parts on simulated GPUs, with small shapes, a few of the tests and no times, to see that the
+script works; results go to build/gpu-self-test/.
 TEXT
 }
 

@@ -8,13 +8,17 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
     cat <<'TEXT'
 usage: bench/measure.sh [--quick] [--only PART,...] [NAME]
 
-Builds the release preset and runs tp_bench: products, collectives, scaling, layers, a model beside PyTorch's, overlap. Results go to bench/results/NAME/
-(NAME: by default the processor and its number of cores), one CSV a command, each beginning with the command, the commit and the machine's load;
-bench/results/summary.md, made from all CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
+Builds the release preset and runs tp_bench: products, collectives, scaling, layers, a model beside PyTorch's,
+overlap. Results go to bench/results/NAME/ (NAME: by default the processor and its number of cores), one CSV a
+command, each beginning with the command, the commit and the machine's load; bench/results/summary.md, made from all
+CSV files that are there, holds the goals beside the figures. Run it on an idle machine.
 
 --only: some parts, the others' files stay:
-  info gemm gemm-avx2 gemm-portable peers-onednn peers-onednn-small threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp
-  overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are simulated), or only the beginning of a name: peers-torch, roofline, overlap, direct, plans; "none" only writes the summary
+  info gemm gemm-avx2 gemm-portable peers-onednn peers-onednn-small threads sweep collective peers-mpi attention model
+  peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column
+  overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8 (the last two are
+  simulated), or only the beginning of a name: peers-torch, roofline, overlap, direct, plans; "none" only writes the
+  summary
 peers-torch takes the interpreter that the variable TP_BENCH_PYTHON names, else python3, if that has PyTorch
 --quick: a few samples of everything, to see that it runs
 TEXT
@@ -88,9 +92,11 @@ few_tokens=$(for tokens in 64 128 256; do printf '%sx%s\n' $tokens 2304x768 $tok
     record gemm gemm --dtype f32,bf16 --callers 1,2 $(brief 0.15)
     # Of other instruction sets: against their own peaks.
     "$program" info --seconds 0.001 --csv | grep -q "^avx2,yes" && record gemm-avx2 gemm --isa avx2 --dtype f32,bf16 --callers 1 $(brief 0.1)
-    # Portable kernels take more than ten operations for a fused multiply-add of two: shapes of some milliseconds, as longer samples are seldom clean.
+    # Portable kernels take more than ten operations for a fused multiply-add of two: shapes of some milliseconds, as
+    # longer samples are seldom clean.
     record gemm-portable gemm --isa portable --dtype f32,bf16 --callers 1 --shapes 192x192x192,128x256x256,128x192x384 $(brief 0.1)
-    # Apart: a peer between our calls leaves its operands in the caches, which costs both sides some percent of the peak.
+    # Apart: a peer between our calls leaves its operands in the caches, which costs both sides some percent of the
+    # peak.
     record peers-onednn gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.15)
     record peers-onednn-small gemm --dtype f32,bf16 --callers 1,2 --peer onednn --shapes "$few_tokens" $(brief 0.06)
     record threads sweep --scaling strong --ranks 1,2 --threads 1,2 --dtype f32,bf16 --steps $steps

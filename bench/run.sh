@@ -9,8 +9,8 @@ if [ "${1:-}" = --help ] || [ "${1:-}" = -h ]; then
 usage: bench/run.sh [option of tp_bench sweep]...
 
 Installs what is missing (with apt-get; through sudo if you are not root), builds the release preset, and runs
-"tp_bench sweep": a small GPT-2-style model is trained for some steps at tensor-parallel degree 1, 2, 4 and 8, and the table compares speed,
-loss and bits with degree 1. Options are passed on; "tp_bench sweep --help" lists them.
+"tp_bench sweep": a small GPT-2-style model is trained for some steps at tensor-parallel degree 1, 2, 4 and 8, and the
+table compares speed, loss and bits with degree 1. Options are passed on; "tp_bench sweep --help" lists them.
 
 examples
   bench/run.sh

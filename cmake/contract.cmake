@@ -1,5 +1,6 @@
-# What libtp and a plugin must have been built from alike: a hash of the headers that both are compiled from. As a script (cmake -P) with
-# TP_ROOT, TP_VERSION and TP_OUT it writes the header with it, included by CMakeLists.txt it has that done whenever one of them changes.
+# What libtp and a plugin must have been built from alike: a hash of the headers that both are compiled from. As a
+# script (cmake -P) with TP_ROOT, TP_VERSION and TP_OUT it writes the header with it, included by CMakeLists.txt it
+# has that done whenever one of them changes.
 if(CMAKE_SCRIPT_MODE_FILE)
     file(GLOB headers ${TP_ROOT}/include/tp/*.h ${TP_ROOT}/src/core/*.h ${TP_ROOT}/src/comm/fabric.h)
     list(SORT headers)

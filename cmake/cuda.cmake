@@ -1,4 +1,5 @@
-# The CUDA backend: plugins, never linked into libtp. tp_cuda_sim runs on simulated GPUs and is what tests load; tp_cuda is for machines with GPUs.
+# The CUDA backend: plugins, never linked into libtp. tp_cuda_sim runs on simulated GPUs and is what tests load;
+# tp_cuda is for machines with GPUs.
 set(TP_CUDA AUTO CACHE STRING "The CUDA backend: ON, OFF, AUTO (if nvcc 13 or later is found), or GPUSIM (only the simulator and its tests)")
 set_property(CACHE TP_CUDA PROPERTY STRINGS AUTO ON OFF GPUSIM)
 option(TP_TEST_REAL_GPU "Tests under tests/cuda run on this machine's GPU, not on simulated ones" OFF)
@@ -47,7 +48,8 @@ endif()
 enable_language(CUDA)
 find_package(CUDAToolkit REQUIRED)
 
-# Kernels interpreted under a sanitizer take hours: there the simulator has its own tests, and the backend's run without it.
+# Kernels interpreted under a sanitizer take hours: there the simulator has its own tests, and the backend's run
+# without it.
 if(TP_CUDA STREQUAL GPUSIM OR (TP_SANITIZE AND TP_CUDA STREQUAL AUTO))
     add_subdirectory(gpusim)
     list(APPEND TP_FOUND "CUDA ${CUDAToolkit_VERSION}: gpusim and its tests")

@@ -8,9 +8,10 @@ usage() {
     cat <<'TEXT'
 usage: tools/cuda-build.sh [option]...
 
-Compiles src/cuda/*.cu for sm_80, 86, 89, 90a, 100 and 120 with warnings as errors, and writes one row a kernel and architecture to
-bench/results/kernels.csv: registers a thread, stack, spilled bytes, static shared memory a block, as ptxas counts them (shared memory
-that is asked for at launch is not in it). The exit status is 0 if everything compiled, nothing was said, and attention and norm kernels spill nothing.
+Compiles src/cuda/*.cu for sm_80, 86, 89, 90a, 100 and 120 with warnings as errors, and writes one row a kernel and
+architecture to bench/results/kernels.csv: registers a thread, stack, spilled bytes, static shared memory a block, as
+ptxas counts them (shared memory that is asked for at launch is not in it). The exit status is 0 if everything
+compiled, nothing was said, and attention and norm kernels spill nothing.
 
   --arch LIST     only these, separated by commas (80,86,89,90a,100,120); needs --out, so that the record stays whole
   --out FILE      where the rows go; default bench/results/kernels.csv

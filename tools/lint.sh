@@ -1,7 +1,9 @@
 #!/bin/bash
-# tools/lint.sh [DIRECTORY]: house rules that a machine can check, over the checkout (or DIRECTORY). Prints offenders; exit status 1 if any.
+# tools/lint.sh [DIRECTORY]: house rules that a machine can check, over the checkout (or DIRECTORY). Prints offenders;
+# exit status 1 if any.
 #   files of at most 500 lines, functions of at most 60 (CUDA: 120), public functions of at most 6 parameters,
-#   no exit, abort, assert or printing in src/, no "#if 0", no note of work left to do without an owner, no tabs or trailing blanks.
+#   no exit, abort, assert or printing in src/, no "#if 0", no note of work left to do without an owner,
+#   no tabs or trailing blanks.
 set -u
 cd "${1:-$(dirname "$0")/..}" || exit 2
 mapfile -t sources < <(find include src tests bench examples -type f \( -name '*.c' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) 2>/dev/null | sort)

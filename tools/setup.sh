@@ -35,7 +35,8 @@ missing_of() {
     done
 }
 
-# The CUDA compiler: in the path, or where NVIDIA's own packages put it. One that is too old is none. CUDA 13 can't come from Debian.
+# The CUDA compiler: in the path, or where NVIDIA's own packages put it. One that is too old is none. CUDA 13 can't
+# come from Debian.
 nvcc_path() {
     local nvcc release
     nvcc=$(command -v nvcc) || nvcc=/usr/local/cuda/bin/nvcc

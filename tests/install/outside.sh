@@ -1,6 +1,7 @@
 #!/bin/bash
-# outside.sh BUILD: installs the build to a temporary prefix, moves it, and builds a small outside program against it, in C11 and C++17,
-# with find_package(tp) and with pkg-config, shared and static, and runs each. tp_bench, where it was built, must work from there too.
+# outside.sh BUILD: installs the build to a temporary prefix, moves it, and builds a small outside program against it,
+# in C11 and C++17, with find_package(tp) and with pkg-config, shared and static, and runs each. tp_bench, where it
+# was built, must work from there too.
 set -eu
 build=$(cd "$1" && pwd)
 here=$(cd "$(dirname "$0")" && pwd)

@@ -1,6 +1,6 @@
 #!/bin/bash
-# symbols.sh LIBRARY INCLUDE: the shared library exports nothing but tp_ names, and every function that the headers declare; its SONAME
-# carries major.minor.
+# symbols.sh LIBRARY INCLUDE: the shared library exports nothing but tp_ names, and every function that the headers
+# declare; its SONAME carries major.minor.
 set -eu
 library=$1 include=$2
 status=0

@@ -1,5 +1,6 @@
 #!/bin/bash
-# expect_red.sh PROGRAM NAME=TEXT...: each planted fault NAME must make PROGRAM fail and print TEXT; the test without a fault must pass.
+# expect_red.sh PROGRAM NAME=TEXT...: each planted fault NAME must make PROGRAM fail and print TEXT; the test without
+# a fault must pass.
 set -u
 program=$1
 shift
