@@ -20,7 +20,8 @@ enum { AGAIN = BENCH_AUTO_CHOICES, AUTOMATIC, LAYERS };
 
 #define RUN_NOTES 256
 
-/* At least so many of each: where lanes share cores, some take half as long again, and a few such move the median of few. */
+/* At least so many of each: where lanes share cores, some take half as long again, and a few such move the median of
+ * few. */
 enum { FIRST_SAMPLES = 5, SECOND_SAMPLES = 21 };
 
 typedef struct auto_rank {
@@ -83,15 +84,17 @@ static tp_status predict(const bench_auto_job *job, tp_ctx *ctx, const tp_plan *
             TPI_TRY(tp_overlap_choose(&job->machine, &shape, &made));
             for (int c = 0; c < BENCH_AUTO_CHOICES; c++)
                 point->predicted[c] += predicted_for(&made, &bench_auto_choices[c]);
-            point->predicted_auto += predicted_for(&made, &(bench_auto_choice){(tp_overlap)plan->algorithm, plan->chunks});
+            point->predicted_auto +=
+                predicted_for(&made, &(bench_auto_choice){(tp_overlap)plan->algorithm, plan->chunks});
             return TP_OK;
         }
     return TP_OK;
 }
 
-/* What a layer runs, noted in one pass: its plans with peers, in order, runs of the same one once; whether they have lanes; and what is predicted for them, if it is
- * AUTO's. */
-static tp_status name_plans(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx, int layer, bench_auto_point *point, char text[BENCH_CELL_TEXT])
+/* What a layer runs, noted in one pass: its plans with peers, in order, runs of the same one once; whether they have
+ * lanes; and what is predicted for them, if it is AUTO's. */
+static tp_status name_plans(const bench_auto_job *job, auto_rank *r, tp_ctx *ctx, int layer, bench_auto_point *point,
+                            char text[BENCH_CELL_TEXT])
 {
     struct tpi_executor *executor = ctx->executor;
     executor->notes = r->note;
@@ -134,7 +137,8 @@ static int layer_of(const bench_auto_point *point, int part)
     return part == BENCH_AUTO_FIXED ? point->best : layers[part];
 }
 
-/* No layer twice: it would find its weights in the cache when it comes after itself. And no plan twice: two runs of one differ by noise alone. */
+/* No layer twice: it would find its weights in the cache when it comes after itself. And no plan twice: two runs of one
+ * differ by noise alone. */
 static int count_parts(const bench_auto_point *point)
 {
     return point->best == 0 || point->same ? BENCH_AUTO_FIXED : BENCH_AUTO_PARTS;
@@ -143,11 +147,15 @@ static int count_parts(const bench_auto_point *point)
 static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
 {
     const bench_options *options = &job->call->options;
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = FIRST_SAMPLES, .most = (int)options->samples, .seconds = options->seconds / 4};
+    const bench_team_plan plan = {.warmup = (int)options->warmup,
+                                  .least = FIRST_SAMPLES,
+                                  .most = (int)options->samples,
+                                  .seconds = options->seconds / 4};
     bench_team_figure figure[BENCH_AUTO_CHOICES];
     bench_team_part parts[BENCH_AUTO_CHOICES];
     for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
-        parts[i] = (bench_team_part){point->backward ? bench_layer_backward : bench_layer_forward, &r->layer[i], &figure[i], true};
+        parts[i] = (bench_team_part){point->backward ? bench_layer_backward : bench_layer_forward, &r->layer[i],
+                                     &figure[i], true};
     TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, BENCH_AUTO_CHOICES));
     if (tp_ctx_rank(ctx) == 0) {
         for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
@@ -167,12 +175,17 @@ static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, be
 {
     const bench_options *options = &job->call->options;
     const double share = (double)BENCH_AUTO_LONGER * (pass + 1) / BENCH_AUTO_PASSES;
-    const bench_team_plan plan = {.warmup = (int)options->warmup, .least = SECOND_SAMPLES * (pass + 1) / BENCH_AUTO_PASSES, .most = (int)(share * (double)options->samples),
-                                  .seconds = share * options->seconds, .notes = point->notes, .together = true};
+    const bench_team_plan plan = {.warmup = (int)options->warmup,
+                                  .least = SECOND_SAMPLES * (pass + 1) / BENCH_AUTO_PASSES,
+                                  .most = (int)(share * (double)options->samples),
+                                  .seconds = share * options->seconds,
+                                  .notes = point->notes,
+                                  .together = true};
     bench_team_figure *figures[BENCH_AUTO_PARTS] = {&point->none, &point->automatic, &point->again, &point->fixed};
     bench_team_part parts[BENCH_AUTO_PARTS];
     for (int i = 0; i < BENCH_AUTO_PARTS; i++)
-        parts[i] = (bench_team_part){point->backward ? bench_layer_backward : bench_layer_forward, &r->layer[layer_of(point, i)], figures[i], point->lanes[i]};
+        parts[i] = (bench_team_part){point->backward ? bench_layer_backward : bench_layer_forward,
+                                     &r->layer[layer_of(point, i)], figures[i], point->lanes[i]};
     return bench_team_compare(&job->team, ctx, &plan, parts, count_parts(point));
 }
 
@@ -186,7 +199,8 @@ static void share_figures(bench_auto_point *point)
 static void tell(const bench_auto_job *job, const tp_ctx *ctx, const bench_auto_point *point)
 {
     if (tp_ctx_rank(ctx) == 0)
-        bench_progress("auto: %s, %lld tokens, %s", tp_dtype_name(job->shape.dtype), (long long)point->tokens, point->backward ? "backward" : "forward");
+        bench_progress("auto: %s, %lld tokens, %s", tp_dtype_name(job->shape.dtype), (long long)point->tokens,
+                       point->backward ? "backward" : "forward");
 }
 
 static tp_status find_all(bench_auto_job *job, tp_ctx *ctx, auto_rank *r)

@@ -53,7 +53,8 @@ static tp_status time_gemm(worker *w, const bench_product *product, tp_dtype dty
 static tp_status calibrate_curve(worker *w, bench_variant variant, tp_dtype dtype, tp_machine_curve *curve)
 {
     for (int i = 0; i < POINTS; i++) {
-        bench_product product = {.layer = "calibrate", .tokens = curve_rows[i], .out = OUT, .in = IN, .variant = variant};
+        bench_product product = {
+            .layer = "calibrate", .tokens = curve_rows[i], .out = OUT, .in = IN, .variant = variant};
         double seconds;
         tp_status status = time_gemm(w, &product, dtype, &seconds);
         if (status != TP_OK)
@@ -92,7 +93,8 @@ static tp_status calibrate_gemm(worker *w)
 /* What a product takes longer for the activation of what it makes. */
 static tp_status calibrate_activation(worker *w)
 {
-    const bench_product product = {.layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
+    const bench_product product = {
+        .layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
     double more[REPEATS] = {0}, with = 0, without = 0;
     tp_status status = bench_gemm_open(&w->gemm, w->ctx, &product, TP_DTYPE_F32, false);
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
@@ -142,8 +144,10 @@ static tp_status open_cold(worker *w, const bench_product *product)
 /* What a product takes longer when its weights and rows come out of memory. What it writes is fetched first. */
 static tp_status time_cold(worker *w)
 {
-    const bench_product product = {.layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
-    double more[REPEATS] = {0}, cold = 0, warm = 0, bytes = sizeof(float) * ((double)OUT * IN + COLD_ROWS * (IN + 2.0 * OUT));
+    const bench_product product = {
+        .layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
+    double more[REPEATS] = {0}, cold = 0, warm = 0,
+           bytes = sizeof(float) * ((double)OUT * IN + COLD_ROWS * (IN + 2.0 * OUT));
     tp_status status = open_cold(w, &product);
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
         status = calibration_measure(w, run_cold, &cold);
@@ -160,7 +164,8 @@ static tp_status time_cold(worker *w)
 /* The fastest counts, as with the curves. */
 static tp_status time_gradients(worker *w)
 {
-    const bench_product product = {.layer = "calibrate", .tokens = GRADIENT_TOKENS, .out = OUT, .in = IN, .variant = BENCH_TN};
+    const bench_product product = {
+        .layer = "calibrate", .tokens = GRADIENT_TOKENS, .out = OUT, .in = IN, .variant = BENCH_TN};
     double best = INFINITY, cold = 0;
     tp_status status = open_cold(w, &product);
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
@@ -287,7 +292,8 @@ static tp_status with_worker(tp_ctx *ctx, calibration *all, tp_status (*fn)(work
 
 static tp_status calibrate_all(worker *w)
 {
-    static tp_status (*const all[])(worker *w) = {calibrate_gemm, calibrate_activation, calibrate_memory, calibrate_transfers, calibrate_direct};
+    static tp_status (*const all[])(worker * w) = {calibrate_gemm, calibrate_activation, calibrate_memory,
+                                                   calibrate_transfers, calibrate_direct};
     tp_status status = TP_OK;
     for (size_t i = 0; i < sizeof all / sizeof *all && status == TP_OK; i++) {
         if (w->rank == 0)
@@ -319,7 +325,10 @@ int bench_calibrate(bench_call *call, int ranks, tp_machine *out, bench_figure *
     all->machine.threads = 1;
     all->machine.lanes_share_cores = call->machine.cores < 2 * ranks;
     bench_machine_name(&call->machine, all->machine.name, sizeof all->machine.name);
-    tp_run_options start = {.ranks = ranks, .bind_cores = true, .ctx = {.version = TP_VERSION, .threads = 1, .sum_order = (tp_sum_order)call->options.sums}};
+    tp_run_options start = {
+        .ranks = ranks,
+        .bind_cores = true,
+        .ctx = {.version = TP_VERSION, .threads = 1, .sum_order = (tp_sum_order)call->options.sums}};
     tp_status status = tp_run_ranks(&start, plain_main, all);
     start.link = (tp_link){0, LINK_CHUNK_BYTES / LINK_SECONDS};
     if (status == TP_OK)

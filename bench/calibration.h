@@ -6,10 +6,12 @@
 #include "measure.h"
 
 /* Features of the layer whose products are measured. */
-enum { BENCH_CALIBRATION_OUT = 768, BENCH_CALIBRATION_IN = 768, BENCH_CALIBRATION_GPU_FEATURES = 4096, BENCH_CALIBRATION_SIMULATED_FEATURES = 24 };
+enum { BENCH_CALIBRATION_OUT = 768, BENCH_CALIBRATION_IN = 768, BENCH_CALIBRATION_GPU_FEATURES = 4096,
+      BENCH_CALIBRATION_SIMULATED_FEATURES = 24 };
 
-/* Figures of one of `ranks` ranks, at least 2, at work with one thread each, or on the GPUs that the options say. No link. samples: kept and taken, of all figures
- * together; on GPUs none is dropped, and they are not counted. On failure call->message says why. Of a simulated GPU figures say nothing. */
+/* Figures of one of `ranks` ranks, at least 2, at work with one thread each, or on the GPUs that the options say. No
+ * link. samples: kept and taken, of all figures together; on GPUs none is dropped, and they are not counted. On failure
+ * call->message says why. Of a simulated GPU figures say nothing. */
 int bench_calibrate(bench_call *call, int ranks, tp_machine *out, bench_figure *samples);
 /* Its part on GPUs. */
 int bench_calibrate_gpu(bench_call *call, int ranks, tp_machine *out);

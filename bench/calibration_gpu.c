@@ -15,7 +15,8 @@
 
 enum { MOST_POINTS = 10 };
 
-/* Products with weights of features x features, of which `weights` take turns, so that none is in a cache; bytes of large and small messages. */
+/* Products with weights of features x features, of which `weights` take turns, so that none is in a cache; bytes of
+ * large and small messages. */
 typedef struct gpu_sizes {
     int64_t features, direct_rows;
     int points, weights;
@@ -24,7 +25,8 @@ typedef struct gpu_sizes {
 } gpu_sizes;
 
 static const gpu_sizes real_sizes = {
-    BENCH_CALIBRATION_GPU_FEATURES, 1024, MOST_POINTS, 4, {1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192}, (size_t)64 << 20, 64,
+    BENCH_CALIBRATION_GPU_FEATURES, 1024, MOST_POINTS, 4, {1, 16, 64, 128, 256, 512, 1024, 2048, 4096, 8192},
+    (size_t)64 << 20, 64,
 };
 /* Its times are not kept, only whether all of it runs. */
 static const gpu_sizes simulated_sizes = {BENCH_CALIBRATION_SIMULATED_FEATURES, 9, 2, 2, {1, 9}, 4096, 64};
@@ -63,7 +65,7 @@ static tp_status measure(gpu_worker *w, tp_status (*fn)(void *arg), double *seco
     return status;
 }
 
-/* ---- products -------------------------------------------------------------------------------------------------------- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* A layer's product with its weight, or a weight gradient that is added to, over so many rows. */
 static void set_product(gpu_worker *w, bool gradient, tp_dtype dtype, int64_t rows)
@@ -71,11 +73,23 @@ static void set_product(gpu_worker *w, bool gradient, tp_dtype dtype, int64_t ro
     int64_t features = w->all->sizes->features;
     w->weight_bytes = (size_t)(features * features) * tp_dtype_size(gradient ? TP_DTYPE_F32 : dtype);
     if (gradient)
-        w->gemm = (tpi_gemm_args){.rows = features, .cols = features, .inner = rows, .a = {w->buffer[Y], dtype, 1, features},
-                                  .b = {w->buffer[X], dtype, 1, features}, .c_dtype = TP_DTYPE_F32, .c_stride = features, .accumulate = true};
+        w->gemm = (tpi_gemm_args){.rows = features,
+                                  .cols = features,
+                                  .inner = rows,
+                                  .a = {w->buffer[Y], dtype, 1, features},
+                                  .b = {w->buffer[X], dtype, 1, features},
+                                  .c_dtype = TP_DTYPE_F32,
+                                  .c_stride = features,
+                                  .accumulate = true};
     else
-        w->gemm = (tpi_gemm_args){.rows = rows, .cols = features, .inner = features, .a = {w->buffer[X], dtype, features, 1},
-                                  .b = {NULL, dtype, features, 1}, .c = w->buffer[Y], .c_dtype = dtype, .c_stride = features};
+        w->gemm = (tpi_gemm_args){.rows = rows,
+                                  .cols = features,
+                                  .inner = features,
+                                  .a = {w->buffer[X], dtype, features, 1},
+                                  .b = {NULL, dtype, features, 1},
+                                  .c = w->buffer[Y],
+                                  .c_dtype = dtype,
+                                  .c_stride = features};
 }
 
 static tp_status run_product(void *arg)
@@ -117,7 +131,8 @@ static tp_status calibrate_products(gpu_worker *w)
         TPI_TRY(calibrate_curve(w, true, dtypes[d], &machine->weight[dtypes[d]]));
     }
     double seconds;
-    w->gemm = (tpi_gemm_args){.rows = 1, .cols = 8, .inner = 8, .a = {w->buffer[X], TP_DTYPE_F32, 8, 1}, .b = {NULL, TP_DTYPE_F32, 8, 1},
+    w->gemm = (tpi_gemm_args){.rows = 1, .cols = 8, .inner = 8, .a = {w->buffer[X], TP_DTYPE_F32, 8, 1},
+                              .b = {NULL, TP_DTYPE_F32, 8, 1},
                               .c = w->buffer[Y], .c_dtype = TP_DTYPE_F32, .c_stride = 8};
     TPI_TRY(measure(w, run_product, &seconds));
     if (w->rank == 0)
@@ -143,13 +158,14 @@ static tp_status calibrate_activation(gpu_worker *w)
     return TP_OK;
 }
 
-/* ---- transfers ------------------------------------------------------------------------------------------------------- */
+/* ---- transfers --------------------------------------------------------------------------------------------------- */
 
 static tp_status run_gather(void *arg)
 {
     gpu_worker *w = arg;
     tp_range mine = tp_shard_range(w->count, w->ranks, w->rank);
-    return tp_all_gather(w->ctx, tp_ctx_world(w->ctx), tp_tensor_1d(w->buffer[LARGE_IN], TP_DTYPE_F32, mine.end - mine.begin),
+    return tp_all_gather(w->ctx, tp_ctx_world(w->ctx),
+                         tp_tensor_1d(w->buffer[LARGE_IN], TP_DTYPE_F32, mine.end - mine.begin),
                          tp_tensor_1d(w->buffer[LARGE_OUT], TP_DTYPE_F32, w->count), NULL);
 }
 
@@ -163,7 +179,8 @@ static tp_status run_copy(void *arg)
 static tp_status run_adds(void *arg)
 {
     gpu_worker *w = arg;
-    const tpi_reduce_args args = {.op = TP_REDUCE_SUM, .inputs = 2, .leaf = {w->buffer[LARGE_IN], w->buffer[LARGE_OUT]}, .single = w->buffer[LARGE_OUT],
+    const tpi_reduce_args args = {.op = TP_REDUCE_SUM, .inputs = 2, .leaf = {w->buffer[LARGE_IN], w->buffer[LARGE_OUT]},
+                                  .single = w->buffer[LARGE_OUT],
                                   .in_dtype = TP_DTYPE_F32, .outputs = 1, .out_dtype = TP_DTYPE_F32, .rows = 1,
                                   .cols = (int64_t)(w->all->sizes->large / sizeof(float))};
     return tpi_reduce(w->ctx->compute, &args);
@@ -220,7 +237,8 @@ static tp_status time_direct(gpu_worker *w, const tp_symmetric *rows, double *sl
 static tp_status time_peer(gpu_worker *w, const tp_symmetric *memory, size_t bytes)
 {
     const int64_t count = (int64_t)(bytes / tp_dtype_size(TP_DTYPE_BF16));
-    const tpi_random_fill_args fill = {.rows = 1, .cols = count, .out = memory->local, .dtype = TP_DTYPE_BF16, .stride = count, .std = 0.1f, .total_cols = count};
+    const tpi_random_fill_args fill = {.rows = 1, .cols = count, .out = memory->local, .dtype = TP_DTYPE_BF16,
+                                       .stride = count, .std = 0.1f, .total_cols = count};
     double copy = 0, slowdown = 1;
     TPI_TRY(tpi_random_fill(w->ctx->compute, &fill));
     TPI_TRY(tp_barrier(w->ctx, tp_ctx_world(w->ctx)));
@@ -255,7 +273,8 @@ static tp_status time_collectives(gpu_worker *w)
 static tp_status calibrate_peers(gpu_worker *w)
 {
     const gpu_sizes *sizes = w->all->sizes;
-    size_t rows = (size_t)(sizes->direct_rows * sizes->features) * tp_dtype_size(TP_DTYPE_BF16), bytes = rows > sizes->large ? rows : sizes->large;
+    size_t rows = (size_t)(sizes->direct_rows * sizes->features) * tp_dtype_size(TP_DTYPE_BF16),
+           bytes = rows > sizes->large ? rows : sizes->large;
     tp_comm *world = tp_ctx_world(w->ctx);
     tp_symmetric memory;
     tp_status status = tp_symmetric_create(w->ctx, world, bytes, &memory);
@@ -267,7 +286,7 @@ static tp_status calibrate_peers(gpu_worker *w)
     return status;
 }
 
-/* ---- a rank ---------------------------------------------------------------------------------------------------------- */
+/* ---- a rank ------------------------------------------------------------------------------------------------------ */
 
 static tp_status open_worker(gpu_worker *w)
 {
@@ -281,7 +300,8 @@ static tp_status open_worker(gpu_worker *w)
         TPI_TRY(tp_ctx_allocate(w->ctx, TP_MEMORY_OTHER, w->bytes[i], &w->buffer[i]));
         /* Bits of zeros cost less power than random ones. In pairs they are floats. */
         int64_t count = (int64_t)(w->bytes[i] / tp_dtype_size(TP_DTYPE_BF16));
-        const tpi_random_fill_args fill = {.rows = 1, .cols = count, .out = w->buffer[i], .dtype = TP_DTYPE_BF16, .stride = count, .std = 0.1f,
+        const tpi_random_fill_args fill = {.rows = 1, .cols = count, .out = w->buffer[i], .dtype = TP_DTYPE_BF16,
+                                           .stride = count, .std = 0.1f,
                                            .total_cols = count};
         TPI_TRY(tpi_random_fill(w->ctx->compute, &fill));
     }

@@ -10,8 +10,8 @@ enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN };
 #define LANE_LEAST 3
 #define INTERRUPTS 0.5 /* of its product's time, that a collective takes at most where its lane interrupts compute */
 enum { LINK_CHUNKS = 4, LINK_GEMM_ROWS = 32 };
-/* Of a product's time, a chunk on the link: it arrives when it is about to be waited for, as with the chunk counts that are worth it. A lane that runs far ahead
- * does several ops each time it has the core. */
+/* Of a product's time, a chunk on the link: it arrives when it is about to be waited for, as with the chunk counts that
+ * are worth it. A lane that runs far ahead does several ops each time it has the core. */
 #define LINK_SHARE 0.9
 
 static tp_status issue_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
@@ -57,7 +57,8 @@ static tp_status run_pipeline(void *arg)
 /* What collectives of chunks take longer than their products: the first one crosses alone, the rest beside products. */
 static tp_status time_pipeline(worker *w, int chunks, double *more, double *one_product)
 {
-    const tp_plan_desc desc = {.algorithm = TP_OVERLAP_PIPELINE, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
+    const tp_plan_desc desc = {
+        .algorithm = TP_OVERLAP_PIPELINE, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
     bench_team_figure with = {.figure = {0}}, product = {.figure = {0}};
     const bench_team_part parts[] = {{run_pipeline, w, &with, true}, {calibration_run_gemm, w, &product, true}};
     const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.1};
@@ -73,7 +74,8 @@ static tp_status time_pipeline(worker *w, int chunks, double *more, double *one_
 /* What pulling chunks takes longer than reading them in place: the same products and waits for peers, without lanes. */
 static tp_status time_pull(worker *w, int chunks, double *more)
 {
-    tp_plan_desc desc = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
+    tp_plan_desc desc = {
+        .algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
     bench_team_figure with = {.figure = {0}}, without = {.figure = {0}};
     const bench_team_part parts[] = {{run_pull, w, &with, true}, {run_direct, w, &without, true}};
     const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.2};
@@ -94,7 +96,8 @@ typedef struct lane_times {
     int count;
 } lane_times;
 
-/* One chunk: a lane's start and end, and one op; many: that and as many. interrupts: the kernel let lanes run when they woke, on rank 0. */
+/* One chunk: a lane's start and end, and one op; many: that and as many. interrupts: the kernel let lanes run when they
+ * woke, on rank 0. */
 static tp_status time_lanes_once(worker *w, lane_times *to, bool *interrupts)
 {
     double one = 0, many = 0, pull_one = 0, pull_many = 0, product = 0, slow = 0;
@@ -112,8 +115,9 @@ static tp_status time_lanes_once(worker *w, lane_times *to, bool *interrupts)
     return TP_OK;
 }
 
-/* Differences of times that are much longer, so they are taken a few times. For seconds the kernel may not let a lane that wakes interrupt compute: lanes
- * then seem to cost nothing, and a collective about as much as the product beside it. Such repeats count only if there are hardly any others. */
+/* Differences of times that are much longer, so they are taken a few times. For seconds the kernel may not let a lane
+ * that wakes interrupt compute: lanes then seem to cost nothing, and a collective about as much as the product beside
+ * it. Such repeats count only if there are hardly any others. */
 static tp_status time_lanes(worker *w)
 {
     lane_times usual = {.count = 0}, all = {.count = 0};
@@ -152,7 +156,8 @@ static tp_status fit_chunks(worker *w)
 
 tp_status calibration_of_lanes(worker *w)
 {
-    const bench_product product = {.layer = "calibrate", .tokens = LINK_GEMM_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
+    const bench_product product = {
+        .layer = "calibrate", .tokens = LINK_GEMM_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
     double gather[LANE_REPEATS] = {0};
     w->count = (int64_t)(LINK_CHUNK_BYTES / sizeof(float)) * w->ranks / (w->ranks - 1); /* a chunk's bytes arrive */
     tp_status status = TP_OK;

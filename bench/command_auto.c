@@ -1,4 +1,5 @@
-/* tp_bench auto: what AUTO chooses, against every fixed choice and against none, over a grid of layers, tokens, dtypes and links. */
+/* tp_bench auto: what AUTO chooses, against every fixed choice and against none, over a grid of layers, tokens, dtypes
+ * and links. */
 #include "auto_case.h"
 #include "calibration.h"
 
@@ -7,42 +8,55 @@
 #include <string.h>
 
 enum {
-    LAYER, SHAPE, DTYPE, RANKS, PARALLEL, ON, LINK, PASS, NONE, BEST, BEST_CHUNKS, BEST_SECONDS, CHOSEN, AUTO, PREDICTED, TO_BEST, TO_NONE, NOISE, KEPT, TOTAL, FITS, COLUMNS
+    LAYER, SHAPE, DTYPE, RANKS, PARALLEL, ON, LINK, PASS, NONE, BEST, BEST_CHUNKS, BEST_SECONDS, CHOSEN, AUTO,
+    PREDICTED, TO_BEST, TO_NONE, NOISE, KEPT, TOTAL, FITS, COLUMNS
 };
 
 static const bench_column columns[COLUMNS] = {
-    {"layer", "", 0, true},        {"shape", "", 0, true},       {"dtype", "", 0, true},          {"ranks", "", 0, false},
-    {"sequence parallel", "", 0, false}, {"on", "", 0, true},    {"link", "GB/s", 3, false},      {"pass", "", 0, true},
-    {"t_none", "us", 5, false},    {"best", "fixed", 0, true},   {"chunks", "of best", 0, false}, {"t_best", "us", 5, false},
-    {"auto", "chose", 0, true},    {"t_auto", "us", 5, false},   {"predicted", "us", 5, false}, {"auto / best", "", -3, false},  {"auto / none", "", -3, false},
-    {"none / none", "", -3, false}, {"kept", "samples", 0, false}, {"of", "samples", 0, false}, {"ranks <= cores", "", 0, false},
+    {"layer", "", 0, true},         {"shape", "", 0, true},              {"dtype", "", 0, true},
+    {"ranks", "", 0, false},        {"sequence parallel", "", 0, false}, {"on", "", 0, true},
+    {"link", "GB/s", 3, false},     {"pass", "", 0, true},               {"t_none", "us", 5, false},
+    {"best", "fixed", 0, true},     {"chunks", "of best", 0, false},     {"t_best", "us", 5, false},
+    {"auto", "chose", 0, true},     {"t_auto", "us", 5, false},          {"predicted", "us", 5, false},
+    {"auto / best", "", -3, false}, {"auto / none", "", -3, false},      {"none / none", "", -3, false},
+    {"kept", "samples", 0, false},  {"of", "samples", 0, false},         {"ranks <= cores", "", 0, false},
 };
 
 /* None of them is what calibration multiplies. */
 static const bench_layer_shape grid[] = {
-    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 512, .ffn = 1536, .sequence_parallel = true, .bias = true},
-    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 640, .ffn = 1280, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 512, .ffn = 1536, .sequence_parallel = true,
+     .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 640, .ffn = 1280, .sequence_parallel = true,
+     .bias = true},
     {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 448, .ffn = 1792, .bias = true},
-    {.command = BENCH_MLP, .hidden = 384, .ffn = 1536, .activation = TP_ACTIVATION_GELU_TANH, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_MLP, .hidden = 384, .ffn = 1536, .activation = TP_ACTIVATION_GELU_TANH, .sequence_parallel = true,
+     .bias = true},
     {.command = BENCH_MLP, .hidden = 320, .ffn = 896, .activation = TP_ACTIVATION_SWIGLU},
-    {.command = BENCH_ATTENTION, .hidden = 512, .heads = 8, .kv_heads = 8, .head_dim = 64, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_ATTENTION, .hidden = 512, .heads = 8, .kv_heads = 8, .head_dim = 64, .sequence_parallel = true,
+     .bias = true},
 };
 
 static const bench_layer_shape gpu_grid[] = {
-    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 4096, .ffn = 12288, .sequence_parallel = true, .bias = true},
-    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 5120, .ffn = 10240, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 4096, .ffn = 12288, .sequence_parallel = true,
+     .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 5120, .ffn = 10240, .sequence_parallel = true,
+     .bias = true},
     {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 4096, .ffn = 14336, .bias = true},
-    {.command = BENCH_MLP, .hidden = 3072, .ffn = 12288, .activation = TP_ACTIVATION_GELU_TANH, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_MLP, .hidden = 3072, .ffn = 12288, .activation = TP_ACTIVATION_GELU_TANH,
+     .sequence_parallel = true, .bias = true},
     {.command = BENCH_MLP, .hidden = 2048, .ffn = 5632, .activation = TP_ACTIVATION_SWIGLU},
-    {.command = BENCH_ATTENTION, .hidden = 5120, .heads = 40, .kv_heads = 40, .head_dim = 128, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_ATTENTION, .hidden = 5120, .heads = 40, .kv_heads = 40, .head_dim = 128,
+     .sequence_parallel = true, .bias = true},
 };
 
 /* To see that it runs. */
 static const bench_layer_shape simulated_grid[] = {
-    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 32, .ffn = 48, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_LINEAR, .kind = TP_LINEAR_COLUMN, .hidden = 32, .ffn = 48, .sequence_parallel = true,
+     .bias = true},
     {.command = BENCH_LINEAR, .kind = TP_LINEAR_ROW, .hidden = 40, .ffn = 32, .bias = true},
     {.command = BENCH_MLP, .hidden = 32, .ffn = 48, .activation = TP_ACTIVATION_SWIGLU},
-    {.command = BENCH_ATTENTION, .hidden = 32, .heads = 4, .kv_heads = 4, .head_dim = 8, .sequence_parallel = true, .bias = true},
+    {.command = BENCH_ATTENTION, .hidden = 32, .heads = 4, .kv_heads = 4, .head_dim = 8, .sequence_parallel = true,
+     .bias = true},
 };
 
 enum { MOST_POINTS = 2 * BENCH_LIST };
@@ -77,7 +91,8 @@ static void name_layer(const bench_layer_shape *shape, char text[2 * BENCH_CELL_
 {
     char features[BENCH_CELL_TEXT];
     bench_layer_shape_text(shape, features);
-    snprintf(text, 2 * BENCH_CELL_TEXT, "%s %s", command_name(shape->command), strchr(features, ',') + 2); /* after the tokens */
+    /* after the tokens */
+    snprintf(text, 2 * BENCH_CELL_TEXT, "%s %s", command_name(shape->command), strchr(features, ',') + 2);
 }
 
 static bool is_wanted(const bench_call *call, const bench_layer_shape *shape)
@@ -105,7 +120,8 @@ static void add_row(bench_call *call, const bench_auto_job *job, const bench_aut
     shape.sequence = point->tokens;
     bench_layer_shape_text(&shape, text);
     bool modelled = job->link.bytes_per_second > 0;
-    double none = point->none.figure.seconds, best = point->fixed.figure.seconds, automatic = point->automatic.figure.seconds;
+    double none = point->none.figure.seconds, best = point->fixed.figure.seconds,
+           automatic = point->automatic.figure.seconds;
     bench_row(table);
     bench_word(table, "%s", command_name(shape.command));
     bench_word(table, "%s", text);
@@ -133,7 +149,8 @@ static void add_row(bench_call *call, const bench_auto_job *job, const bench_aut
     bench_real(table, automatic / best);
     bench_real(table, automatic / none);
     bench_real(table, point->again.figure.seconds / none);
-    bench_figure fewest = bench_figure_fewer(point->none.figure, bench_figure_fewer(point->fixed.figure, point->automatic.figure));
+    bench_figure fewest =
+        bench_figure_fewer(point->none.figure, bench_figure_fewer(point->fixed.figure, point->automatic.figure));
     bench_integer(table, fewest.kept);
     bench_integer(table, fewest.total);
     bench_truth(table, bench_fits(call, job->ranks, 1));
@@ -144,10 +161,12 @@ static void explain(const bench_auto_job *job, const bench_auto_point *point)
 {
     char name[2 * BENCH_CELL_TEXT];
     name_layer(&job->shape, name);
-    fprintf(stderr, "%s, %s, %lld tokens, %s, %g GB/s: auto chose %s\n", name, tp_dtype_name(job->shape.dtype), (long long)point->tokens,
-            point->backward ? "backward" : "forward", job->link.bytes_per_second / 1e9, point->chosen);
+    fprintf(stderr, "%s, %s, %lld tokens, %s, %g GB/s: auto chose %s\n", name, tp_dtype_name(job->shape.dtype),
+            (long long)point->tokens, point->backward ? "backward" : "forward", job->link.bytes_per_second / 1e9,
+            point->chosen);
     for (int i = 0; i < BENCH_AUTO_CHOICES; i++)
-        fprintf(stderr, "  %-8s %2d %10.1f us, predicted %10.1f us%s\n", bench_overlap_names[bench_auto_choices[i].overlap], bench_auto_choices[i].chunks,
+        fprintf(stderr, "  %-8s %2d %10.1f us, predicted %10.1f us%s\n",
+                bench_overlap_names[bench_auto_choices[i].overlap], bench_auto_choices[i].chunks,
                 point->first_round[i] * 1e6, point->predicted[i] * 1e6, i == point->best ? "  best" : "");
 }
 
@@ -158,7 +177,8 @@ static int run_case(bench_call *call, const bench_layer_shape *shape, tp_dtype d
     bench_auto_point *points = calloc(MOST_POINTS, sizeof *points);
     if (points == NULL)
         return bench_fail(call, "out of memory");
-    bench_auto_job job = {.call = call, .shape = *shape, .ranks = (int)call->options.ranks.value[0], .link = *link, .machine = call->costs, .points = points};
+    bench_auto_job job = {.call = call, .shape = *shape, .ranks = (int)call->options.ranks.value[0], .link = *link,
+                          .machine = call->costs, .points = points};
     job.shape.dtype = dtype;
     if (!bench_on_gpu(call)) /* a GPU's is what was measured */
         job.machine.link = *link;
@@ -167,7 +187,8 @@ static int run_case(bench_call *call, const bench_layer_shape *shape, tp_dtype d
             points[job.count++] = (bench_auto_point){.tokens = tokens->value[i], .backward = backward == 1};
     int status = BENCH_OK;
     if (bench_auto_run(&job) != TP_OK)
-        status = bench_fail(call, "%s, %s: %.300s", command_name(shape->command), tp_dtype_name(dtype), tp_last_message());
+        status =
+            bench_fail(call, "%s, %s: %.300s", command_name(shape->command), tp_dtype_name(dtype), tp_last_message());
     for (int i = 0; i < job.count && status == BENCH_OK; i++) {
         add_row(call, &job, &points[i]);
         if (call->options.explain)
@@ -181,7 +202,8 @@ static int run_links(bench_call *call, const bench_layer_shape *shape, tp_dtype 
 {
     const bench_options *options = &call->options;
     const tp_link own = {options->link_latency, options->link_bandwidth};
-    int status = BENCH_OK, count = options->link != NULL || bench_on_gpu(call) ? 1 : (int)(sizeof default_links / sizeof *default_links);
+    int status = BENCH_OK,
+        count = options->link != NULL || bench_on_gpu(call) ? 1 : (int)(sizeof default_links / sizeof *default_links);
     for (int i = 0; i < count && status == BENCH_OK; i++)
         status = run_case(call, shape, dtype, options->link != NULL ? &own : &default_links[i]);
     return status;
@@ -202,8 +224,9 @@ static void note_ratio(bench_call *call, int column, const char *what)
             worst = row;
     }
     if (table->rows > 0)
-        bench_note(table, "%s: worst %.3f (row %d), median %.3f, %d of %d within 1.1", what, bench_table_cell(table, worst, column)->real, worst + 1,
-                   bench_median(values, table->rows), within, table->rows);
+        bench_note(table, "%s: worst %.3f (row %d), median %.3f, %d of %d within 1.1", what,
+                   bench_table_cell(table, worst, column)->real, worst + 1, bench_median(values, table->rows), within,
+                   table->rows);
     free(values);
 }
 
@@ -216,12 +239,15 @@ static void add_notes(bench_call *call)
     note_ratio(call, TO_BEST, "auto / best fixed choice");
     note_ratio(call, TO_NONE, "auto / none");
     note_ratio(call, NOISE, "noise, a second none / none");
-    bench_note(table, "every fixed choice took turns with the others, sample by sample; the best of them took turns with none, a second none and auto, in %d passes some seconds apart",
+    bench_note(table,
+               "every fixed choice took turns with the others, sample by sample; the best of them took turns with "
+               "none, a second none and auto, in %d passes some seconds apart",
                BENCH_AUTO_PASSES);
     if (bench_on_gpu(call))
         return;
     bench_note_kept(call, KEPT, TOTAL);
-    bench_note(table, "a turn is clean for all that are compared or for none; of plans whose lanes take the cores from compute threads a switch says nothing");
+    bench_note(table, "a turn is clean for all that are compared or for none; of plans whose lanes take the cores from "
+                      "compute threads a switch says nothing");
 }
 
 /* The name of the second layer. */
@@ -265,7 +291,8 @@ static int check_options(bench_call *call)
     if (options->ranks.count != 1 || options->ranks.value[0] < 2 || options->ranks.value[0] > 8)
         return bench_refuse(call, "--ranks: auto is measured on one number of ranks, 2 to 8");
     if (!any_wanted(call))
-        return bench_refuse(call, "--only: '%.80s' is in no layer's name; one of them is '%s'", options->only, example(call, name));
+        return bench_refuse(call, "--only: '%.80s' is in no layer's name; one of them is '%s'", options->only,
+                            example(call, name));
     if (call->gpu.simulated && options->explain)
         return bench_refuse(call, "--explain: shows times, and a simulated GPU's time is no speed");
     return BENCH_OK;
@@ -282,7 +309,8 @@ int bench_command_auto(bench_call *call)
     bench_begin(call, columns, COLUMNS);
     bench_hide_times(call, BENCH_BITS(NONE, NOISE));
     const layer_list layers = layers_of(call);
-    snprintf(call->table.title, sizeof call->table.title, "the overlap that auto chooses against the best fixed choice and against none");
+    snprintf(call->table.title, sizeof call->table.title,
+             "the overlap that auto chooses against the best fixed choice and against none");
     for (int i = 0; i < options->dtypes.count; i++)
         for (int layer = 0; layer < layers.count && status == BENCH_OK; layer++)
             if (is_wanted(call, &layers.shape[layer]))

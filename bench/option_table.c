@@ -67,15 +67,19 @@ const bench_option bench_option_table[] = {
     {"device-index", 0, BENCH_OPTION_INTEGER, AT(device_index), ON_DEVICE, 0, 1023, NULL, "N",
      "which GPU, the first of several; default 0"},
     {"plugin", 0, BENCH_OPTION_TEXT, AT(plugin), ON_DEVICE, 0, 0, NULL, "FILE",
-     "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, whose time is not shown"},
+     "file of the CUDA backend; default libtp_cuda.so beside the program; libtp_cuda_sim.so runs on simulated GPUs, "
+     "whose time is not shown"},
     {"sums", 0, BENCH_OPTION_CHOICE, AT(sums), RANKED | COSTS | BENCH_GEMM, 0, 0, bench_sums_names, "NAME",
      "tree (the same bits on every layout) or fast (on a GPU: cuBLASLt); default tree"},
     {"tf32", 0, BENCH_OPTION_FLAG, AT(tf32), (SHAPED & ~BENCH_NORM) | BENCH_GEMM | COSTS, 0, 0, NULL, NULL,
-     "with --device cuda --sums fast: f32 products in TF32 (ten bits of mantissa); the peak beside them is TF32's; calibrate: f32's curves"},
+     "with --device cuda --sums fast: f32 products in TF32 (ten bits of mantissa); the peak beside them is TF32's; "
+     "calibrate: f32's curves"},
     {"transport", 0, BENCH_OPTION_CHOICE, AT(transport), RANKED | COSTS, 0, 0, bench_transport_names, "NAME",
-     "between GPUs: threads (ranks read each other's memory), nccl, or auto (nccl with --sums fast and a GPU a rank); default auto"},
+     "between GPUs: threads (ranks read each other's memory), nccl, or auto (nccl with --sums fast and a GPU a rank); "
+     "default auto"},
     {"peer-kernels", 0, BENCH_OPTION_CHOICE, AT(peer_kernels), RANKED | COSTS, 0, 0, bench_peer_kernels_names, "NAME",
-     "small all-reduces between GPUs in one kernel a rank: auto (where each rank has a GPU), always, or never (for profilers that run one kernel at a time)"},
+     "small all-reduces between GPUs in one kernel a rank: auto (where each rank has a GPU), always, or never (for "
+     "profilers that run one kernel at a time)"},
     {"check", 0, BENCH_OPTION_FLAG, AT(check), BENCH_LAYERS | BENCH_MODEL, 0, 0, NULL, NULL,
      "with --device cuda: compare with what the CPU makes of it, within tolerances"},
     {"seed", 0, BENCH_OPTION_INTEGER, AT(seed), RANKED, 0, 9e15, NULL, "N", "seed of weights, inputs and dropout"},

@@ -25,8 +25,8 @@ static tp_status meet(tp_ctx *ctx)
     return tp_ctx_synchronize(ctx);
 }
 
-/* Ranks 0 and 1 answer each other's flags. The other rank may be switched out: then it is given up, and the time is long. Flags only grow, so a round that was
- * given up can't be mistaken for a later one. */
+/* Ranks 0 and 1 answer each other's flags. The other rank may be switched out: then it is given up, and the time is
+ * long. Flags only grow, so a round that was given up can't be mistaken for a later one. */
 static double probe(bench_team *team, int rank)
 {
     if (!team->probed || rank > 1)
@@ -35,7 +35,8 @@ static double probe(bench_team *team, int rank)
     double start = bench_now();
     for (long round = 1; round <= PROBE_ROUNDS; round++) {
         atomic_store_explicit(&team->probe[rank].turn, base + round, memory_order_release);
-        for (long spins = 1; atomic_load_explicit(&team->probe[1 - rank].turn, memory_order_acquire) < base + round; spins++) {
+        for (long spins = 1; atomic_load_explicit(&team->probe[1 - rank].turn, memory_order_acquire) < base + round;
+             spins++) {
             if (spins % 1024 == 0 && bench_now() - start > GIVE_UP_SECONDS) {
                 atomic_store_explicit(&team->probe[rank].turn, base + PROBE_ROUNDS, memory_order_release);
                 return bench_now() - start;
@@ -180,7 +181,8 @@ static void take_figure(notes *book, bool nearer, bool probed, bench_team_figure
     out->probe_seconds = probed ? bench_median(book->probes, total) : 0;
 }
 
-static void enter_sample(const bench_team *team, notes *book, int64_t repeats, bench_samples *taken, double before, double after)
+static void enter_sample(const bench_team *team, notes *book, int64_t repeats, bench_samples *taken, double before,
+                         double after)
 {
     double seconds;
     bool clean;
@@ -200,7 +202,8 @@ static void enter_sample(const bench_team *team, notes *book, int64_t repeats, b
 /* Whether there is to be one more turn. */
 static bool wanted(const notes *books, int count, const bench_team_plan *plan)
 {
-    int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES, clean = BENCH_SAMPLES, turns = count_turns(&books[0]);
+    int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES, clean = BENCH_SAMPLES,
+        turns = count_turns(&books[0]);
     double passed = 0;
     for (int i = 0; i < count; i++) {
         int here = bench_sample_clean(&books[i].near) + bench_sample_clean(&books[i].far);
@@ -253,10 +256,13 @@ static tp_status take_samples(const sampler *self, const bench_team_plan *plan, 
     return TP_OK;
 }
 
-tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count)
+tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts,
+                             int count)
 {
-    sampler self = {.team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count, .whole = plan->whole};
-    notes *own = self.rank == 0 && plan->notes == NULL ? calloc((size_t)count, sizeof *own) : NULL, *books = own != NULL ? own : plan->notes;
+    sampler self = {
+        .team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count, .whole = plan->whole};
+    notes *own = self.rank == 0 && plan->notes == NULL ? calloc((size_t)count, sizeof *own) : NULL,
+          *books = own != NULL ? own : plan->notes;
     if (self.rank == 0 && books == NULL)
         return TP_ERR_MEMORY;
     if (team->untimed && plan->seconds > 0)
@@ -273,8 +279,8 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
     return status;
 }
 
-tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
-                             bench_team_figure *figure)
+tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg),
+                             void *arg, bench_team_figure *figure)
 {
     const bench_team_part part = {.fn = fn, .arg = arg, .figure = figure};
     return bench_team_compare(team, ctx, plan, &part, 1);

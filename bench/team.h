@@ -1,4 +1,5 @@
-/* Ranks that measure together: every sample begins with a barrier, its time is the mean over ranks, as nccl-tests reports it. */
+/* Ranks that measure together: every sample begins with a barrier, its time is the mean over ranks, as nccl-tests
+ * reports it. */
 #ifndef BENCH_TEAM_H
 #define BENCH_TEAM_H
 
@@ -35,8 +36,9 @@ typedef struct bench_team {
     long probe_round;
 } bench_team;
 
-/* What rank 0 learns. The host moves virtual cores between core complexes, which changes every exchange between two of them by a factor; so samples are told
- * apart by a probe of flags before and after each, and the figure is of the kind that was seen more often. */
+/* What rank 0 learns. The host moves virtual cores between core complexes, which changes every exchange between two of
+ * them by a factor; so samples are told apart by a probe of flags before and after each, and the figure is of the kind
+ * that was seen more often. */
 typedef struct bench_team_figure {
     bench_figure figure; /* seconds of one call */
     const char *distance; /* "near", "far", or "" where it was not probed */
@@ -54,9 +56,11 @@ typedef struct bench_team_notes {
 typedef struct bench_team_plan {
     int warmup, least, most; /* samples of a part, those in its notes included; so are the seconds */
     double seconds;
-    bench_team_notes *notes; /* one a part, of earlier comparisons, zeroed before the first: these samples join them, and the figures are of all. NULL: of this one alone */
+    bench_team_notes *notes; /* one a part, of earlier comparisons, zeroed before the first: these samples join them,
+                              * and the figures are of all. NULL: of this one alone */
     int64_t repeats; /* calls a sample; 0: as many as take 0.2 ms */
-    bench_samples *taken; /* rank 0's: of the first part each sample, in the order of turns, near or far; NULL: not wanted */
+    bench_samples *taken; /* rank 0's: of the first part each sample, in the order of turns, near or far; NULL: not
+                           * wanted */
     bool whole;      /* fn takes the whole sample itself: what arg points to begins with a bench_team_sample */
     bool together;   /* a turn is clean for all parts or for none, as with bench_measure */
 } bench_team_plan;
@@ -69,20 +73,24 @@ typedef struct bench_team_sample {
 
 void bench_team_init(bench_team *team, int ranks, int cores);
 
-/* Collective: times fn(arg), taking turns with other parties for each sample. Rank 0 gets the figure. Called without the turn. */
-tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg), void *arg,
-                             bench_team_figure *figure);
+/* Collective: times fn(arg), taking turns with other parties for each sample. Rank 0 gets the figure. Called without
+ * the turn. */
+tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, tp_status (*fn)(void *arg),
+                             void *arg, bench_team_figure *figure);
 
-/* The same for up to BENCH_TEAM_PARTS functions, sample by sample in turns, so that a slow moment falls on all of them. plan->seconds is for each. */
+/* The same for up to BENCH_TEAM_PARTS functions, sample by sample in turns, so that a slow moment falls on all of them.
+ * plan->seconds is for each. */
 typedef struct bench_team_part {
     tp_status (*fn)(void *arg);
     void *arg;
     bench_team_figure *figure;
     bool lanes; /* its own lanes take the core from the compute thread: a switch says nothing, all samples count */
 } bench_team_part;
-tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts, int count);
+tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_plan *plan, const bench_team_part *parts,
+                             int count);
 
-/* Part of all ranks' time inside samples that went into communication, waiting for peers included. Not while ranks measure. NaN on a GPU. */
+/* Part of all ranks' time inside samples that went into communication, waiting for peers included. Not while ranks
+ * measure. NaN on a GPU. */
 double bench_team_comm_share(const bench_team *team);
 
 /* Collective: the sum of a number over ranks, and the largest, by way of shared memory. A NaN is the largest. */

@@ -1,5 +1,6 @@
-// Device memory has two addresses. Programs know the one that host code can't touch; its bytes are a fixed distance further on, and only the
-// simulator knows that. So an access by host code is seen whenever it comes, and nothing has to be closed or opened for it.
+// Device memory has two addresses. Programs know the one that host code can't touch; its bytes are a fixed distance
+// further on, and only the simulator knows that. So an access by host code is seen whenever it comes, and nothing has
+// to be closed or opened for it.
 #pragma once
 #include <cstdint>
 

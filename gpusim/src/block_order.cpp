@@ -78,8 +78,8 @@ void BlockOrder::drop(const Place &place)
     block.version++;
 }
 
-// What a warp's atomic write publishes of its block: its own accesses before its fence, and everything before a fence that a
-// block barrier lies between.
+// What a warp's atomic write publishes of its block: its own accesses before its fence, and everything before a fence
+// that a block barrier lies between.
 BlockOrder::Mark BlockOrder::fenced_for(const Block &block, const Place &place)
 {
     const uint32_t warp = 1u << (place.thread / 32);
@@ -94,14 +94,16 @@ void BlockOrder::atomic(const Place &place, uintptr_t address, unsigned flags)
         return; // nobody has fenced: nothing is published
     Location &location = location_[address & ~uintptr_t(3)];
     Block &block = block_[place.block];
-    if (flags & kRead && location.version && !(block.last_address == address && block.last_version == location.version)) {
+    if (flags & kRead && location.version &&
+        !(block.last_address == address && block.last_version == location.version)) {
         block.last_address = address;
         block.last_version = location.version;
         if (join(block.known, location.released))
             block.version++;
     }
     const uint64_t release = uint64_t(place.epoch) << 32 | place.thread / 32u;
-    if (flags & kWrite && block.fenced.epoch && !(location.last_release == release && location.last_version == block.version)) {
+    if (flags & kWrite && block.fenced.epoch &&
+        !(location.last_release == release && location.last_version == block.version)) {
         location.last_release = release;
         location.last_version = block.version;
         bool changed = join(location.released, place.block, fenced_for(block, place));

@@ -1,6 +1,6 @@
-// Order between the blocks of one kernel. Blocks are unordered but for fences and atomics: writes, a fence, an atomic write
-// of a location; in another block an atomic read of that location, then reads. Known per block: of each other block, up to
-// which barrier interval (and which warps within it) its accesses come before.
+// Order between the blocks of one kernel. Blocks are unordered but for fences and atomics: writes, a fence, an atomic
+// write of a location; in another block an atomic read of that location, then reads. Known per block: of each other
+// block, up to which barrier interval (and which warps within it) its accesses come before.
 #pragma once
 #include "monitor.h"
 

@@ -46,8 +46,8 @@ std::string place_text(const Accessor &now)
 {
     if (!now.place)
         return format_text("'%s'", now.operation->name);
-    return format_text("'%s' block %u thread %u at %s", now.operation->name, now.place->block, now.place->thread & kThreadMask,
-                       site_text(now.site).c_str());
+    return format_text("'%s' block %u thread %u at %s", now.operation->name, now.place->block,
+                       now.place->thread & kThreadMask, site_text(now.site).c_str());
 }
 
 std::string access_text(const Access &old)
@@ -56,7 +56,8 @@ std::string access_text(const Access &old)
     if (!old.site)
         return format_text("'%s'", name);
     if (old.thread & kAccessSomeLane)
-        return format_text("'%s' a thread of warp %u at %s", name, (old.thread & kThreadMask) / 32, site_text(old.site).c_str());
+        return format_text("'%s' a thread of warp %u at %s", name, (old.thread & kThreadMask) / 32,
+                           site_text(old.site).c_str());
     return format_text("'%s' thread %u at %s", name, old.thread & kThreadMask, site_text(old.site).c_str());
 }
 
@@ -69,13 +70,16 @@ void report_access(gpusim_report_kind kind, const Accessor &now, const char *wha
 {
     const std::string key = format_text("%s:%u:%s:%s", now.operation->name, now.site, what, verb(now));
     if (!report_seen(kind, key))
-        report_new(kind, key, format_text("%s of %s memory by %s: %s", verb(now), now.memory, place_text(now).c_str(), what));
+        report_new(kind, key,
+                   format_text("%s of %s memory by %s: %s", verb(now), now.memory, place_text(now).c_str(), what));
 }
 
-void report_conflict(gpusim_report_kind kind, const Accessor &now, const Access &old, const char *old_verb, const char *why)
+void report_conflict(gpusim_report_kind kind, const Accessor &now, const Access &old, const char *old_verb,
+                     const char *why)
 {
     const char *old_name = operation_record(old.operation).name;
-    const std::string key = format_text("%s:%u:%s:%u:%s:%s", now.operation->name, now.site, old_name, old.site, verb(now), old_verb);
+    const std::string key =
+        format_text("%s:%u:%s:%u:%s:%s", now.operation->name, now.site, old_name, old.site, verb(now), old_verb);
     if (!report_seen(kind, key))
         report_new(kind, key,
                    format_text("%s of %s memory by %s is not ordered after the %s by %s: %s", verb(now), now.memory,
@@ -99,10 +103,12 @@ void check_threads(const Accessor &now, const Access &old, const char *old_verb)
 {
     const Place &place = *now.place;
     const unsigned old_thread = old.thread & kThreadMask;
-    const uint32_t old_block = now.shared || old.epoch == place.epoch ? place.block : blocks_of(now).block_of(old.epoch);
+    const uint32_t old_block =
+        now.shared || old.epoch == place.epoch ? place.block : blocks_of(now).block_of(old.epoch);
     if (old_block != place.block) {
         if (!ordered_by_atomics(now, old))
-            report_conflict(GPUSIM_RACE_GLOBAL, now, old, old_verb, "another block, with no fence and atomic between them");
+            report_conflict(GPUSIM_RACE_GLOBAL, now, old, old_verb,
+                            "another block, with no fence and atomic between them");
         return;
     }
     const bool same_warp = old_thread / 32 == place.thread / 32u;
@@ -124,10 +130,12 @@ inline void check_against(const Accessor &now, const Access &old, const char *ol
             check_threads(now, old, old_verb);
         return;
     }
-    if (!atomics && !operation_before(old.operation, *now.operation) && !kernel_order().before(old, *now.operation, now.place))
+    if (!atomics && !operation_before(old.operation, *now.operation) &&
+        !kernel_order().before(old, *now.operation, now.place))
         report_conflict(GPUSIM_RACE_STREAM, now, old, old_verb,
-                        now.place && old.epoch ? "an event wait or a synchronisation, or a release and an acquire of a flag, is missing"
-                                               : "an event wait or a synchronisation is missing");
+                        now.place && old.epoch
+                            ? "an event wait or a synchronisation, or a release and an acquire of a flag, is missing"
+                            : "an event wait or a synchronisation is missing");
 }
 
 void check_value(const Cell &cell, const Accessor &now)
@@ -138,7 +146,8 @@ void check_value(const Cell &cell, const Accessor &now)
     } else if (cell.writer.thread & kAccessPending) {
         report_access(GPUSIM_PENDING_COPY, now, "the cp.async that fills it was not waited for");
     } else if ((now.flags & kReadOnly) && cell.writer.operation == now.operation->id) {
-        report_access(GPUSIM_RACE_GLOBAL, now, "this kernel has written it, and the load is one of read-only memory (ld.global.nc)");
+        report_access(GPUSIM_RACE_GLOBAL, now,
+                      "this kernel has written it, and the load is one of read-only memory (ld.global.nc)");
     }
 }
 
@@ -197,7 +206,8 @@ void remember_read(Cell &cell, const Accessor &now)
 {
     const Reading made = reading_of(now);
     Reading &last = cell.reader;
-    if (last.operation == made.operation && last.epoch == made.epoch && last.warp == made.warp && last.clock == made.clock) {
+    if (last.operation == made.operation && last.epoch == made.epoch && last.warp == made.warp &&
+        last.clock == made.clock) {
         last.lanes |= made.lanes;
         last.site = made.site;
         return;
@@ -225,7 +235,8 @@ void check_against_reading(const Accessor &now, const Reading &old)
     } else if (!now.place || !old.epoch || (old.epoch != now.place->epoch && older_interval(old, now))) {
         return;
     }
-    const uint16_t thread = uint16_t((old.warp & ~kReadingAtomic) * 32 | (old.warp & kReadingAtomic ? kAccessAtomic : 0));
+    const uint16_t thread =
+        uint16_t((old.warp & ~kReadingAtomic) * 32 | (old.warp & kReadingAtomic ? kAccessAtomic : 0));
     Access one{old.operation, old.epoch, old.site, old.clock, uint16_t(thread | kAccessSomeLane)};
     if (!old.lanes)
         check_against(now, one, "read");
@@ -262,7 +273,8 @@ void cell_access(Cell &cell, const Accessor &now)
 uint32_t site_number(const Site &site)
 {
     Sites &all = sites();
-    Sites::Recent &recent = all.recent[(reinterpret_cast<uintptr_t>(&site) / sizeof(Site) + size_t(site.ptx_line)) % 1024];
+    Sites::Recent &recent =
+        all.recent[(reinterpret_cast<uintptr_t>(&site) / sizeof(Site) + size_t(site.ptx_line)) % 1024];
     if (recent.at == &site && same_site(recent.site, site))
         return recent.number;
     const auto key = std::make_tuple(site.kernel, site.file, site.line, site.ptx_line);

@@ -35,7 +35,8 @@ Guard &guard()
 
 void *map_page(uintptr_t start, int protection)
 {
-    return mmap(reinterpret_cast<void *>(start), page, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    return mmap(reinterpret_cast<void *>(start), page, protection,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
 // Host code goes on with a copy of the page, as it is now.
@@ -48,8 +49,9 @@ void let_through(uintptr_t start)
 void device_touched(const Allocation &found, uintptr_t address)
 {
     if (guard().told.insert(found.base).second)
-        report(GPUSIM_HOST_ACCESS, "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d", address - found.base,
-               found.bytes, found.device);
+        report(GPUSIM_HOST_ACCESS,
+               "host code touched device memory, byte %zu of an allocation of %zu bytes of device %d",
+               address - found.base, found.bytes, found.device);
     let_through(address / page * page);
 }
 

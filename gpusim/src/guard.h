@@ -1,7 +1,8 @@
-// Host code that touches device memory, or pinned memory that queued operations use. Device memory is never open to it (backing.h). Pinned
-// pages (pinned.h) are closed when a host thread goes on after a call that has waited, found something done or queued work on them, and
-// opened when an operation runs. A touch is reported and then let through, so that a test can go on; of device memory host code has a copy of
-// the page from then on, until gpusim_configure. GPUSIM_GUARD=0 leaves all pages open.
+// Host code that touches device memory, or pinned memory that queued operations use. Device memory is never open to it
+// (backing.h). Pinned pages (pinned.h) are closed when a host thread goes on after a call that has waited, found
+// something done or queued work on them, and opened when an operation runs. A touch is reported and then let through,
+// so that a test can go on; of device memory host code has a copy of the page from then on, until gpusim_configure.
+// GPUSIM_GUARD=0 leaves all pages open.
 #pragma once
 #include <cstddef>
 #include <cstdint>

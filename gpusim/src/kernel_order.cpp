@@ -85,7 +85,8 @@ void KernelOrder::drop(const Operation &operation, const Place &place)
     std::copy(std::begin(held_), std::end(held_), warp.fenced);
 }
 
-// What a strong write publishes: fences of this warp in this interval, and of all warps in earlier ones, as long as a barrier lies between.
+// What a strong write publishes: fences of this warp in this interval, and of all warps in earlier ones, as long as a
+// barrier lies between.
 void KernelOrder::publish(Kernel &kernel, Block &block, const Place &place, Scope scope, VectorClock &into)
 {
     bool any = false;
@@ -120,7 +121,8 @@ void KernelOrder::publish_in_block(Block &block, const Operation &operation, con
     into.join(warp.acquired);
 }
 
-void KernelOrder::release(Kernel &kernel, Block &block, const Operation &operation, const Place &place, Location &location, unsigned flags)
+void KernelOrder::release(Kernel &kernel, Block &block, const Operation &operation, const Place &place,
+                          Location &location, unsigned flags)
 {
     if (!kernel.has_past) {
         kernel.past = operation.clock;
@@ -139,7 +141,8 @@ void KernelOrder::release(Kernel &kernel, Block &block, const Operation &operati
 }
 
 // Who polls reads the same release again and again: that was joined already.
-void KernelOrder::acquire(Warp &warp, uintptr_t address, const Location &location, const Operation &operation, const Place &place, unsigned flags)
+void KernelOrder::acquire(Warp &warp, uintptr_t address, const Location &location, const Operation &operation,
+                          const Place &place, unsigned flags)
 {
     Look &look = warp.looks[place.thread % 32];
     if (look.address == address && look.version == location.version && look.flags == flags)
@@ -178,7 +181,8 @@ void KernelOrder::forget(uintptr_t address)
     locations_.erase(address & ~uintptr_t(3));
 }
 
-// An access without a clock may be any of its interval, one of some lane any lane's: it counts as known with any part of that.
+// An access without a clock may be any of its interval, one of some lane any lane's: it counts as known with any part
+// of that.
 KernelOrder::Answer KernelOrder::knows(const VectorClock &clock, const Access &old)
 {
     const OperationRecord &record = operation_record(old.operation);
@@ -199,8 +203,9 @@ KernelOrder::Answer KernelOrder::knows(const VectorClock &clock, const Access &o
             return Answer::yes;
         if (thread / 32 != part.warp)
             continue;
-        const uint16_t seen =
-            old.thread & kAccessSomeLane ? *std::max_element(std::begin(part.clocks), std::end(part.clocks)) : part.clocks[thread % 32];
+        const uint16_t seen = old.thread & kAccessSomeLane
+                                  ? *std::max_element(std::begin(part.clocks), std::end(part.clocks))
+                                  : part.clocks[thread % 32];
         if (seen >= old.clock)
             return Answer::yes;
     }

@@ -1,6 +1,8 @@
-// Order that threads of kernels make by fences and atomics, within a kernel and between kernels that run: a release (a fence and a strong write, or
-// st.release, atom.release) of a location, and in another thread an acquire (ld.acquire, atom.acquire, or a strong read and a fence). What the releasing thread's block had done before, and all that
-// it had come to know itself, comes before what the acquiring warp does next, and after a block barrier all warps of its block.
+// Order that threads of kernels make by fences and atomics, within a kernel and between kernels that run: a release (a
+// fence and a strong write, or st.release, atom.release) of a location, and in another thread an acquire (ld.acquire,
+// atom.acquire, or a strong read and a fence). What the releasing thread's block had done before, and all that it had
+// come to know itself, comes before what the acquiring warp does next, and after a block barrier all warps of its
+// block.
 #pragma once
 #include "block_order.h"
 #include "operation.h"
@@ -18,9 +20,11 @@ public:
     void fence(const Operation &operation, const Place &place, Scope scope);
     void hold(const Operation &operation, const Place &place); // as in BlockOrder
     void drop(const Operation &operation, const Place &place);
-    bool strong(const Operation &operation, const Place &place, uintptr_t address, unsigned flags); // whether the location is remembered
+    // whether the location is remembered
+    bool strong(const Operation &operation, const Place &place, uintptr_t address, unsigned flags);
     void forget(uintptr_t address);
-    // Whether an access of another operation is known, through releases, to come before this one. place NULL: not of a kernel.
+    // Whether an access of another operation is known, through releases, to come before this one. place NULL: not of a
+    // kernel.
     bool before(const Access &old, const Operation &now, const Place *place);
     // Whether one of the same kernel is. A strong read needs no fence after the one that saw the flag.
     bool before_in_kernel(const Access &old, const Operation &now, const Place &place, bool strong_read);
@@ -69,10 +73,12 @@ private:
 
     Kernel &kernel(uint32_t operation);
     Block &block_at(Kernel &kernel, const Place &place);
-    void release(Kernel &kernel, Block &block, const Operation &operation, const Place &place, Location &location, unsigned flags);
+    void release(Kernel &kernel, Block &block, const Operation &operation, const Place &place, Location &location,
+                 unsigned flags);
     void publish(Kernel &kernel, Block &block, const Place &place, Scope scope, VectorClock &into);
     void publish_in_block(Block &block, const Operation &operation, const Place &place, Location &location);
-    void acquire(Warp &warp, uintptr_t address, const Location &location, const Operation &operation, const Place &place, unsigned flags);
+    void acquire(Warp &warp, uintptr_t address, const Location &location, const Operation &operation,
+                 const Place &place, unsigned flags);
     Answer knows(const VectorClock &clock, const Access &old);
 
     Part held_[scopes];

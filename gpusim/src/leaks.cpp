@@ -11,8 +11,8 @@ void report_leak(const Allocation &allocation)
 {
     static const char *const names[] = {"device memory", "pinned memory", "registered host memory"};
     if (!allocation.permanent)
-        report(GPUSIM_LEAK, "%zu bytes of %s of device %d, %s", allocation.bytes, names[int(allocation.space)], allocation.device,
-               allocation.pool ? "from cudaMallocAsync" : "not freed");
+        report(GPUSIM_LEAK, "%zu bytes of %s of device %d, %s", allocation.bytes, names[int(allocation.space)],
+               allocation.device, allocation.pool ? "from cudaMallocAsync" : "not freed");
 }
 
 } // namespace

@@ -31,7 +31,8 @@ struct Arena {
     size_t region_bytes = 0;
     std::map<uintptr_t, std::unique_ptr<Allocation>> allocations;
     Allocation *recent[2] = {};                                  // found last: kernels ask for every access
-    int pattern_file = -1; // 16 MiB of 0xFF, mapped copy-on-write under large allocations so that they cost nothing untouched
+    int pattern_file = -1; // 16 MiB of 0xFF, mapped copy-on-write under large allocations so that they cost nothing
+                           // untouched
 };
 
 Arena &arena()
@@ -66,7 +67,8 @@ bool map_poisoned(uintptr_t base, size_t bytes)
     constexpr int flags = MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE;
     const int file = bytes >= pattern_bytes / 8 ? pattern_file() : -1;
     if (file < 0) {
-        void *memory = mmap(reinterpret_cast<void *>(base), bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
+        void *memory =
+            mmap(reinterpret_cast<void *>(base), bytes, PROT_READ | PROT_WRITE, flags | MAP_ANONYMOUS, -1, 0);
         if (memory == MAP_FAILED)
             return false;
         memset(memory, 0xFF, bytes);
@@ -114,7 +116,8 @@ Region *region_of(int device, Space space)
     return &arena().region[space == Space::device ? device : device_regions];
 }
 
-// Pages around it stay without access; the bytes between its end and the next page are outside, by the map of allocations.
+// Pages around it stay without access; the bytes between its end and the next page are outside, by the map of
+// allocations.
 size_t pages_of(size_t bytes)
 {
     return (bytes + page - 1) / page * page;
@@ -129,7 +132,8 @@ Allocation *memory_allocate(size_t bytes, int device, Space space)
     if (!region || bytes > limit || region->used > limit - bytes)
         return nullptr;
     if (region->next + pages_of(bytes) + page > region->base + arena().region_bytes) {
-        report(GPUSIM_UNSUPPORTED, "the addresses of device %d are used up: more than %zu GiB were allocated in one process", device,
+        report(GPUSIM_UNSUPPORTED,
+               "the addresses of device %d are used up: more than %zu GiB were allocated in one process", device,
                arena().region_bytes >> 30);
         return nullptr;
     }

@@ -1,4 +1,5 @@
-// Allocations of the simulated machine. Addresses are never given out twice, so a stale pointer is always known as such.
+// Allocations of the simulated machine. Addresses are never given out twice, so a stale pointer is always known as
+// such.
 #pragma once
 #include "shadow.h"
 
@@ -33,7 +34,8 @@ struct Allocation {
     bool written_unseen = false; // host code, which we don't see, may have written it: no report of uninitialised reads
     unsigned host_flags = 0;
     const MemoryPool *pool = nullptr; // NULL: cudaMalloc
-    uint32_t allocated_by = 0;        // the cudaMallocAsync operation that users must come after; 0: none; not_yet_allocated
+    uint32_t allocated_by = 0;        // the cudaMallocAsync operation that users must come after; 0: none;
+                                      // not_yet_allocated
     uint32_t allocation_known_to = 0; // last operation found to come after it
     const char *freed_by = nullptr;
     uint32_t open_to = 0; // bit d: NCCL has mapped it on device d (nccl/registration.cpp)

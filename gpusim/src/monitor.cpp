@@ -19,18 +19,20 @@ std::string accessor_text(const Operation &operation, const Place *place, uint32
 {
     if (!place)
         return format_text("'%s'", operation.name);
-    return format_text("'%s' block %u thread %u at %s", operation.name, place->block, place->thread, site_text(site).c_str());
+    return format_text("'%s' block %u thread %u at %s", operation.name, place->block, place->thread,
+                       site_text(site).c_str());
 }
 
-void report_place(gpusim_report_kind kind, const Operation &operation, const Place *place, uint32_t site, const std::string &what)
+void report_place(gpusim_report_kind kind, const Operation &operation, const Place *place, uint32_t site,
+                  const std::string &what)
 {
     const std::string key = format_text("%s:%u:%s", operation.name, site, place ? "" : what.c_str());
     if (!report_seen(kind, key))
         report_new(kind, key, accessor_text(operation, place, site) + ": " + what);
 }
 
-bool check_lifetime(const Operation &operation, const Place *place, uint32_t site, uintptr_t address, size_t bytes, bool write,
-                    Allocation *allocation)
+bool check_lifetime(const Operation &operation, const Place *place, uint32_t site, uintptr_t address, size_t bytes,
+                    bool write, Allocation *allocation)
 {
     const char *verb = write ? "write" : "read";
     if (!allocation || bytes > allocation->base + allocation->bytes - address) {
@@ -52,7 +54,8 @@ void check_device(const Operation &operation, const Place *place, uint32_t site,
     if (allocation.space != Space::device || operation.device == allocation.device || operation.device < 0)
         return;
     const bool allowed = allocation.pool ? allocation.pool->access.count(operation.device) > 0
-                                         : peer_enabled(operation.device, allocation.device) || (allocation.open_to >> operation.device & 1);
+                                         : peer_enabled(operation.device, allocation.device) ||
+                                               (allocation.open_to >> operation.device & 1);
     if (!allowed)
         report_place(GPUSIM_WRONG_DEVICE, operation, place, site,
                      format_text("device %d uses memory of device %d%s", operation.device, allocation.device,
@@ -69,7 +72,8 @@ void check_allocated(const Operation &operation, const Place *place, uint32_t si
     allocation.allocation_known_to = operation.id;
 }
 
-bool access(const Operation &operation, const Place *place, uint32_t site, uintptr_t address, size_t bytes, unsigned flags)
+bool access(const Operation &operation, const Place *place, uint32_t site, uintptr_t address, size_t bytes,
+            unsigned flags)
 {
     Allocation *allocation = memory_find(address);
     if (!check_lifetime(operation, place, site, address, bytes, flags & kWrite, allocation))
@@ -174,7 +178,8 @@ void shared_shadow_end(SharedShadow *shadow)
     delete shadow;
 }
 
-bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offset, size_t bytes, unsigned flags, const Site &site)
+bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offset, size_t bytes, unsigned flags,
+                           const Site &site)
 {
     const Operation &operation = *current_operation();
     const uint32_t number = site_number(site);

@@ -30,8 +30,8 @@ enum AccessFlags : unsigned {
 enum class Scope { block, device, system };
 constexpr size_t scopes = 3;
 
-// A thread within its launch. Two accesses of one block are ordered if a block barrier lies between them (epoch), if one
-// thread made both, or if the later thread has seen the earlier lane's clock through warp synchronisation.
+// A thread within its launch. Two accesses of one block are ordered if a block barrier lies between them (epoch), if
+// one thread made both, or if the later thread has seen the earlier lane's clock through warp synchronisation.
 struct Place {
     uint32_t block;       // linear index in the grid
     uint16_t thread;      // linear index in the block
@@ -48,10 +48,10 @@ bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigne
 // A read of an element of the thread's own local memory that it has not written.
 void monitor_unwritten_local(const Place &place, size_t bytes, const Site &site);
 
-// A fence. What a thread had done (and known) before its fence is ordered before what another thread does after it has read, by an atomic, volatile
-// or relaxed access and then a fence or with kAcquire, what the first wrote in that way after its fence; both fences and both accesses must reach as
-// far as the other thread is. Atomics with release semantics call monitor_release just before their access. The lane's clock must advance after
-// each call.
+// A fence. What a thread had done (and known) before its fence is ordered before what another thread does after it has
+// read, by an atomic, volatile or relaxed access and then a fence or with kAcquire, what the first wrote in that way
+// after its fence; both fences and both accesses must reach as far as the other thread is. Atomics with release
+// semantics call monitor_release just before their access. The lane's clock must advance after each call.
 void monitor_fence(const Place &place, Scope scope);
 // A release: the accesses of this thread until the end are behind a fence, later ones are not.
 void monitor_release(const Place &place, Scope scope);
@@ -70,6 +70,7 @@ void *monitor_variable(int device, size_t bytes, const void *image);
 struct SharedShadow;
 SharedShadow *shared_shadow_begin(size_t bytes, uint32_t block);
 void shared_shadow_end(SharedShadow *shadow);
-bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offset, size_t bytes, unsigned flags, const Site &site);
+bool monitor_shared_access(SharedShadow *shadow, const Place &place, size_t offset, size_t bytes, unsigned flags,
+                           const Site &site);
 
 } // namespace gpusim

@@ -54,7 +54,8 @@ void VectorClock::join(const Part &part)
     limit(size_t(first - parts_.begin()), size_t(std::find_if(at, parts_.end(), of_another) - parts_.begin()));
 }
 
-// A kernel with too many parts, here all from `first` to `end`, counts as known whole, which may hide a race of it but costs no memory.
+// A kernel with too many parts, here all from `first` to `end`, counts as known whole, which may hide a race of it but
+// costs no memory.
 void VectorClock::limit(size_t first, size_t end)
 {
     const bool known_whole = first != end && parts_[end - 1].block == all_blocks;
@@ -73,7 +74,8 @@ bool VectorClock::covers(const Part &part) const
     return at(record.component) >= record.time;
 }
 
-// Whether joining the parts would change anything. Mostly it wouldn't: who polls reads the same release again and again.
+// Whether joining the parts would change anything. Mostly it wouldn't: who polls reads the same release again and
+// again.
 bool VectorClock::has_parts(const VectorClock &other) const
 {
     auto own = parts_.begin();

@@ -1,5 +1,5 @@
-// Who does something, and what is known to come before it. Streams and host threads are the components of vector clocks;
-// an operation is one step of a component: a kernel, a copy, a collective's share of one rank.
+// Who does something, and what is known to come before it. Streams and host threads are the components of vector
+// clocks; an operation is one step of a component: a kernel, a copy, a collective's share of one rank.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace gpusim {
 
-// What a release has told of one block of a kernel that may still run: its accesses before a barrier interval (epoch), and in that
-// interval those of the lanes of one warp up to these clocks.
+// What a release has told of one block of a kernel that may still run: its accesses before a barrier interval (epoch),
+// and in that interval those of the lanes of one warp up to these clocks.
 struct Part {
     uint32_t operation = 0, block = 0, warp = 0;
     uint32_t epoch = 0;
@@ -55,7 +55,8 @@ struct Operation {
     VectorClock clock;
     int device = -1; // -1: the host
     const char *name = "";
-    mutable uint32_t known_before = 0; // an operation found to come before this one: most questions are about the same one
+    mutable uint32_t known_before = 0; // an operation found to come before this one: most questions are about the same
+                                       // one
 };
 
 struct OperationRecord {
@@ -68,7 +69,8 @@ uint32_t component_new();
 uint32_t operation_register(uint32_t component, uint32_t time, const char *name);
 const OperationRecord &operation_record(uint32_t id);
 bool operation_before(uint32_t earlier, const Operation &now); // is `earlier` ordered before `now`?
-bool operation_between(const VectorClock &past, const VectorClock &now); // is there one before `now` that is not before `past`?
+// is there one before `now` that is not before `past`?
+bool operation_between(const VectorClock &past, const VectorClock &now);
 const char *interned(const std::string &text); // lives for ever
 
 // Set on the calling thread while an operation runs.

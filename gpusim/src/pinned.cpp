@@ -55,7 +55,8 @@ bool over(const Use &use, const VectorClock &known)
     return known.at(use.stream->component) >= use.time;
 }
 
-// What a host thread may know: all that others have waited for, and what kernels have released to pinned memory, where it may have seen a flag.
+// What a host thread may know: all that others have waited for, and what kernels have released to pinned memory, where
+// it may have seen a flag.
 Operation toucher()
 {
     if (current_operation()) // a host function: as its stream
@@ -131,7 +132,8 @@ void pinned_close(const VectorClock &known)
     if (uses.empty() || (pinned().closed && pinned().touched.empty() && !any_over))
         return;
     pinned_open();
-    uses.erase(std::remove_if(uses.begin(), uses.end(), [&known](const Use &use) { return over(use, known); }), uses.end());
+    uses.erase(std::remove_if(uses.begin(), uses.end(), [&known](const Use &use) { return over(use, known); }),
+               uses.end());
     pinned().touched.clear();
     if (!uses.empty())
         close_all();
@@ -144,8 +146,9 @@ void pinned_forget(uintptr_t begin, uintptr_t end)
     const VectorClock known = toucher().clock;
     auto within = [=](const Use &use) { return use.pages.begin >= begin && use.pages.begin < end; };
     if (std::any_of(uses.begin(), uses.end(), [&](const Use &use) { return within(use) && !over(use, known); }))
-        report(GPUSIM_RACE_STREAM, "pinned memory is freed, and work that was given it is not known to be over: an event wait or a "
-                                   "synchronisation is missing");
+        report(GPUSIM_RACE_STREAM,
+               "pinned memory is freed, and work that was given it is not known to be over: an event wait or a "
+               "synchronisation is missing");
     uses.erase(std::remove_if(uses.begin(), uses.end(), within), uses.end());
 }
 

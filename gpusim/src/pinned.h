@@ -1,5 +1,6 @@
-// Pinned memory that the host must not touch yet: what queued operations name stays closed to host code until the thread knows that they are over. A
-// touch of a closed page runs what is queued there, checks the byte against its cells, and opens the page until the next call.
+// Pinned memory that the host must not touch yet: what queued operations name stays closed to host code until the
+// thread knows that they are over. A touch of a closed page runs what is queued there, checks the byte against its
+// cells, and opens the page until the next call.
 #pragma once
 #include <cstddef>
 #include <cstdint>

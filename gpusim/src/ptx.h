@@ -53,14 +53,15 @@ enum class GridState {
 };
 std::shared_ptr<GridRun> grid_start(const Launch &launch, const LaunchOptions &options);
 GridState grid_turn(GridRun &run, uint64_t steps);
-// Of an ended one: cudaSuccess, cudaErrorIllegalAddress, cudaErrorMisalignedAddress, cudaErrorLaunchFailure (trap, unknown
-// opcode: reported with its name and the kernel's), cudaErrorLaunchTimeout (threads wait at a barrier that others left).
+// Of an ended one: cudaSuccess, cudaErrorIllegalAddress, cudaErrorMisalignedAddress, cudaErrorLaunchFailure (trap,
+// unknown opcode: reported with its name and the kernel's), cudaErrorLaunchTimeout (threads wait at a barrier that
+// others left).
 cudaError_t grid_result(const GridRun &run);
 size_t grid_unfinished(const GridRun &run); // blocks
 void grid_report_stuck(GridRun &run);       // where it polls; it has ended then
 
-// Synchronisation sites of all loaded modules (bar.sync, bar.warp.sync, cp.async.wait_*, fences): numbered in load order,
-// for mutation.
+// Synchronisation sites of all loaded modules (bar.sync, bar.warp.sync, cp.async.wait_*, fences): numbered in load
+// order, for mutation.
 struct BarrierSite {
     const char *kernel, *what, *file;
     int line;

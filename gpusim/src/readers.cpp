@@ -7,7 +7,8 @@
 namespace gpusim {
 namespace {
 
-// Within a kernel only so many of the latest readers are looked at: older ones that are superseded may stay, which costs time and changes nothing.
+// Within a kernel only so many of the latest readers are looked at: older ones that are superseded may stay, which
+// costs time and changes nothing.
 constexpr int looked_at = 64;
 
 constexpr size_t most_buckets = 256;
@@ -23,7 +24,8 @@ size_t ReaderSets::Hash::operator()(const Node &node) const
 {
     const Reading &one = node.reading;
     uint64_t mixed = node.rest * 0x9E3779B97F4A7C15ull;
-    for (uint64_t part : {uint64_t(one.operation) << 32 | one.epoch, uint64_t(one.site) << 32 | one.lanes, uint64_t(one.clock) << 16 | one.warp})
+    for (uint64_t part : {uint64_t(one.operation) << 32 | one.epoch, uint64_t(one.site) << 32 | one.lanes,
+                          uint64_t(one.clock) << 16 | one.warp})
         mixed = (mixed ^ part ^ mixed >> 29) * 0xBF58476D1CE4E5B9ull;
     return size_t(mixed ^ mixed >> 32);
 }
@@ -32,11 +34,13 @@ bool ReaderSets::superseded(const Reading &old, const Reading &added, const Oper
 {
     if (old.operation != now.id && operation_before(old.operation, now))
         return true;
-    if (old.operation != added.operation || added.operation != now.id || (!(old.warp & kReadingAtomic) && added.warp & kReadingAtomic))
+    if (old.operation != added.operation || added.operation != now.id ||
+        (!(old.warp & kReadingAtomic) && added.warp & kReadingAtomic))
         return false;
     if (old.epoch != added.epoch)
         return old.epoch < added.epoch && block_of_(now, old.epoch) == block_of_(now, added.epoch);
-    return (old.warp | kReadingAtomic) == (added.warp | kReadingAtomic) && old.clock <= added.clock && (old.lanes & ~added.lanes) == 0;
+    return (old.warp | kReadingAtomic) == (added.warp | kReadingAtomic) && old.clock <= added.clock &&
+           (old.lanes & ~added.lanes) == 0;
 }
 
 uint32_t ReaderSets::with(uint32_t set, const Reading &added)
@@ -79,7 +83,8 @@ uint32_t ReaderSets::extended(uint32_t set, const Reading &added, const Operatio
         return recent.answer;
     if (answers_of_ != now.id) {
         answers_of_ = now.id;
-        // Clearing walks through all buckets: kernels that poll in turns would do nothing else after one that had many questions.
+        // Clearing walks through all buckets: kernels that poll in turns would do nothing else after one that had many
+        // questions.
         if (answers_.bucket_count() > most_buckets)
             answers_ = {};
         else

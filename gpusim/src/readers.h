@@ -1,5 +1,5 @@
-// Who has read a cell since its last write, beyond the latest warp: sets of readers, each kept once and known by number, so that cells with the
-// same history share them.
+// Who has read a cell since its last write, beyond the latest warp: sets of readers, each kept once and known by
+// number, so that cells with the same history share them.
 #pragma once
 #include "shadow.h"
 
@@ -16,8 +16,8 @@ public:
     using BlockOf = uint32_t (*)(const Operation &now, uint32_t epoch);
     explicit ReaderSets(BlockOf block_of) : block_of_(block_of) {}
 
-    // `set` with `added` (operation 0: nothing), without what comes before `added` or before the operation `now`: whoever comes after those comes
-    // after these too.
+    // `set` with `added` (operation 0: nothing), without what comes before `added` or before the operation `now`:
+    // whoever comes after those comes after these too.
     uint32_t extended(uint32_t set, const Reading &added, const Operation &now);
 
     template <class Visit> void each(uint32_t set, Visit visit) const

@@ -12,7 +12,8 @@
 namespace gpusim {
 namespace {
 
-// Looks of polling kernels in which nothing happens: then host threads get their turn; then, if there are no others, it is a deadlock.
+// Looks of polling kernels in which nothing happens: then host threads get their turn; then, if there are no others, it
+// is a deadlock.
 constexpr int looks_at_once = 20, looks_in_all = 5000;
 
 struct Host {
@@ -137,7 +138,8 @@ bool run_any_ready()
 using Path = std::set<std::pair<const Stream *, uint64_t>>;
 bool run_needed(Stream &stream, uint64_t sequence, Path &path);
 
-// For a kernel that polls, or has no room: who will write what it waits for can't be known. One operation of any other stream.
+// For a kernel that polls, or has no room: who will write what it waits for can't be known. One operation of any other
+// stream.
 bool run_another(Stream &stream)
 {
     const std::vector<Stream *> &all = machine().streams;
@@ -240,8 +242,8 @@ void report_deadlock(const Stream &waited)
             kernels = true;
         }
     if (!kernels) // they say where they poll
-        report(GPUSIM_DEADLOCK, "the host waits for device %d stream %d for ever. Stuck: %s", waited.device, waited.number,
-               stuck.c_str());
+        report(GPUSIM_DEADLOCK, "the host waits for device %d stream %d for ever. Stuck: %s", waited.device,
+               waited.number, stuck.c_str());
     for (Stream *stream : machine().streams)
         if (!stream->queue.empty() && !stream->busy)
             set_device_fault(stream->device, cudaErrorLaunchTimeout);
@@ -395,7 +397,8 @@ void run_until(Stream &stream, uint64_t sequence)
     run_needed(stream, sequence, path);
 }
 
-uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run, std::vector<PinnedRange> pinned)
+uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run,
+                   std::vector<PinnedRange> pinned)
 {
     Task task;
     task.name = name;

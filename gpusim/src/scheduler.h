@@ -1,5 +1,6 @@
-// Streams, what is queued on them, and the order it runs in. Everything here under machine_lock(); work runs one operation
-// at a time on whichever host thread gave it or waits for it. Kernels run in turns: one that waits for what another writes lets others go on.
+// Streams, what is queued on them, and the order it runs in. Everything here under machine_lock(); work runs one
+// operation at a time on whichever host thread gave it or waits for it. Kernels run in turns: one that waits for what
+// another writes lets others go on.
 #pragma once
 #include "api.h"
 #include "operation.h"
@@ -62,7 +63,8 @@ struct Task {
     std::function<std::unique_ptr<Running>()> start; // kernel
     double share = 0;                                // of a multiprocessor that one of its blocks takes
     std::shared_ptr<Running> running;
-    uint64_t idle_step = UINT64_MAX, idle_look = UINT64_MAX; // of the machine, when the kernel had nothing to do but poll
+    uint64_t idle_step = UINT64_MAX, idle_look = UINT64_MAX; // of the machine, when the kernel had nothing to do but
+                                                             // poll
     std::shared_ptr<EventState> event;
     std::function<void(bool)> told; // a wait: whether it ordered anything; may be empty
     std::vector<std::shared_ptr<Rendezvous>> parts; // all must be done for the task to be
@@ -97,16 +99,19 @@ namespace gpusim {
 CUstream_st *stream_new(int device);
 const std::vector<Stream *> &streams();
 
-// Queues the task (or adds it to the capture that the stream is in) and runs what the schedule says. Returns its number.
+// Queues the task (or adds it to the capture that the stream is in) and runs what the schedule says. Returns its
+// number.
 uint64_t push(Stream &stream, Task task);
-uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run, std::vector<PinnedRange> pinned = {});
+uint64_t push_work(Stream &stream, const std::string &name, std::function<cudaError_t()> run,
+                   std::vector<PinnedRange> pinned = {});
 void run_until(Stream &stream, uint64_t sequence); // as far as it goes now
 
 // Waits of host threads. The host thread comes after the stream (or the event) then.
 cudaError_t wait_for_stream(Stream &stream, uint64_t sequence);
 cudaError_t wait_for_event(const std::shared_ptr<EventState> &event);
 void poll(Stream &stream, uint64_t sequence); // one step towards it: for queries
-bool wait_for_condition(double seconds, const std::function<bool()> &met); // of other host threads; machine_lock() held once
+// of other host threads; machine_lock() held once
+bool wait_for_condition(double seconds, const std::function<bool()> &met);
 
 void close_to_host();                 // at the end of a call: guard.h
 void host_has_seen(const VectorClock &clock); // the calling thread has found, by a query, that this is done

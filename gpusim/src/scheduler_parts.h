@@ -1,5 +1,5 @@
-// What the parts of the scheduler share: scheduler.cpp (queues and policies), kernel_turns.cpp (kernels beside each other) and rendezvous.cpp
-// (work of several streams). All under machine_lock().
+// What the parts of the scheduler share: scheduler.cpp (queues and policies), kernel_turns.cpp (kernels beside each
+// other) and rendezvous.cpp (work of several streams). All under machine_lock().
 #pragma once
 #include "scheduler.h"
 

@@ -1,5 +1,5 @@
-// Shadow cells: what is remembered of every two bytes (single bytes where anything smaller was touched): the last write and
-// the reads since then that are not ordered before each other.
+// Shadow cells: what is remembered of every two bytes (single bytes where anything smaller was touched): the last write
+// and the reads since then that are not ordered before each other.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -19,8 +19,8 @@ public:
     Unlocked &operator=(const Unlocked &) = delete;
 };
 
-// For a query that found nothing new, with machine_lock() held once: a program that asks again at once would keep the lock from threads that have work to
-// issue, and a kernel that polls would wait for them in vain.
+// For a query that found nothing new, with machine_lock() held once: a program that asks again at once would keep the
+// lock from threads that have work to issue, and a kernel that polls would wait for them in vain.
 void give_way();
 
 // A wait that can't go on is a deadlock at once if nobody else could still issue work; else after a quiet time.

@@ -1,4 +1,5 @@
-// NCCL's windows: what they give, what ranks must keep to, and what older libraries and GPUs without symmetric memory do.
+// NCCL's windows: what they give, what ranks must keep to, and what older libraries and GPUs without symmetric memory
+// do.
 #include "kernels.h"
 #include "nccl_world.h"
 
@@ -27,7 +28,8 @@ struct Windows {
     {
         allocate(count);
         world.each([&](int r) {
-            return ncclCommWindowRegister(world.comms[r], memory[r], count * sizeof(float), &handle[r], NCCL_WIN_COLL_SYMMETRIC);
+            return ncclCommWindowRegister(world.comms[r], memory[r], count * sizeof(float), &handle[r],
+                                          NCCL_WIN_COLL_SYMMETRIC);
         });
     }
     float *peer(int rank, int other)
@@ -143,7 +145,8 @@ GPUSIM_TEST(collectives_in_windows)
         for (int rank = 0; rank < 3; rank++)
             upload(windows.memory[rank] + rank * 10, values_of(rank, 10), world.streams[rank]);
         world.each([&](int r) {
-            return ncclAllGather(windows.memory[r] + r * 10, windows.memory[r], 10, ncclFloat32, world.comms[r], world.streams[r]);
+            return ncclAllGather(windows.memory[r] + r * 10, windows.memory[r], 10, ncclFloat32, world.comms[r],
+                                 world.streams[r]);
         });
         CHECK(download(windows.memory[0], 30, world.streams[0])[24] == 204);
         world.each([&](int r) { return sum_of(world, r, windows.memory[r], windows.memory[r] + 100, 30); });
@@ -166,7 +169,9 @@ GPUSIM_TEST(ranks_use_their_windows_alike)
             for (int rank = 0; rank < 2; rank++)
                 upload(windows.memory[rank], values_of(rank, 64), world.streams[rank]);
             world.each([&](int r) {
-                float *in = r == 1 && (fault == 1 || fault == 3) ? plain : r == 1 && fault == 2 ? windows.memory[r] + 8 : windows.memory[r];
+                float *in = r == 1 && (fault == 1 || fault == 3) ? plain
+                            : r == 1 && fault == 2               ? windows.memory[r] + 8
+                                                                 : windows.memory[r];
                 return sum_of(world, r, in, fault == 1 && r == 1 ? in : windows.memory[r] + 32, 16);
             });
             for (int rank = 0; rank < 2; rank++)
@@ -209,8 +214,9 @@ GPUSIM_TEST(ranks_that_register_differently)
             windows.allocate(64);
             CHECK(ncclGroupStart() == ncclSuccess);
             for (int r = 0; r < 2; r++)
-                CHECK(ncclCommWindowRegister(world.comms[r], windows.memory[r], fault == 0 && r == 1 ? 128 : 256, &windows.handle[r],
-                                             fault == 1 && r == 1 ? NCCL_WIN_DEFAULT : NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
+                CHECK(ncclCommWindowRegister(
+                          world.comms[r], windows.memory[r], fault == 0 && r == 1 ? 128 : 256, &windows.handle[r],
+                          fault == 1 && r == 1 ? NCCL_WIN_DEFAULT : NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess);
             CHECK(ncclGroupEnd() == ncclInvalidArgument && !windows.handle[0] && !windows.handle[1]);
             CHECK(check::only_reports(GPUSIM_NCCL));
             windows.free();
@@ -226,7 +232,8 @@ GPUSIM_TEST(memory_of_windows)
         ncclWindow_t handle = nullptr;
         int reports = 0;
         auto refused = [&](void *memory, size_t bytes) {
-            const bool failed = ncclCommWindowRegister(world.comms[0], memory, bytes, &handle, NCCL_WIN_COLL_SYMMETRIC) == ncclInvalidArgument;
+            const bool failed = ncclCommWindowRegister(world.comms[0], memory, bytes, &handle,
+                                                       NCCL_WIN_COLL_SYMMETRIC) == ncclInvalidArgument;
             return failed && !handle && gpusim_reports(GPUSIM_NCCL) == ++reports;
         };
         CHECK(refused(device_array<float>(64, 0), 256));     // cudaMalloc's
@@ -240,7 +247,8 @@ GPUSIM_TEST(memory_of_windows)
     });
 }
 
-// 1: the memory goes before the window. 2: the communicator does. 3: a window ends twice. 4: another communicator ends it.
+// 1: the memory goes before the window. 2: the communicator does. 3: a window ends twice. 4: another communicator ends
+// it.
 GPUSIM_TEST(windows_end_before_what_they_need)
 {
     for (int fault = 1; fault <= 4; fault++)
@@ -292,14 +300,18 @@ GPUSIM_TEST(registering_goes_on_behind)
             CHECK(ncclCommInitRankConfig(&comms[rank], 2, id, rank, &config) == (rank ? ncclSuccess : ncclInProgress));
             CHECK(ncclMemAlloc(&memory[rank], 256) == ncclSuccess);
         }
-        CHECK(ncclCommWindowRegister(comms[0], memory[0], 256, &windows[0], NCCL_WIN_COLL_SYMMETRIC) == ncclInProgress && !windows[0]);
+        CHECK(ncclCommWindowRegister(comms[0], memory[0], 256, &windows[0], NCCL_WIN_COLL_SYMMETRIC) ==
+                  ncclInProgress &&
+              !windows[0]);
         CHECK(ncclCommGetAsyncError(comms[0], &state) == ncclSuccess && state == ncclInProgress);
         CHECK(gpusim_reports(-1) == 0);
         float *buffer = device_array<float>(4, 0);
-        CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, comms[0], new_stream(0)) == ncclInvalidArgument); // too early
+        // too early
+        CHECK(ncclAllReduce(buffer, buffer, 4, ncclFloat32, ncclSum, comms[0], new_stream(0)) == ncclInvalidArgument);
         CHECK(check::only_reports(GPUSIM_NCCL));
         gpusim_clear_reports();
-        CHECK(ncclCommWindowRegister(comms[1], memory[1], 256, &windows[1], NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess && windows[0] && windows[1]);
+        CHECK(ncclCommWindowRegister(comms[1], memory[1], 256, &windows[1], NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess &&
+              windows[0] && windows[1]);
         CHECK(ncclCommGetAsyncError(comms[0], &state) == ncclSuccess && state == ncclSuccess);
         for (int rank = 0; rank < 2; rank++) {
             CHECK(ncclCommAbort(comms[rank]) == ncclSuccess && ncclMemFree(memory[rank]) == ncclSuccess);
@@ -317,14 +329,16 @@ GPUSIM_TEST(other_libraries)
         int version = 0;
         windows.allocate(64);
         auto open = [&](int rank) {
-            return ncclCommWindowRegister(world.comms[rank], windows.memory[rank], 256, &windows.handle[rank], NCCL_WIN_COLL_SYMMETRIC);
+            return ncclCommWindowRegister(world.comms[rank], windows.memory[rank], 256, &windows.handle[rank],
+                                          NCCL_WIN_COLL_SYMMETRIC);
         };
         gpusim_nccl(0, false); // none of the new ones has symmetric memory: success, and no window
         CHECK(open(0) == ncclSuccess && !windows.handle[0]);
         gpusim_nccl(22809, false); // an older one: success, and a handle that is of no use
         CHECK(ncclGetVersion(&version) == ncclSuccess && version == 22809);
         CHECK(open(0) == ncclSuccess && windows.handle[0] && gpusim_reports(-1) == 0);
-        CHECK(ncclGetPeerDevicePointer(windows.handle[0], 0, 1, &place) == ncclInvalidUsage && check::only_reports(GPUSIM_UNSUPPORTED));
+        CHECK(ncclGetPeerDevicePointer(windows.handle[0], 0, 1, &place) == ncclInvalidUsage &&
+              check::only_reports(GPUSIM_UNSUPPORTED));
         gpusim_clear_reports();
         CHECK(ncclCommWindowDeregister(world.comms[0], windows.handle[0]) == ncclSuccess);
         gpusim_nccl(22605, true); // one without windows
@@ -347,12 +361,16 @@ GPUSIM_TEST(planted_failures)
         cudaSetDevice(1);
         CHECK(ncclMemAlloc(&place, 64) == ncclSystemError);
         gpusim_fail_nccl(1, 1, GPUSIM_NCCL_AT_CALL);
-        CHECK(ncclGetPeerDevicePointer(windows.handle[1], 0, 0, &place) == ncclSystemError && windows.peer(1, 0) == windows.memory[0]);
+        CHECK(ncclGetPeerDevicePointer(windows.handle[1], 0, 0, &place) == ncclSystemError &&
+              windows.peer(1, 0) == windows.memory[0]);
         windows.close();
         gpusim_fail_nccl(1, 1, GPUSIM_NCCL_AT_CALL);
-        CHECK(ncclCommWindowRegister(world.comms[1], windows.memory[1], 256, &handle, NCCL_WIN_COLL_SYMMETRIC) == ncclSystemError);
+        CHECK(ncclCommWindowRegister(world.comms[1], windows.memory[1], 256, &handle, NCCL_WIN_COLL_SYMMETRIC) ==
+              ncclSystemError);
         gpusim_fail_nccl(1, 1, GPUSIM_NCCL_LATER);
-        CHECK(ncclCommWindowRegister(world.comms[1], windows.memory[1], 256, &handle, NCCL_WIN_COLL_SYMMETRIC) == ncclRemoteError && !handle);
+        CHECK(ncclCommWindowRegister(world.comms[1], windows.memory[1], 256, &handle, NCCL_WIN_COLL_SYMMETRIC) ==
+                  ncclRemoteError &&
+              !handle);
         CHECK(ncclCommGetAsyncError(world.comms[1], &state) == ncclSuccess && state == ncclRemoteError);
         windows.free();
         CHECK(gpusim_reports(-1) == 0);

@@ -1,5 +1,5 @@
-/* Windows: memory that NCCL knows on all ranks of a communicator. Small operations are staged in one; and where the ranks don't reach each other's memory by
- * themselves, symmetric buffers are windows. */
+/* Windows: memory that NCCL knows on all ranks of a communicator. Small operations are staged in one; and where the
+ * ranks don't reach each other's memory by themselves, symmetric buffers are windows. */
 #include "comm/nccl.h"
 #include "core/memory.h"
 
@@ -29,7 +29,8 @@ static tp_status agree(tpi_nccl_comm *own, size_t bytes, tp_status status)
         if (all[rank].status == TP_ERR_MEMORY)
             status = tpi_comm_no_memory(ctx, &own->comm, rank, "a symmetric buffer");
         else if (all[rank].status != TP_OK)
-            status = tpi_refuse(ctx, all[rank].status, "symmetric_create: rank %d does not reach the others' memory", rank);
+            status =
+                tpi_refuse(ctx, all[rank].status, "symmetric_create: rank %d does not reach the others' memory", rank);
     return status;
 }
 
@@ -49,12 +50,14 @@ static tp_status join(tpi_nccl_comm *own, const request *wanted, tpi_nccl_window
     tp_ctx *ctx = own->comm.ctx;
     TPI_TRY(own->table->window_open(own->fabric, window->memory, window->bytes, &window->handle));
     tp_status status = window->handle ? find_peers(own, window, wanted->peers)
-                                      : tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "symmetric_create: NCCL has no symmetric memory between these GPUs");
+                                      : tpi_refuse(ctx, TP_ERR_UNSUPPORTED,
+                                                   "symmetric_create: NCCL has no symmetric memory between these GPUs");
     TPI_TRY(tpi_ctx_usable(ctx));
     return agree(own, wanted->bytes, status);
 }
 
-/* Deregistered before the memory is freed; in a context that failed the communicator goes first, and its registrations with it. */
+/* Deregistered before the memory is freed; in a context that failed the communicator goes first, and its registrations
+ * with it. */
 static void close_window(tpi_nccl_comm *own, tpi_nccl_window *window)
 {
     tp_ctx *ctx = own->comm.ctx;
@@ -91,7 +94,7 @@ static tp_status open_window(tpi_nccl_comm *own, const request *wanted, tpi_nccl
     return status;
 }
 
-/* ---- staging ---------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- staging ----------------------------------------------------------------------------------------------------- */
 
 tp_status tpi_nccl_window_stage(tpi_nccl_comm *own)
 {
@@ -116,7 +119,7 @@ void tpi_nccl_windows_close(tpi_nccl_comm *own)
     }
 }
 
-/* ---- symmetric buffers ------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- symmetric buffers ------------------------------------------------------------------------------------------- */
 
 tp_status tpi_nccl_symmetric_create(tp_ctx *ctx, tp_comm *comm, size_t bytes, tp_symmetric *out)
 {

@@ -11,7 +11,8 @@ tp_status tpi_symmetric_agree(tp_ctx *ctx, int size, const size_t *bytes)
 {
     for (int rank = 0; rank < size; rank++)
         if (bytes[rank] != bytes[0])
-            return tpi_refuse(ctx, TP_ERR_MISMATCH, "symmetric_create: bytes is %zu on rank 0 and %zu on rank %d", bytes[0], bytes[rank], rank);
+            return tpi_refuse(ctx, TP_ERR_MISMATCH, "symmetric_create: bytes is %zu on rank 0 and %zu on rank %d",
+                              bytes[0], bytes[rank], rank);
     return TP_OK;
 }
 

@@ -87,7 +87,8 @@ static void forward_tile(const forward_place *at, const tpi_score_tile *tile, fo
 {
     const int64_t head_dim = at->args->head_dim;
     const tpi_words words = tile->sequence->words;
-    tpi_tile_scores(tile, head_dim, tiles->key, queries->query, words == TPI_WORDS_F32 ? 1.0f : at->args->scale, tiles->scores);
+    tpi_tile_scores(tile, head_dim, tiles->key, queries->query, words == TPI_WORDS_F32 ? 1.0f : at->args->scale,
+                    tiles->scores);
     tpi_tile_mask(tile, tiles->scores);
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
         soften_vector(tile, queries, tiles->scores, vector);
@@ -135,7 +136,8 @@ static void start_queries(const forward_place *at, int64_t query_tile, forward_q
     if (words == TPI_WORDS_PAIRS) {
         tpi_pairs_in_rows(query, args->q_stride, shape, TPI_VECTOR, queries->out);
     } else {
-        tpi_tile_read(query, args->dtype, args->q_stride, shape, words == TPI_WORDS_F32 ? args->scale : 1.0f, queries->out);
+        tpi_tile_read(query, args->dtype, args->q_stride, shape, words == TPI_WORDS_F32 ? args->scale : 1.0f,
+                      queries->out);
     }
     tpi_tile_transpose(queries->out, padded[1], padded, queries->query, TPI_TILE);
     memset(queries->out, 0, (size_t)width * TPI_TILE * sizeof(float));

@@ -21,7 +21,8 @@ typedef struct grad_job {
 
 /* One tile of queries. */
 typedef struct grad_queries {
-    float *query, *dout; /* words [..][64]: queries and output gradients; of f32: scaled, and times the factor of kept probabilities */
+    float *query, *dout; /* words [..][64]: queries and output gradients; of f32: scaled, and times the factor of kept
+                          * probabilities */
     float *query_rows, *dout_rows; /* words [..][width]: the same by rows, neighbours along a column */
     float *query_grad;             /* [width][64] */
     float *lse, *delta;            /* [64] */
@@ -99,8 +100,8 @@ static void sum_deltas(const grad_place *at, const tpi_score_tile *tile, float *
 }
 
 /* A matrix of one row a query, as words by columns and by rows. */
-static void read_matrix(const grad_place *at, const tpi_score_tile *tile, const void *from, int64_t stride, float factor, float *columns,
-                        float *rows, float *spare)
+static void read_matrix(const grad_place *at, const tpi_score_tile *tile, const void *from, int64_t stride,
+                        float factor, float *columns, float *rows, float *spare)
 {
     const tpi_attention_args *forward = &at->args->forward;
     const tpi_words words = at->sequence.words;
@@ -122,10 +123,10 @@ static void start_queries(const grad_place *at, int64_t query_tile, grad_queries
     const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
     const int64_t width = tpi_tile_width(forward->head_dim);
     const int64_t row = at->sequence.first_row + tile.first_query, column = at->head * forward->head_dim;
-    read_matrix(at, &tile, tpi_element(forward->q, forward->dtype, row * forward->q_stride + column), forward->q_stride, forward->scale,
-                queries->query, queries->query_rows, spare);
-    read_matrix(at, &tile, tpi_element(at->args->dout, forward->dtype, row * at->args->dout_stride + column), at->args->dout_stride,
-                tpi_dropout_factor(forward->dropout), queries->dout, queries->dout_rows, spare);
+    read_matrix(at, &tile, tpi_element(forward->q, forward->dtype, row * forward->q_stride + column), forward->q_stride,
+                forward->scale, queries->query, queries->query_rows, spare);
+    read_matrix(at, &tile, tpi_element(at->args->dout, forward->dtype, row * at->args->dout_stride + column),
+                at->args->dout_stride, tpi_dropout_factor(forward->dropout), queries->dout, queries->dout_rows, spare);
     sum_deltas(at, &tile, queries->delta);
     memset(queries->query_grad, 0, (size_t)width * TPI_TILE * sizeof(float));
     /* Of a query that saw nothing every score is -inf: with 0 for its lse all its probabilities come out 0. */
@@ -146,8 +147,8 @@ static void finish_queries(const grad_place *at, int64_t query_tile, grad_querie
         (at->sequence.first_row + tile.first_query) * at->args->dq_stride + at->head * forward->head_dim;
     tpi_tile_transpose(queries->query_grad, TPI_TILE, turned, spare, width);
     /* dS of bf16 has the scale in it. */
-    tpi_tile_write(spare, shape, at->sequence.words == TPI_WORDS_F32 ? forward->scale : 1.0f, tpi_element_of(at->args->dq, forward->dtype, element), forward->dtype,
-                   at->args->dq_stride);
+    tpi_tile_write(spare, shape, at->sequence.words == TPI_WORDS_F32 ? forward->scale : 1.0f,
+                   tpi_element_of(at->args->dq, forward->dtype, element), forward->dtype, at->args->dq_stride);
 }
 
 static void read_keys(const grad_place *at, int64_t key_tile, grad_tiles *tiles)
@@ -203,7 +204,8 @@ static void soften_and_drop_vector(const grad_tiles *tiles, const tpi_score_tile
     }
 }
 
-/* Of bf16: the probabilities that were used, with the factor of kept ones, and dS, with the scale, as products read them. */
+/* Of bf16: the probabilities that were used, with the factor of kept ones, and dS, with the scale, as products read
+ * them. */
 static void round_weights(const grad_place *at, const tpi_score_tile *tile, const grad_tiles *tiles)
 {
     const float factor = tpi_dropout_factor(at->args->forward.dropout);
@@ -256,8 +258,9 @@ static void add_key_gradients(const grad_place *at, const tpi_score_tile *tile, 
     const int64_t head_dim = forward->head_dim, shape[2] = {tile->keys, head_dim};
     const int64_t first = (at->slot * forward->rows + at->sequence.first_row + tile->first_key) * head_dim;
     float *const gradients[2] = {at->args->dv + first, at->args->dk + first};
-    const float *const weights[2] = {tiles->probability_words, tiles->scores_grad_words}, *const right[2] = {queries->dout_rows,
-                                                                                                   queries->query_rows};
+    const float *const weights[2] = {tiles->probability_words, tiles->scores_grad_words}, *const right[2] = {
+                                                                                              queries->dout_rows,
+                                                                                              queries->query_rows};
     for (int i = 0; i < 2; i++) {
         if (head_dim == tpi_tile_width(head_dim)) {
             add_key_gradient(at, tile, weights[i], right[i], gradients[i]);
@@ -273,9 +276,11 @@ static void grad_tile(const grad_place *at, const tpi_score_tile *tile, grad_til
 {
     const tpi_attention_args *forward = &at->args->forward;
     const bool wide = tile->sequence->words == TPI_WORDS_F32;
-    tpi_tile_scores(tile, forward->head_dim, tiles->key, queries->query, wide ? 1.0f : forward->scale, tiles->probabilities);
+    tpi_tile_scores(tile, forward->head_dim, tiles->key, queries->query, wide ? 1.0f : forward->scale,
+                    tiles->probabilities);
     tpi_tile_mask(tile, tiles->probabilities);
-    tpi_tile_scores(tile, forward->head_dim, tiles->value, queries->dout, wide ? 1.0f : tpi_dropout_factor(forward->dropout), tiles->scores_grad);
+    tpi_tile_scores(tile, forward->head_dim, tiles->value, queries->dout,
+                    wide ? 1.0f : tpi_dropout_factor(forward->dropout), tiles->scores_grad);
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
         if (forward->dropout > 0) {
             const tpi_drop drop = tpi_drop_at(forward, at->head, tile, vector);

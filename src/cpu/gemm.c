@@ -1,11 +1,12 @@
 /* GEMM on the CPU: blocking, threads and the walk over tiles.
  *
  * A part is a range of rows and columns that one worker does alone. It takes a block of its rows of A and walks the
- * tiles, columns outermost, so that one panel of B stays in L2 while the panels of A pass by. Along the first column A is
- * packed, a group of panels just before they are used, while the kernel asks for the rows of the next group. A panel of B that was not
- * packed beforehand is packed just before it is used first; if B is the smaller operand its panels are kept for further
- * blocks of rows, else there is one large block. A tile runs the whole inner dimension at once; only very long ones are
- * cut into chunks, between which the unfinished chain and tree of a tile wait in memory. No cut changes a bit. */
+ * tiles, columns outermost, so that one panel of B stays in L2 while the panels of A pass by. Along the first column A
+ * is packed, a group of panels just before they are used, while the kernel asks for the rows of the next group. A panel
+ * of B that was not packed beforehand is packed just before it is used first; if B is the smaller operand its panels
+ * are kept for further blocks of rows, else there is one large block. A tile runs the whole inner dimension at once;
+ * only very long ones are cut into chunks, between which the unfinished chain and tree of a tile wait in memory. No cut
+ * changes a bit. */
 #include "cpu/gemm_fetch.h"
 #include "cpu/simd.h"
 
@@ -36,8 +37,10 @@ typedef struct gemm_job {
     int64_t col_panels, col_parts;
     int64_t panel_stride;   /* of packed A, and of its widened copies behind, if the kernel wants them */
     int64_t a_wide_at;      /* in a panel */
-    int64_t packed_first, packed_steps; /* of panels of B packed beforehand: where this product's begin, how many there are */
-    int64_t b_at, b_wide_at, state_at; /* where a worker's memory holds panels of B, a widened one, and unfinished tiles, in floats */
+    int64_t packed_first, packed_steps; /* of panels of B packed beforehand: where this product's begin, how many there
+                                         * are */
+    int64_t b_at, b_wide_at, state_at; /* where a worker's memory holds panels of B, a widened one, and unfinished
+                                        * tiles, in floats */
     int state_tiles;        /* tiles of memory that one unfinished tile takes */
 } gemm_job;
 
@@ -95,14 +98,15 @@ static void fetch_next_panel(tpi_gemm_fetch_list *list, const gemm_block *block,
 {
     const gemm_job *job = block->job;
     const tpi_operand *b = &job->args->b;
-    const int64_t tiles = min64(block->row_end - block->row_begin, FETCH_TILES), share = tiles - (block->row_end - row_panel);
+    const int64_t tiles = min64(block->row_end - block->row_begin, FETCH_TILES),
+                  share = tiles - (block->row_end - row_panel);
     if (panel >= block->col_end || share < 0)
         return;
     if (!packs_panel(block)) {
         const int64_t rows = block->chunk.steps * TPI_GEMM_COLS * (int64_t)sizeof(float) / TPI_GEMM_PAIR_BYTES;
         const int64_t begin = rows * share / tiles, end = rows * (share + 1) / tiles;
-        tpi_gemm_fetch_rows(list, (const char *)panel_address(block, panel) + begin * TPI_GEMM_PAIR_BYTES, TPI_GEMM_PAIR_BYTES,
-                            TPI_GEMM_PAIR_BYTES, end - begin, false);
+        tpi_gemm_fetch_rows(list, (const char *)panel_address(block, panel) + begin * TPI_GEMM_PAIR_BYTES,
+                            TPI_GEMM_PAIR_BYTES, TPI_GEMM_PAIR_BYTES, end - begin, false);
     } else if (b->outer_stride == 1) {
         const int64_t size = (int64_t)tp_dtype_size(b->dtype), first = block->chunk.first_step * job->plan.per_step;
         const int64_t rows = min64(block->chunk.steps * job->plan.per_step, job->args->inner - first);
@@ -121,12 +125,15 @@ static void fetch_next_rows(tpi_gemm_fetch_list *list, const gemm_block *block, 
     const int64_t inner = min64(block->chunk.steps * job->plan.per_step, job->args->inner - first);
     const int64_t share = (row_panel - block->row_begin) % TPI_GEMM_GROUP;
     if (a->inner_stride == 1) {
-        const int64_t row = (row_panel + TPI_GEMM_GROUP) * TPI_GEMM_ROWS, end = min64(block->row_end * TPI_GEMM_ROWS, job->args->rows);
+        const int64_t row = (row_panel + TPI_GEMM_GROUP) * TPI_GEMM_ROWS,
+                      end = min64(block->row_end * TPI_GEMM_ROWS, job->args->rows);
         for (int64_t r = row; r < row + TPI_GEMM_ROWS && r < end; r++)
-            tpi_gemm_fetch_rows(list, tpi_element(a->data, a->dtype, r * a->outer_stride + first), TPI_GEMM_PAIR_BYTES, TPI_GEMM_PAIR_BYTES,
-                                (inner * size + TPI_GEMM_PAIR_BYTES - 1) / TPI_GEMM_PAIR_BYTES, false);
+            tpi_gemm_fetch_rows(list, tpi_element(a->data, a->dtype, r * a->outer_stride + first), TPI_GEMM_PAIR_BYTES,
+                                TPI_GEMM_PAIR_BYTES, (inner * size + TPI_GEMM_PAIR_BYTES - 1) / TPI_GEMM_PAIR_BYTES,
+                                false);
     } else if (row_panel - share + TPI_GEMM_GROUP < block->row_end) {
-        const int64_t row = (row_panel - share + TPI_GEMM_GROUP) * TPI_GEMM_ROWS, bytes = TPI_GEMM_GROUP * TPI_GEMM_ROWS * size;
+        const int64_t row = (row_panel - share + TPI_GEMM_GROUP) * TPI_GEMM_ROWS,
+                      bytes = TPI_GEMM_GROUP * TPI_GEMM_ROWS * size;
         const int64_t begin = inner * share / TPI_GEMM_GROUP, end = inner * (share + 1) / TPI_GEMM_GROUP;
         const char *data = tpi_element(a->data, a->dtype, row + (first + begin) * a->inner_stride);
         for (int64_t at = 0; at < bytes; at += 2 * TPI_GEMM_PAIR_BYTES)
@@ -135,7 +142,8 @@ static void fetch_next_rows(tpi_gemm_fetch_list *list, const gemm_block *block, 
 }
 
 /* C of the next tile is read when its kernel begins, written when it ends. */
-static void choose_fetches(tpi_gemm_fetch_list *list, const gemm_block *block, int64_t row_panel, int64_t col_panel, bool whole)
+static void choose_fetches(tpi_gemm_fetch_list *list, const gemm_block *block, int64_t row_panel, int64_t col_panel,
+                           bool whole)
 {
     const tpi_gemm_args *args = block->job->args;
     const int64_t row = row_panel * TPI_GEMM_ROWS, col = col_panel * TPI_GEMM_COLS;
@@ -208,7 +216,8 @@ static void pack_rows(const gemm_block *block, int64_t row_panel)
 {
     const gemm_job *job = block->job;
     const tpi_gemm_args *args = job->args;
-    const int64_t first = row_panel * TPI_GEMM_ROWS, end = min64(row_panel + TPI_GEMM_GROUP, block->row_end) * TPI_GEMM_ROWS;
+    const int64_t first = row_panel * TPI_GEMM_ROWS,
+                  end = min64(row_panel + TPI_GEMM_GROUP, block->row_end) * TPI_GEMM_ROWS;
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->a,
                                     .first = first,
@@ -220,7 +229,8 @@ static void pack_rows(const gemm_block *block, int64_t row_panel)
                                     .panel_stride = job->panel_stride};
     CPU(gemm_pack_panels)(&pack);
     if (TPI_GEMM_WIDENS) {
-        for (float *panel = pack.out; panel < pack.out + (end - first) / TPI_GEMM_ROWS * job->panel_stride; panel += job->panel_stride)
+        for (float *panel = pack.out; panel < pack.out + (end - first) / TPI_GEMM_ROWS * job->panel_stride;
+             panel += job->panel_stride)
             CPU(gemm_widen)(&job->plan, panel, TPI_GEMM_ROWS, block->chunk.steps, panel + job->a_wide_at);
     }
     if (args->row_sums != NULL && block->col_begin == 0)

@@ -7,8 +7,9 @@
  * ends of matrices are filled with zeros, so that edge tiles run the same code as full ones.
  *
  * bf16 arithmetic is the one of vdpbf16ps on every set: a chain of FMAs with subnormal operands and results flushed to
- * zero, in pairs (a block of odd length is padded with a product of -0, which changes no sum). Sets without the instruction widen while
- * packing and run the f32 kernel with the processor's flush modes on. The tree's additions are never flushed. */
+ * zero, in pairs (a block of odd length is padded with a product of -0, which changes no sum). Sets without the
+ * instruction widen while packing and run the f32 kernel with the processor's flush modes on. The tree's additions are
+ * never flushed. */
 #ifndef TPI_GEMM_H
 #define TPI_GEMM_H
 
@@ -107,8 +108,8 @@ void CPU(gemm_widen)(const tpi_gemm_plan *plan, const float *panel, int width, i
 /* sums[r] += A[r, k] for the chunk's k in order, read from packed A panels. */
 void CPU(gemm_row_sums)(const tpi_gemm_pack_job *job, int64_t inner, float *sums);
 
-/* Memory that the kernel asks for while it multiplies: two neighbouring lines a step. Narrow vectors leave no room for that
- * between the multiplications: their kernel asks for the first lines of all pairs before it begins. */
+/* Memory that the kernel asks for while it multiplies: two neighbouring lines a step. Narrow vectors leave no room for
+ * that between the multiplications: their kernel asks for the first lines of all pairs before it begins. */
 #define TPI_GEMM_FETCH_IN_STEPS (TPI_ISA_LEVEL >= 2)
 typedef struct tpi_gemm_fetch {
     const char *lines;
@@ -139,7 +140,8 @@ void CPU(gemm_kernel)(const tpi_gemm_tile *tile, int rows);
 /* The same with subnormals flushed in the chains. */
 void CPU(gemm_kernel_flushed)(const tpi_gemm_tile *tile, int rows);
 
-/* Finishes and stores `rows` x `cols` of C at (row, col) from the root in `tile`, whose rows are TPI_GEMM_COLS apart. */
+/* Finishes and stores `rows` x `cols` of C at (row, col) from the root in `tile`, whose rows are TPI_GEMM_COLS
+ * apart. */
 void CPU(gemm_epilogue)(const tpi_gemm_args *args, const float *tile, int64_t row, int64_t col, int rows, int cols);
 
 /* Whether storing the root is all there is to do. */

@@ -1,5 +1,5 @@
-/* What happens to a tile of sums before it is stored, in f32 and in the order that ops.h states: one pass over the tile, which stays in L1. Its loop has
- * one dtype and one activation, and independent vectors that overlap. */
+/* What happens to a tile of sums before it is stored, in f32 and in the order that ops.h states: one pass over the
+ * tile, which stays in L1. Its loop has one dtype and one activation, and independent vectors that overlap. */
 #include "cpu/activation_math.h"
 #include "cpu/gemm.h"
 #include "cpu/random_math.h"
@@ -32,16 +32,20 @@ ALWAYS_INLINE void load_bias(const tpi_gemm_args *args, const tile_place *at, vf
 {
     for (int v = 0; v < VECTORS; v++) {
         const int64_t col = at->col + v * TPI_LANES, left = at->col + at->cols - col;
-        bias[v] = args->bias == NULL || left <= 0 ? vf_zero() : vf_load_any(tpi_element(args->bias, args->bias_dtype, col), args->bias_dtype, tpi_lanes_of(left));
+        bias[v] = args->bias == NULL || left <= 0 ? vf_zero()
+                                                  : vf_load_any(tpi_element(args->bias, args->bias_dtype, col),
+                                                                args->bias_dtype, tpi_lanes_of(left));
     }
 }
 
-/* `dtype`, `activation`, `slope` (multiply by it) and `simple` (all columns, no dropout) are constants in the copies that count. */
-ALWAYS_INLINE void finish_tile(const tpi_gemm_args *args, const tile_place *at, const float *tile, const tp_dtype dtype, const tpi_activation activation,
-                               const bool slope, const bool simple)
+/* `dtype`, `activation`, `slope` (multiply by it) and `simple` (all columns, no dropout) are constants in the copies
+ * that count. */
+ALWAYS_INLINE void finish_tile(const tpi_gemm_args *args, const tile_place *at, const float *tile, const tp_dtype dtype,
+                               const tpi_activation activation, const bool slope, const bool simple)
 {
     /* Locals, since the stores could change what `args` points to. */
-    const bool biased = args->bias != NULL, storing = args->pre != NULL, adding = args->residual != NULL, dropping = !simple && args->dropout > 0;
+    const bool biased = args->bias != NULL, storing = args->pre != NULL, adding = args->residual != NULL,
+               dropping = !simple && args->dropout > 0;
     const int rows = at->rows, cols = at->cols;
     vf bias[VECTORS];
     load_bias(args, at, bias);
@@ -75,7 +79,8 @@ ALWAYS_INLINE void finish_tile(const tpi_gemm_args *args, const tile_place *at, 
 }
 
 /* Bias and rounding, and nothing else. */
-ALWAYS_INLINE void store_tile(const tpi_gemm_args *args, const tile_place *at, const float *tile, const tp_dtype dtype, const bool biased)
+ALWAYS_INLINE void store_tile(const tpi_gemm_args *args, const tile_place *at, const float *tile, const tp_dtype dtype,
+                              const bool biased)
 {
     const int64_t stride = args->c_stride * (int64_t)tp_dtype_size(dtype);
     char *c = tpi_element_of(args->c, dtype, at->row * args->c_stride + at->col);
@@ -101,7 +106,8 @@ static __attribute__((noinline)) void finish_others(const tpi_gemm_args *args, c
         finish_tile(args, at, tile, args->c_dtype, args->activation, false, false);
 }
 
-ALWAYS_INLINE void finish_any(const tpi_gemm_args *args, const tile_place *at, const float *tile, const tp_dtype dtype, const bool slope)
+ALWAYS_INLINE void finish_any(const tpi_gemm_args *args, const tile_place *at, const float *tile, const tp_dtype dtype,
+                              const bool slope)
 {
     switch (args->activation) {
     case TPI_ACT_GELU: finish_tile(args, at, tile, dtype, TPI_ACT_GELU, slope, true); return;
@@ -120,13 +126,13 @@ ALWAYS_INLINE void finish_any(const tpi_gemm_args *args, const tile_place *at, c
 }
 
 /* The value and the slope of one dtype. */
-#define DEFINE_FINISH(name, dtype)                                                                                       \
-    static __attribute__((noinline)) void name(const tpi_gemm_args *args, const tile_place *at, const float *tile)       \
-    {                                                                                                                    \
-        if (args->act_input != NULL)                                                                                     \
-            finish_any(args, at, tile, dtype, true);                                                                     \
-        else                                                                                                             \
-            finish_any(args, at, tile, dtype, false);                                                                    \
+#define DEFINE_FINISH(name, dtype)                                                                                     \
+    static __attribute__((noinline)) void name(const tpi_gemm_args *args, const tile_place *at, const float *tile)     \
+    {                                                                                                                  \
+        if (args->act_input != NULL)                                                                                   \
+            finish_any(args, at, tile, dtype, true);                                                                   \
+        else                                                                                                           \
+            finish_any(args, at, tile, dtype, false);                                                                  \
     }
 
 DEFINE_FINISH(finish_f32, TP_DTYPE_F32)

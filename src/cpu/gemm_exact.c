@@ -1,6 +1,6 @@
-/* The kernel for processors without a fused multiply-add: chains in double, each sum rounded to the float that fmaf gives, in
- * the ways of exact_fma.h. Panels are widened to double once, those of A with every value twice, and followed by the least
- * exponent of each stretch of steps, a byte. */
+/* The kernel for processors without a fused multiply-add: chains in double, each sum rounded to the float that fmaf
+ * gives, in the ways of exact_fma.h. Panels are widened to double once, those of A with every value twice, and followed
+ * by the least exponent of each stretch of steps, a byte. */
 #include "cpu/exact_chain.h"
 #include "cpu/float_mode.h"
 #include "cpu/gemm.h"
@@ -44,8 +44,8 @@ typedef struct chain {
     bool small; /* all sums are below the limit */
 } chain;
 
-/* Whether the operands of the steps, which are of two neighbouring stretches of the panels at most, and the sums are fit for
- * the middle way. */
+/* Whether the operands of the steps, which are of two neighbouring stretches of the panels at most, and the sums are
+ * fit for the middle way. */
 static bool takes_middle_way(chain *c, int64_t begin, int64_t end, const double *x)
 {
     const int64_t steps = c->tile->chunk->steps, first = begin / STRETCH, last = (end - 1) / STRETCH;
@@ -61,7 +61,9 @@ static void run_stretch(chain *c, int64_t begin, int64_t end, double *x)
     const tpi_exact_stretch panels = {.steps = end - begin,
                                       .a = (const tpi_pair *)c->tile->a + begin * TPI_GEMM_ROWS,
                                       .b = (const tpi_pair *)c->tile->b + begin * TPI_EXACT_PAIRS};
-    const tpi_exact_way way = c->tile->narrow ? TPI_EXACT_NARROW : takes_middle_way(c, begin, end, x) ? TPI_EXACT_MIDDLE : TPI_EXACT_ODD;
+    const tpi_exact_way way = c->tile->narrow                      ? TPI_EXACT_NARROW
+                              : takes_middle_way(c, begin, end, x) ? TPI_EXACT_MIDDLE
+                                                                   : TPI_EXACT_ODD;
     tpi_exact_run(&panels, way, c->rows, x);
 }
 

@@ -12,19 +12,22 @@ typedef struct tpi_gemm_fetch_list {
     tpi_gemm_fetch fetch[TPI_GEMM_FETCHES];
 } tpi_gemm_fetch_list;
 
-static inline void tpi_gemm_fetch_rows(tpi_gemm_fetch_list *list, const void *first, int64_t stride, int64_t row_bytes, int64_t rows, bool writing)
+static inline void tpi_gemm_fetch_rows(tpi_gemm_fetch_list *list, const void *first, int64_t stride, int64_t row_bytes,
+                                       int64_t rows, bool writing)
 {
     const bool wide = row_bytes > TPI_GEMM_PAIR_BYTES;
     if (rows <= 0)
         return;
-    list->fetch[list->count++] = (tpi_gemm_fetch){.lines = first,
-                                                  .next = {wide ? TPI_GEMM_PAIR_BYTES : stride, wide ? stride - TPI_GEMM_PAIR_BYTES : stride},
-                                                  .pairs = wide ? 2 * rows : rows,
-                                                  .writing = writing};
+    list->fetch[list->count++] =
+        (tpi_gemm_fetch){.lines = first,
+                         .next = {wide ? TPI_GEMM_PAIR_BYTES : stride, wide ? stride - TPI_GEMM_PAIR_BYTES : stride},
+                         .pairs = wide ? 2 * rows : rows,
+                         .writing = writing};
 }
 
 /* The tile of an array at (row, col). */
-static inline void tpi_gemm_fetch_tile(tpi_gemm_fetch_list *list, const void *data, tp_dtype dtype, int64_t stride, const int64_t place[2])
+static inline void tpi_gemm_fetch_tile(tpi_gemm_fetch_list *list, const void *data, tp_dtype dtype, int64_t stride,
+                                       const int64_t place[2])
 {
     const int64_t size = (int64_t)tp_dtype_size(dtype);
     const char *first = (const char *)data + (place[0] * stride + place[1]) * size;

@@ -64,7 +64,8 @@ TPI_INLINE void fetch_all(const tpi_gemm_fetch *fetch)
 
 /* ---- steps ---- */
 
-TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_t steps, const float *a, const float *b, fetch_cursor *fetch)
+TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_t steps, const float *a, const float *b,
+                          fetch_cursor *fetch)
 {
     for (int64_t k = 0; k < steps; k++) {
         gemm_vector right[VECTORS];
@@ -91,8 +92,8 @@ TPI_INLINE void run_steps(accumulators x, const int rows, const bool dot, int64_
 
 /* Between two blocks: row by row, the finished sums take `adds` waiting left neighbours and wait themselves, and the
  * next block's first `steps` steps are issued at once, so that the multipliers don't idle. */
-TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, const int adds, const int steps, const tpi_gemm_tile *tile,
-                             const float *a, const float *b)
+TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, const int adds, const int steps,
+                             const tpi_gemm_tile *tile, const float *a, const float *b)
 {
     float *wait = tile->levels + adds * TPI_GEMM_TILE;
     gemm_vector right[VECTORS];
@@ -101,7 +102,8 @@ TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, con
         right[j] = gemm_load(b + j * GEMM_LANES);
 #pragma GCC unroll 8
     for (int i = 0; i < rows; i++) {
-        gemm_vector left = gemm_broadcast(a + i), left_after = steps > 1 ? gemm_broadcast(a + TPI_GEMM_ROWS + i) : gemm_zero();
+        gemm_vector left = gemm_broadcast(a + i),
+                    left_after = steps > 1 ? gemm_broadcast(a + TPI_GEMM_ROWS + i) : gemm_zero();
 #pragma GCC unroll 8
         for (int j = 0; j < VECTORS; j++) {
             int at = i * TPI_GEMM_COLS + j * GEMM_LANES;
@@ -118,8 +120,8 @@ TPI_INLINE void cross_blocks(accumulators x, const int rows, const bool dot, con
 }
 
 /* What the block's place in the tree makes constant. */
-TPI_INLINE void cross_after(accumulators x, const int rows, const bool dot, const int steps, int block, const tpi_gemm_tile *tile, const float *a,
-                            const float *b)
+TPI_INLINE void cross_after(accumulators x, const int rows, const bool dot, const int steps, int block,
+                            const tpi_gemm_tile *tile, const float *a, const float *b)
 {
     if (!(block & 1))
         cross_blocks(x, rows, dot, 0, steps, tile, a, b);

@@ -6,8 +6,8 @@
 #ifndef TPI_CPU_VECTOR_MATH_H
 #define TPI_CPU_VECTOR_MATH_H
 
-/* The language is that of simd.h: sixteen lanes on the CPU, and one lane, a thread's, in CUDA code (cuda/lane.cuh), which
- * includes these very functions. */
+/* The language is that of simd.h: sixteen lanes on the CPU, and one lane, a thread's, in CUDA code (cuda/lane.cuh),
+ * which includes these very functions. */
 #ifndef TPI_LANE_INLINE
 #include "cpu/simd.h"
 #define TPI_LANE_INLINE static inline

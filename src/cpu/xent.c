@@ -28,8 +28,10 @@ static vf shifts_of(vf max)
 
 /* ---- phase 1 ---- */
 
-/* Four vectors of a row from `c` on; full: the row has them all, else up to its end. `dtype` and `full` are constants in each copy. */
-TPI_ROW_INLINE void max_step(vf max[TPI_ROW_WAYS], const void *logits, const tp_dtype dtype, int64_t c, int64_t cols, const bool full)
+/* Four vectors of a row from `c` on; full: the row has them all, else up to its end. `dtype` and `full` are constants
+ * in each copy. */
+TPI_ROW_INLINE void max_step(vf max[TPI_ROW_WAYS], const void *logits, const tp_dtype dtype, int64_t c, int64_t cols,
+                             const bool full)
 {
 #pragma GCC unroll 4
     for (int way = 0; way < TPI_ROW_WAYS; way++) {
@@ -75,8 +77,8 @@ typedef struct xent_sums {
     tpi_row_sum exps, raw;
 } xent_sums;
 
-TPI_ROW_INLINE void sum_step(xent_sums *sums, const void *logits, const tp_dtype dtype, int64_t c, int64_t cols, vf shift, const bool smoothing,
-                             const bool full)
+TPI_ROW_INLINE void sum_step(xent_sums *sums, const void *logits, const tp_dtype dtype, int64_t c, int64_t cols,
+                             vf shift, const bool smoothing, const bool full)
 {
 #pragma GCC unroll 4
     for (int way = 0; way < TPI_ROW_WAYS; way++) {
@@ -98,7 +100,8 @@ TPI_ROW_INLINE void sum_step(xent_sums *sums, const void *logits, const tp_dtype
     }
 }
 
-TPI_ROW_INLINE void sum_segment_of(xent_sums *given, const void *logits, const tp_dtype dtype, int64_t cols, vf shift, const bool smoothing)
+TPI_ROW_INLINE void sum_segment_of(xent_sums *given, const void *logits, const tp_dtype dtype, int64_t cols, vf shift,
+                                   const bool smoothing)
 {
     xent_sums sums = *given;
     int64_t c = 0;
@@ -109,7 +112,8 @@ TPI_ROW_INLINE void sum_segment_of(xent_sums *given, const void *logits, const t
     *given = sums;
 }
 
-TPI_ROW_INLINE void sum_segment_any(xent_sums *sums, const void *logits, tp_dtype dtype, int64_t cols, vf shift, const bool smoothing)
+TPI_ROW_INLINE void sum_segment_any(xent_sums *sums, const void *logits, tp_dtype dtype, int64_t cols, vf shift,
+                                    const bool smoothing)
 {
     switch (dtype) {
     case TP_DTYPE_BF16: sum_segment_of(sums, logits, TP_DTYPE_BF16, cols, shift, smoothing); return;
@@ -214,7 +218,8 @@ static inline vf slope_at(const xent_slope *slope, vf x, float extra)
     return vf_mul(value, slope->scale);
 }
 
-TPI_ROW_INLINE void slopes_step(const xent_slope *slope, void *logits, const tp_dtype dtype, int64_t c, int64_t cols, const bool full)
+TPI_ROW_INLINE void slopes_step(const xent_slope *slope, void *logits, const tp_dtype dtype, int64_t c, int64_t cols,
+                                const bool full)
 {
 #pragma GCC unroll 4
     for (int way = 0; way < TPI_ROW_WAYS; way++) {

@@ -20,7 +20,8 @@ static const int chunk_counts[] = {1, 2, 4, 8, 16};
 
 static bool is_backward(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD || tpi_overlap_is_chain_backward(pattern);
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ||
+           pattern == TP_PATTERN_ROW_BACKWARD || tpi_overlap_is_chain_backward(pattern);
 }
 
 int tpi_overlap_list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES])
@@ -48,7 +49,8 @@ bool tpi_overlap_too_fine(const tp_overlap_shape *shape, const tp_plan_desc *des
     return desc->algorithm != TP_OVERLAP_NONE && desc->chunks > 1 && shape->rows < (int64_t)shape->ranks * desc->chunks;
 }
 
-tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_overlap_candidate *out)
+tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan,
+                             tp_overlap_candidate *out)
 {
     tp_plan_costs costs;
     tp_timeline *timeline = NULL;
@@ -90,8 +92,8 @@ static void conclude(const tp_overlap_shape *shape, tp_overlap_choice *choice)
     double none = choice->candidate[0].seconds, gain = none > 0 ? 1 - choice->seconds / none : 0;
     if (choice->algorithm != TP_OVERLAP_NONE) {
         int tenths = (int)(gain * 1000);
-        snprintf(choice->reason, sizeof choice->reason, "%s takes %d.%d %% less than none", tp_overlap_name(choice->algorithm), tenths / 10,
-                 tenths % 10);
+        snprintf(choice->reason, sizeof choice->reason, "%s takes %d.%d %% less than none",
+                 tp_overlap_name(choice->algorithm), tenths / 10, tenths % 10);
         return;
     }
     if (shape->ranks == 1)
@@ -99,11 +101,12 @@ static void conclude(const tp_overlap_shape *shape, tp_overlap_choice *choice)
     else if (choice->candidates == 1)
         snprintf(choice->reason, sizeof choice->reason, "no communication: there is nothing to overlap");
     else
-        snprintf(choice->reason, sizeof choice->reason, "nothing is faster than none by more than %d %%", (int)(NOISE * 100 + 0.5));
+        snprintf(choice->reason, sizeof choice->reason, "nothing is faster than none by more than %d %%",
+                 (int)(NOISE * 100 + 0.5));
 }
 
-tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc, const tp_plan *plan,
-                          tp_overlap_choice *choice)
+tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc,
+                          const tp_plan *plan, tp_overlap_choice *choice)
 {
     tp_overlap_candidate candidate;
     TPI_TRY(tp_overlap_predict(machine, shape, plan, &candidate));
@@ -113,10 +116,14 @@ tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *sha
     return TP_OK;
 }
 
-tp_status tpi_overlap_check_arguments(const char *function, const tp_machine *machine, const tp_overlap_shape *shape, const void *out)
+tp_status tpi_overlap_check_arguments(const char *function, const tp_machine *machine, const tp_overlap_shape *shape,
+                                      const void *out)
 {
     if (machine == NULL || shape == NULL || out == NULL)
-        return tpi_message(TP_ERR_ARGUMENT, "%s: %s is NULL", function, machine == NULL ? "machine" : shape == NULL ? "shape" : "out");
+        return tpi_message(TP_ERR_ARGUMENT, "%s: %s is NULL", function,
+                           machine == NULL ? "machine"
+                           : shape == NULL ? "shape"
+                                           : "out");
     return tpi_overlap_check_shape(shape);
 }
 

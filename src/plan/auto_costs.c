@@ -60,7 +60,9 @@ static int weight_part(tp_pattern pattern)
         return 3;
     if (pattern == TP_PATTERN_GATHER_WEIGHT)
         return 0;
-    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD ? 1 : -1;
+    return pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD
+               ? 1
+               : -1;
 }
 
 static bool is_weight(tp_pattern pattern, int part)
@@ -92,22 +94,27 @@ static double whole_seconds(const tp_machine *machine, const tp_overlap_shape *s
     return fmax(gemm_seconds(machine, shape, part, (double)shape->rows), gradient_seconds(machine, shape, part));
 }
 
-/* A layer finds neither its weights nor the rows it works on in a cache, others used that in between: once, however a plan is cut. What is written is fetched
- * first. */
+/* A layer finds neither its weights nor the rows it works on in a cache, others used that in between: once, however a
+ * plan is cut. What is written is fetched first. */
 static double fetch_seconds(const tp_machine *machine, const tp_overlap_shape *shape, int part)
 {
-    double cols = (double)shape->cols[weight_of(part)], inner = (double)shape->inner[weight_of(part)], rows = (double)shape->rows;
+    double cols = (double)shape->cols[weight_of(part)], inner = (double)shape->inner[weight_of(part)],
+           rows = (double)shape->rows;
     double size = (double)tp_dtype_size(shape->dtype);
     double gradient = machine->gradient_bytes_per_second > 0 ? 0 : gradient_bytes(shape, part);
-    double bytes = is_weight(shape->pattern, part) ? gradient + rows * (inner + cols) * size : (cols * inner + rows * (inner + 2 * cols)) * size;
+    double bytes = is_weight(shape->pattern, part) ? gradient + rows * (inner + cols) * size
+                                                   : (cols * inner + rows * (inner + 2 * cols)) * size;
     return over(bytes, machine->memory_bytes_per_second);
 }
 
-/* Part 0 on slices of columns leaves rows whole, but the sums of peers' rows are read and written once more with each, and rounded in the end. */
+/* Part 0 on slices of columns leaves rows whole, but the sums of peers' rows are read and written once more with each,
+ * and rounded in the end. */
 static double lost_by_slicing(const tp_machine *machine, const tp_overlap_shape *shape, int calls)
 {
     double sums = (double)shape->rows / shape->ranks * (double)shape->cols[0], slices = fmax(calls - shape->ranks, 0);
-    double rounding = slices > 0 && shape->dtype != TP_DTYPE_F32 ? (shape->ranks - 1) * sums * (4.0 + (double)tp_dtype_size(shape->dtype)) : 0;
+    double rounding = slices > 0 && shape->dtype != TP_DTYPE_F32
+                          ? (shape->ranks - 1) * sums * (4.0 + (double)tp_dtype_size(shape->dtype))
+                          : 0;
     return over(8.0 * sums * slices + rounding, machine->reduce_bytes_per_second);
 }
 
@@ -139,7 +146,8 @@ static double lost_by_cutting(const tp_machine *machine, const tp_overlap_shape 
     return fmax(lost / calls, 0);
 }
 
-static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
+static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan,
+                       tp_plan_costs *out)
 {
     for (int part = 0; part < TP_PLAN_PARTS; part++) {
         out->gemm_seconds[part] = whole_seconds(machine, shape, part) + fetch_seconds(machine, shape, part);
@@ -149,8 +157,10 @@ static void gemm_costs(const tp_machine *machine, const tp_overlap_shape *shape,
         double remote = (machine->direct_slowdown - 1) * (shape->ranks - 1) / shape->ranks;
         bool both = shape->pattern == TP_PATTERN_CHAIN_BACKWARD || shape->pattern == TP_PATTERN_CHAIN_CORE_BACKWARD;
         bool row = shape->pattern == TP_PATTERN_ROW_BACKWARD;
-        bool weights = shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD || row || both;
-        bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN || shape->pattern == TP_PATTERN_CHAIN_CORE || row || both;
+        bool weights =
+            shape->pattern == TP_PATTERN_GATHER_WEIGHT || shape->pattern == TP_PATTERN_BACKWARD || row || both;
+        bool inputs = shape->pattern == TP_PATTERN_GATHER_GEMM || shape->pattern == TP_PATTERN_CHAIN ||
+                      shape->pattern == TP_PATTERN_CHAIN_CORE || row || both;
         if (weights)
             out->gemm_seconds[weight_part(shape->pattern)] *= 1 + remote;
         if (inputs)
@@ -182,16 +192,19 @@ static void byte_costs(const tp_overlap_shape *shape, tp_plan_costs *out)
 tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape)
 {
     if ((int)shape->pattern < 0 || shape->pattern >= TP_PATTERN_COUNT)
-        return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.pattern is %d, must be 0 to %d", (int)shape->pattern, TP_PATTERN_COUNT - 1);
+        return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.pattern is %d, must be 0 to %d", (int)shape->pattern,
+                           TP_PATTERN_COUNT - 1);
     if (shape->dtype != TP_DTYPE_F32 && shape->dtype != TP_DTYPE_BF16 && shape->dtype != TP_DTYPE_F16)
         return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.dtype is %d, must be f32, bf16 or f16", (int)shape->dtype);
     if (shape->ranks < 1 || shape->ranks > TP_PLAN_MAX_RANKS)
-        return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.ranks is %d, must be 1 to %d", shape->ranks, TP_PLAN_MAX_RANKS);
+        return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.ranks is %d, must be 1 to %d", shape->ranks,
+                           TP_PLAN_MAX_RANKS);
     const int64_t sizes[] = {shape->rows, shape->cols[0], shape->cols[1], shape->inner[0], shape->inner[1]};
     static const char *const names[] = {"rows", "cols[0]", "cols[1]", "inner[0]", "inner[1]"};
     for (int i = 0; i < 5; i++)
         if (sizes[i] < 0)
-            return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.%s is %lld, must be 0 or more", names[i], (long long)sizes[i]);
+            return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.%s is %lld, must be 0 or more", names[i],
+                               (long long)sizes[i]);
     return TP_OK;
 }
 
@@ -207,7 +220,8 @@ static double activated(const tp_overlap_shape *shape)
     }
 }
 
-tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan, tp_plan_costs *out)
+tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan,
+                           tp_plan_costs *out)
 {
     if (machine == NULL || shape == NULL || plan == NULL || out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: an argument is NULL");
@@ -215,12 +229,14 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     TPI_TRY(tpi_overlap_check_shape(shape));
     if (plan->ranks != shape->ranks || plan->pattern != (int)shape->pattern)
         return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: the plan is of %s on %d ranks, the shape of %s on %d",
-                           tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, tp_pattern_name(shape->pattern), shape->ranks);
+                           tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, tp_pattern_name(shape->pattern),
+                           shape->ranks);
     TPI_TRY(tpi_price_check_plan(plan));
     gemm_costs(machine, shape, plan, out);
     byte_costs(shape, out);
     double best = row_time(product_curve(machine, shape->dtype), 1e6) / 1e6; /* seconds an operation, at many rows */
-    out->compute_seconds = shape->compute_flops * best + over(shape->compute_bytes, machine->reduce_bytes_per_second) + activated(shape) * machine->activation_seconds;
+    out->compute_seconds = shape->compute_flops * best + over(shape->compute_bytes, machine->reduce_bytes_per_second) +
+                           activated(shape) * machine->activation_seconds;
     out->compute_overhead = machine->call_seconds;
     out->reduce_bytes_per_second = machine->reduce_bytes_per_second;
     out->copy_bytes_per_second = machine->copy_bytes_per_second;

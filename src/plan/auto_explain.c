@@ -17,7 +17,8 @@ static void line(tpi_writer *page, const tp_overlap_choice *choice, const tp_ove
     char seconds[TPI_LABEL], comm[TPI_LABEL], exposed[TPI_LABEL], hidden[TPI_LABEL];
     tpi_label_seconds(seconds, candidate->seconds);
     tpi_label_seconds(comm, candidate->comm_seconds);
-    tpi_label_seconds(exposed, fmin(candidate->exposed_seconds, candidate->comm_seconds)); /* the rest are fixed costs of the plan's ops */
+    /* the rest are fixed costs of the plan's ops */
+    tpi_label_seconds(exposed, fmin(candidate->exposed_seconds, candidate->comm_seconds));
     tpi_label_hidden(hidden, candidate->hidden, candidate->comm_seconds, candidate->seconds);
     tpi_put(page, "%c %-9s %6d", chosen ? '*' : ' ', tp_overlap_name(candidate->algorithm), candidate->chunks);
     cell(page, 12, seconds);
@@ -30,8 +31,9 @@ static void line(tpi_writer *page, const tp_overlap_choice *choice, const tp_ove
 size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap_choice *choice, char *text, size_t bytes)
 {
     tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
-    tpi_put(&page, "%s, %s, %d ranks, %lld rows, gemm 0: %lld x %lld", tp_pattern_name(shape->pattern), tp_dtype_name(shape->dtype), shape->ranks,
-                 (long long)shape->rows, (long long)shape->cols[0], (long long)shape->inner[0]);
+    tpi_put(&page, "%s, %s, %d ranks, %lld rows, gemm 0: %lld x %lld", tp_pattern_name(shape->pattern),
+            tp_dtype_name(shape->dtype), shape->ranks, (long long)shape->rows, (long long)shape->cols[0],
+            (long long)shape->inner[0]);
     if (shape->cols[1] > 0)
         tpi_put(&page, ", gemm 1: %lld x %lld", (long long)shape->cols[1], (long long)shape->inner[1]);
     tpi_put(&page, "\n  algorithm chunks   predicted  communication    exposed    hidden\n");

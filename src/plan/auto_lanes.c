@@ -1,5 +1,6 @@
-/* What lanes without a core of their own take from compute: each of their ops interrupts what its rank computes when the op ends, and starting them what it computes
- * first. Where compute waits for the link, or for the very op, ops take nothing; a start keeps the lane's first op waiting instead. */
+/* What lanes without a core of their own take from compute: each of their ops interrupts what its rank computes when
+ * the op ends, and starting them what it computes first. Where compute waits for the link, or for the very op, ops take
+ * nothing; a start keeps the lane's first op waiting instead. */
 #include <stdlib.h>
 
 #include "core/context.h"
@@ -7,8 +8,9 @@
 #include "plan/price.h"
 #include "plan/simulation.h"
 
-/* An op that no GEMM waits for, nor anything after it on its lane, runs when compute is through, if compute can't be interrupted for so long: that is up to
- * the kernel, and changes from run to run. A lane's last op takes its time in either case: from compute, or behind it, where the plan's end waits for it. */
+/* An op that no GEMM waits for, nor anything after it on its lane, runs when compute is through, if compute can't be
+ * interrupted for so long: that is up to the kernel, and changes from run to run. A lane's last op takes its time in
+ * either case: from compute, or behind it, where the plan's end waits for it. */
 #define UNAWAITED 0.5
 
 /* What is taken from compute makes it busy for longer, so that later ops find it at work too. */
@@ -60,7 +62,8 @@ static double time_of(const lane_job *job, int rank, int index)
     if (op->kind == TP_OP_COLLECTIVE) {
         tpi_collective_price price = tpi_price_collective(job->plan, costs, op);
         double meet = job->machine->meet_seconds > 0 ? job->machine->meet_seconds : job->machine->lane_seconds;
-        return share * meet + tpi_price_seconds(price.copied, costs->copy_bytes_per_second) + tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
+        return share * meet + tpi_price_seconds(price.copied, costs->copy_bytes_per_second) +
+               tpi_price_seconds(price.added, costs->reduce_bytes_per_second);
     }
     double moving = 0;
     if (tpi_price_is_transfer(op->kind) && op->kind != TP_OP_SEND) {
@@ -86,7 +89,9 @@ static int running_at(const lane_job *job, int rank, int from, double when, int 
         const tp_span *span = &job->timeline->span[rank][i];
         if (list->op[i].lane != TP_LANE_COMPUTE || span->compute_end <= when)
             continue;
-        return span->compute_begin < when || (span->compute_begin <= when && !waits_for(&list->op[i], rank, ended)) ? i : -1;
+        return span->compute_begin < when || (span->compute_begin <= when && !waits_for(&list->op[i], rank, ended))
+                   ? i
+                   : -1;
     }
     return -1;
 }
@@ -102,7 +107,8 @@ static void charge_rank(const lane_job *job, int rank, double *seconds)
         seconds[computed >= 0 ? computed : job->first[rank][lane]] += job->machine->start_seconds;
     }
     for (int i = 0; i < list->count; i++) {
-        int lane = (int)list->op[i].lane, found = lane == TP_LANE_COMPUTE ? -1 : running_at(job, rank, at[lane], job->timeline->span[rank][i].end, i);
+        int lane = (int)list->op[i].lane,
+            found = lane == TP_LANE_COMPUTE ? -1 : running_at(job, rank, at[lane], job->timeline->span[rank][i].end, i);
         if (found < 0)
             continue;
         at[lane] = found;
@@ -155,13 +161,15 @@ static tp_status charge(lane_job *job, int round, tpi_lane_charges *out)
     return TP_OK;
 }
 
-tp_status tpi_lanes_charge(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs, tpi_lane_charges *out)
+tp_status tpi_lanes_charge(const tp_machine *machine, const tp_plan *plan, const tp_plan_costs *costs,
+                           tpi_lane_charges *out)
 {
     *out = (tpi_lane_charges){.total = 0};
     if (!machine->lanes_share_cores || !tpi_plan_uses_lanes(plan))
         return TP_OK;
     lane_job *job = calloc(1, sizeof *job);
-    tp_status status = job != NULL ? allocate(plan, out) : tpi_message(TP_ERR_MEMORY, "tp_overlap_predict: out of memory");
+    tp_status status =
+        job != NULL ? allocate(plan, out) : tpi_message(TP_ERR_MEMORY, "tp_overlap_predict: out of memory");
     if (status == TP_OK)
         *job = (lane_job){.machine = machine, .plan = plan, .costs = costs};
     for (int round = 0; round < ROUNDS && status == TP_OK; round++)

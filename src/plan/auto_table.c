@@ -1,5 +1,5 @@
-/* Choices for all numbers of rows. They change few times from one row to the most, and most candidates are nowhere near the best: those that can't matter are
- * not simulated. */
+/* Choices for all numbers of rows. They change few times from one row to the most, and most candidates are nowhere near
+ * the best: those that can't matter are not simulated. */
 #include <tp/auto.h>
 
 #include <math.h>
@@ -10,7 +10,8 @@
 
 /* Every so many classes one is looked at; in between, only where the two at the ends choose differently. */
 #define STRIDE 4
-/* More chunks hide more and cost more: an algorithm's chunk counts are tried in rising order until one takes so much longer than the best before it. */
+/* More chunks hide more and cost more: an algorithm's chunk counts are tried in rising order until one takes so much
+ * longer than the best before it. */
 #define WORSE 1.1
 /* A candidate that takes so many times the best one's time at both ends is not tried in between. */
 #define FAR 2
@@ -121,7 +122,8 @@ static tp_status fill(table_job *job)
     return TP_OK;
 }
 
-tp_status tpi_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, const tpi_progress *progress, tp_overlap_table *out)
+tp_status tpi_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, const tpi_progress *progress,
+                                 tp_overlap_table *out)
 {
     *out = (tp_overlap_table){0};
     table_job *job = calloc(1, sizeof *job);

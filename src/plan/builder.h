@@ -1,6 +1,7 @@
-/* What generators are made with. A generator emits ops as a sequential program over all ranks: executed in emission order, one op after the other, it is
- * right. Lanes and issue order are its choice; the waits that keep it right when lanes and ranks run on their own are derived from reads and writes
- * (read after write, write after read, write after write) when the plan is finished, less those that lane order or other waits give already. */
+/* What generators are made with. A generator emits ops as a sequential program over all ranks: executed in emission
+ * order, one op after the other, it is right. Lanes and issue order are its choice; the waits that keep it right when
+ * lanes and ranks run on their own are derived from reads and writes (read after write, write after read, write after
+ * write) when the plan is finished, less those that lane order or other waits give already. */
 #ifndef TPI_BUILDER_H
 #define TPI_BUILDER_H
 

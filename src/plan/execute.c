@@ -1,4 +1,5 @@
-/* Running a prepared plan. Every op is issued with a task before it, which waits for peers, and one after it, which tells those who wait. */
+/* Running a prepared plan. Every op is issued with a task before it, which waits for peers, and one after it, which
+ * tells those who wait. */
 #include "plan/execute_state.h"
 
 /* What the tasks around an op get. */
@@ -18,7 +19,7 @@ tpi_page *tpi_run_page(const tpi_run *run, int rank)
     return (tpi_page *)board->table->page(board, rank) + run->epoch % TPI_RUN_SLOTS;
 }
 
-/* ---- around an op ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- around an op ------------------------------------------------------------------------------------------------ */
 
 tpi_board_wait tpi_wait_of(const tpi_run *run, int lane, int rank, int flag)
 {
@@ -63,15 +64,17 @@ static tp_status check_page(const tpi_run *run, int rank, int buffer)
     const tpi_prepared *p = run->prepared;
     const tpi_page *page = tpi_run_page(run, rank);
     const tpi_view *mine = &run->job.view[buffer], *theirs = &page->view[buffer];
-    const char *algorithm = tp_overlap_name((tp_overlap)p->plan->algorithm), *pattern = tp_pattern_name((tp_pattern)p->plan->pattern);
+    const char *algorithm = tp_overlap_name((tp_overlap)p->plan->algorithm),
+               *pattern = tp_pattern_name((tp_pattern)p->plan->pattern);
     if (page->tokens != run->job.tokens)
-        return tpi_fail(p->ctx, TP_ERR_MISMATCH, "plan %s %s: rank %d runs it for %lld tokens, rank %d for %lld", algorithm, pattern, p->rank,
-                        (long long)run->job.tokens, rank, (long long)page->tokens);
+        return tpi_fail(p->ctx, TP_ERR_MISMATCH, "plan %s %s: rank %d runs it for %lld tokens, rank %d for %lld",
+                        algorithm, pattern, p->rank, (long long)run->job.tokens, rank, (long long)page->tokens);
     if (mine->dtype == theirs->dtype && mine->cols == theirs->cols)
         return TP_OK;
-    return tpi_fail(p->ctx, TP_ERR_MISMATCH, "plan %s %s: %s of rank %d has %lld columns of %s, that of rank %d %lld of %s", algorithm, pattern,
-                    tp_buffer_name((tp_buffer)buffer), p->rank, (long long)mine->cols, tp_dtype_name(mine->dtype), rank, (long long)theirs->cols,
-                    tp_dtype_name(theirs->dtype));
+    return tpi_fail(p->ctx, TP_ERR_MISMATCH,
+                    "plan %s %s: %s of rank %d has %lld columns of %s, that of rank %d %lld of %s", algorithm, pattern,
+                    tp_buffer_name((tp_buffer)buffer), p->rank, (long long)mine->cols, tp_dtype_name(mine->dtype), rank,
+                    (long long)theirs->cols, tp_dtype_name(theirs->dtype));
 }
 
 tp_status tpi_check_pages(const tpi_run *run, const tp_plan_op *op)
@@ -109,7 +112,8 @@ static tp_status before_op(tp_ctx *ctx, const void *pointer)
         TPI_TRY(tpi_check_pages(run, &p->list->op[step->op]));
         TPI_TRY(p->board->table->touch(p->board));
         run->lane_touching[lane] = true;
-        /* A transfer's time runs from when it could begin, however late its lane woke up; what computes on peers' memory moves it as it goes. */
+        /* A transfer's time runs from when it could begin, however late its lane woke up; what computes on peers'
+         * memory moves it as it goes. */
         if (!is_transfer(p->list->op[step->op].kind)) {
             int64_t moment = now();
             run->lane_ready[lane] = moment > run->lane_ready[lane] ? moment : run->lane_ready[lane];
@@ -157,7 +161,8 @@ static void finish_op(tpi_run *run, int index)
     }
     run->stamp[index] = done;
     if (p->note[index].peers > 0)
-        p->board->table->raise(p->board, tpi_flag_done(index), run->epoch, done, p->note[index].peer, p->note[index].peers);
+        p->board->table->raise(p->board, tpi_flag_done(index), run->epoch, done, p->note[index].peer,
+                               p->note[index].peers);
 }
 
 static void record_span(const tpi_run *run, int index)
@@ -193,7 +198,7 @@ static tp_status after_op(tp_ctx *ctx, const void *pointer)
     return TP_OK;
 }
 
-/* ---- issuing ----------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- issuing ----------------------------------------------------------------------------------------------------- */
 
 static const tpi_plan_issue general[TP_OP_KINDS] = {
     [TP_OP_PULL] = tpi_issue_transfer, [TP_OP_PUSH] = tpi_issue_transfer,       [TP_OP_COPY] = tpi_issue_transfer,
@@ -213,7 +218,8 @@ tp_status tpi_call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_o
     return status;
 }
 
-/* Peers' addresses are needed to issue an op that touches their memory. Where ops are issued ahead of time, the issuing thread waits for them. */
+/* Peers' addresses are needed to issue an op that touches their memory. Where ops are issued ahead of time, the issuing
+ * thread waits for them. */
 tp_status tpi_see_pages(const tpi_run *run, const tp_plan_op *op)
 {
     const tpi_prepared *p = run->prepared;
@@ -296,7 +302,7 @@ static tp_status join_lanes(const tpi_run *run, bool failed)
     return TP_OK;
 }
 
-/* ---- a run -------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- a run ------------------------------------------------------------------------------------------------------- */
 
 static tp_status end_run(tp_ctx *ctx, const void *pointer)
 {
@@ -432,7 +438,8 @@ static tp_status run_in_scratch(tpi_prepared *p, const tpi_job *job)
         return TP_OK;
     if (!plain)
         return break_off(run, status);
-    p->ctx->backend->stream_synchronize(p->ctx->compute); /* what was issued may still run, in memory that the caller is about to free */
+    p->ctx->backend->stream_synchronize(p->ctx->compute); /* what was issued may still run, in memory that the caller is
+                                                           * about to free */
     return status;
 }
 

@@ -1,5 +1,5 @@
-/* The executor: runs plans on the context's lanes. A plan is prepared once (lanes, events, flags that ranks show each other) and then run any number of
- * times, for any number of rows, without allocating. */
+/* The executor: runs plans on the context's lanes. A plan is prepared once (lanes, events, flags that ranks show each
+ * other) and then run any number of times, for any number of rows, without allocating. */
 #ifndef TPI_EXECUTE_H
 #define TPI_EXECUTE_H
 
@@ -14,13 +14,14 @@ typedef struct tpi_run tpi_run;
 /* Issues one op on its lane's stream. What it reads and writes, and where that is, the run says. */
 typedef tp_status (*tpi_plan_issue)(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 
-/* What to call for each kind. Kinds without an entry: PULL, PUSH, COPY, SEND, RECV, REDUCE and COLLECTIVE are done on the views, others are nothing. */
+/* What to call for each kind. Kinds without an entry: PULL, PUSH, COPY, SEND, RECV, REDUCE and COLLECTIVE are done on
+ * the views, others are nothing. */
 typedef struct tpi_plan_table {
     tpi_plan_issue issue[TP_OP_KINDS];
 } tpi_plan_table;
 
-/* One buffer of this rank: rows of `cols` elements, `stride` apart, the first being global row `first`. INBOX: this rank's rows once for every other rank,
- * in rank order. data NULL: not there. */
+/* One buffer of this rank: rows of `cols` elements, `stride` apart, the first being global row `first`. INBOX: this
+ * rank's rows once for every other rank, in rank order. data NULL: not there. */
 typedef struct tpi_view {
     void *data;
     tp_dtype dtype;
@@ -34,15 +35,17 @@ typedef struct tpi_job {
     void *user;
     int64_t tokens; /* global rows, of all pieces together; the same on all ranks */
     tpi_view view[TP_BUFFERS];
-    /* How REDUCE and reducing COLLECTIVEs finish OUTPUT. first_row: of global row 0; its residual is not used, but this: */
+    /* How REDUCE and reducing COLLECTIVEs finish OUTPUT. first_row: of global row 0; its residual is not used, but
+     * this: */
     tp_reduce_desc reduce;
     tpi_view residual;
-    /* Of this rank's rows of OUTPUT, when they are there: with the all-reduce that gives all of them, else behind the plan. NULL: none. */
+    /* Of this rank's rows of OUTPUT, when they are there: with the all-reduce that gives all of them, else behind the
+     * plan. NULL: none. */
     const tpi_norm_args *norm;
 } tpi_job;
 
-/* Collective over `comm` where ops wait for other ranks' or a lane needs a communicator. The plan is borrowed; ranks 1: it is run by each rank alone. Lives
- * until the context is destroyed. */
+/* Collective over `comm` where ops wait for other ranks' or a lane needs a communicator. The plan is borrowed; ranks 1:
+ * it is run by each rank alone. Lives until the context is destroyed. */
 tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_prepared **out);
 
 /* The same for a generated plan, made and prepared at most once a context: layers share it. */
@@ -50,8 +53,9 @@ tp_status tpi_plan_get(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, tpi
 
 const tp_plan *tpi_prepared_plan(const tpi_prepared *prepared);
 
-/* Outside, a plan looks like one op of the compute stream: lanes start after what was issued on it before, and are waited for by it at the end. All ranks
- * run the same plans in the same order. A failure inside a plan with peers breaks the context; its buffers may be freed when this has returned. */
+/* Outside, a plan looks like one op of the compute stream: lanes start after what was issued on it before, and are
+ * waited for by it at the end. All ranks run the same plans in the same order. A failure inside a plan with peers
+ * breaks the context; its buffers may be freed when this has returned. */
 tp_status tpi_plan_run(tpi_prepared *prepared, const tpi_job *job);
 
 /* A view of a whole tensor whose row 0 is global row `first`; of none: none. */

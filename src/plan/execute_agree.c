@@ -1,5 +1,5 @@
-/* In a checking world ranks compare what they run before anything moves: lanes wait for ops of one plan only, so ranks in different plans would wait for each
- * other to the end of their bound. */
+/* In a checking world ranks compare what they run before anything moves: lanes wait for ops of one plan only, so ranks
+ * in different plans would wait for each other to the end of their bound. */
 #include <stdio.h>
 
 #include "plan/execute_state.h"
@@ -35,7 +35,10 @@ void tpi_agree_prepare(tpi_prepared *p)
 static statement state(const tpi_run *run)
 {
     const tpi_prepared *p = run->prepared;
-    statement mine = {.rank = tp_ctx_rank(p->ctx), .algorithm = p->plan->algorithm, .pattern = p->plan->pattern, .chunks = p->plan->chunks,
+    statement mine = {.rank = tp_ctx_rank(p->ctx),
+                      .algorithm = p->plan->algorithm,
+                      .pattern = p->plan->pattern,
+                      .chunks = p->plan->chunks,
                       .tokens = run->job.tokens};
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++) {
         mine.cols[buffer] = p->moves[buffer] ? run->job.view[buffer].cols : 0;
@@ -46,8 +49,9 @@ static statement state(const tpi_run *run)
 
 static void describe(const statement *one, char text[TPI_PLAN_TEXT])
 {
-    snprintf(text, TPI_PLAN_TEXT, "plan %s %s in %d chunks for %lld tokens", tp_overlap_name((tp_overlap)one->algorithm), tp_pattern_name((tp_pattern)one->pattern),
-             one->chunks, (long long)one->tokens);
+    snprintf(text, TPI_PLAN_TEXT, "plan %s %s in %d chunks for %lld tokens",
+             tp_overlap_name((tp_overlap)one->algorithm), tp_pattern_name((tp_pattern)one->pattern), one->chunks,
+             (long long)one->tokens);
 }
 
 static bool same_plan(const statement *a, const statement *b)
@@ -64,9 +68,10 @@ static tp_status compare(tp_ctx *ctx, const statement *a, const statement *b)
         return tpi_fail(ctx, TP_ERR_MISMATCH, "rank %d runs %s, rank %d runs %s", a->rank, first, b->rank, second);
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
         if (a->cols[buffer] != b->cols[buffer] || a->dtype[buffer] != b->dtype[buffer])
-            return tpi_fail(ctx, TP_ERR_MISMATCH, "%s: %s of rank %d has %lld columns of %s, that of rank %d %lld of %s", first,
-                            tp_buffer_name((tp_buffer)buffer), a->rank, (long long)a->cols[buffer], tp_dtype_name(a->dtype[buffer]), b->rank,
-                            (long long)b->cols[buffer], tp_dtype_name(b->dtype[buffer]));
+            return tpi_fail(
+                ctx, TP_ERR_MISMATCH, "%s: %s of rank %d has %lld columns of %s, that of rank %d %lld of %s", first,
+                tp_buffer_name((tp_buffer)buffer), a->rank, (long long)a->cols[buffer], tp_dtype_name(a->dtype[buffer]),
+                b->rank, (long long)b->cols[buffer], tp_dtype_name(b->dtype[buffer]));
     return TP_OK;
 }
 

@@ -1,10 +1,11 @@
-/* Running a plan on streams that run behind the host: no task in a stream waits for a peer. An op that others wait for is followed by an event, and its flag
- * says that it was issued; a rank's thread waits for the flag, and then its stream for the event. Lists are slices of one sequential program and each rank
- * issues its own in order, so some rank can always go on. A SEND is over when its receive is, which comes later in that program: its stream waits for that
+/* Running a plan on streams that run behind the host: no task in a stream waits for a peer. An op that others wait for
+ * is followed by an event, and its flag says that it was issued; a rank's thread waits for the flag, and then its
+ * stream for the event. Lists are slices of one sequential program and each rank issues its own in order, so some rank
+ * can always go on. A SEND is over when its receive is, which comes later in that program: its stream waits for that
  * only when something is issued behind it. */
 #include "plan/execute_state.h"
 
-/* ---- events ------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 static tpi_event *event_of(const tpi_prepared *p, int rank, int flag)
 {
@@ -21,7 +22,9 @@ static tp_status make_own(tpi_prepared *p, tpi_event **own)
     const tpi_backend *backend = p->ctx->backend;
     for (int i = 0; i < p->list->count; i++) {
         if (p->list->op[i].kind == TP_OP_SEND && p->note[i].peers > 0)
-            return tpi_refuse(p->ctx, TP_ERR_UNSUPPORTED, "plan: another rank waits for op %d of rank %d, a send: not where streams run behind", i, p->rank);
+            return tpi_refuse(p->ctx, TP_ERR_UNSUPPORTED,
+                              "plan: another rank waits for op %d of rank %d, a send: not where streams run behind", i,
+                              p->rank);
         if (is_known(&p->note[i]) && p->note[i].event == NULL)
             TPI_TRY(backend->event_create(p->ctx, &p->note[i].event));
         if (p->list->op[i].kind == TP_OP_SEND)
@@ -80,7 +83,7 @@ void tpi_behind_free(tpi_prepared *p)
         tpi_host_release(p->ctx, p->event, p->event_bytes);
 }
 
-/* ---- issuing ------------------------------------------------------------------------------------------------------------------------------------ */
+/* ---- issuing ----------------------------------------------------------------------------------------------------- */
 
 static const tpi_backend *backend_of(const tpi_run *run)
 {
@@ -136,8 +139,8 @@ static tp_status end_send(tpi_run *run, tp_lane lane)
     return record(run, index);
 }
 
-/* What forking and joining the lanes does already: this rank's ENTER, issued before anything else, is where they fork; its LEAVE, if nothing waits for it, is
- * where they join. */
+/* What forking and joining the lanes does already: this rank's ENTER, issued before anything else, is where they fork;
+ * its LEAVE, if nothing waits for it, is where they join. */
 static bool is_border(const tpi_run *run, int index, int on)
 {
     const tpi_prepared *p = run->prepared;
@@ -151,7 +154,8 @@ bool tpi_behind_left(const tpi_run *run, tp_lane lane)
     const tpi_prepared *p = run->prepared;
     int index = p->last[TP_LANE_COMPUTE], last = p->last[lane];
     const tp_plan_op *leave = &p->list->op[index];
-    if (leave->kind != TP_OP_LEAVE || is_border(run, index, last) || p->list->op[last].kind == TP_OP_SEND || p->messages.message != NULL)
+    if (leave->kind != TP_OP_LEAVE || is_border(run, index, last) || p->list->op[last].kind == TP_OP_SEND ||
+        p->messages.message != NULL)
         return false;
     for (int w = 0; w < leave->waits; w++)
         if (leave->wait[w].rank == p->rank && leave->wait[w].op == last)
@@ -163,7 +167,8 @@ static tp_status wait_for_sender(const tpi_run *run, int index)
 {
     const tp_plan_op *op = &run->prepared->list->op[index];
     const tpi_op_note *note = &run->prepared->note[index];
-    return note->follows ? wait_issued(run, op->peer, tpi_flag_posted(note->partner)) : wait_for(run, op->lane, op->peer, tpi_flag_posted(note->partner));
+    return note->follows ? wait_issued(run, op->peer, tpi_flag_posted(note->partner))
+                         : wait_for(run, op->lane, op->peer, tpi_flag_posted(note->partner));
 }
 
 /* Nobody asks for the send under way, and the next one, a send too, is over when both are. */
@@ -255,7 +260,7 @@ tp_status tpi_behind_issue(tpi_run *run)
     return TP_OK;
 }
 
-/* ---- after a failure ---------------------------------------------------------------------------------------------------------------------------- */
+/* ---- after a failure --------------------------------------------------------------------------------------------- */
 
 static bool touches_rank(const tp_plan_op *op, int rank)
 {

@@ -1,5 +1,5 @@
-/* The caller's rows may lie apart. Collectives, reductions and messages take dense rows: there the run works on a dense copy in scratch, with the same bits, on
- * every transport and under every algorithm. */
+/* The caller's rows may lie apart. Collectives, reductions and messages take dense rows: there the run works on a dense
+ * copy in scratch, with the same bits, on every transport and under every algorithm. */
 #include "core/stream.h"
 #include "plan/execute_state.h"
 
@@ -91,5 +91,7 @@ tp_status tpi_dense_begin(tpi_run *run, tpi_view *output)
 tp_status tpi_dense_end(const tpi_run *run, const tpi_view *output)
 {
     tp_range rows = rows_of(run, TP_BUFFER_OUTPUT);
-    return output->data != NULL ? copy(run->prepared->ctx, &run->job.view[TP_BUFFER_OUTPUT], output, rows.end - rows.begin) : TP_OK;
+    return output->data != NULL
+               ? copy(run->prepared->ctx, &run->job.view[TP_BUFFER_OUTPUT], output, rows.end - rows.begin)
+               : TP_OK;
 }

@@ -1,9 +1,11 @@
-/* Plans of messages alone on ranks that don't reach each other's memory: the communicator moves what is sent (NCCL between processes). A send and a receive
- * on one lane would wait for each other all round a ring, so messages are issued in groups that begin together.
+/* Plans of messages alone on ranks that don't reach each other's memory: the communicator moves what is sent (NCCL
+ * between processes). A send and a receive on one lane would wait for each other all round a ring, so messages are
+ * issued in groups that begin together.
  *
- * A message's level is one more than that of every message before it: those that its sender sent and its receiver received before, and those that the plan's
- * waits put before it on either side. It is the same on both sides, so ranks that issue their messages level by level, those of one level together, never wait
- * for each other in a circle. In a ring a level is a hop. */
+ * A message's level is one more than that of every message before it: those that its sender sent and its receiver
+ * received before, and those that the plan's waits put before it on either side. It is the same on both sides, so ranks
+ * that issue their messages level by level, those of one level together, never wait for each other in a circle. In a
+ * ring a level is a hop. */
 #include "plan/execute_state.h"
 
 /* One number an op of each rank, in one memory. */
@@ -65,7 +67,7 @@ static void free_numbers(tp_ctx *ctx, op_numbers *numbers)
         tpi_host_release(ctx, numbers->memory, numbers->bytes);
 }
 
-/* ---- levels ----------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- levels ------------------------------------------------------------------------------------------------------ */
 
 /* The deepest of what comes before an op: by its waits, and by the order of its lane. */
 static int level_before(const tp_plan *plan, const op_numbers *level, int rank, int index)
@@ -109,7 +111,7 @@ static void find_levels(const tp_plan *plan, const op_numbers *partner, op_numbe
     }
 }
 
-/* ---- this rank's messages by level -------------------------------------------------------------------------------------------------------------------- */
+/* ---- this rank's messages by level ------------------------------------------------------------------------------- */
 
 static int count_messages(const tp_plan_rank *list)
 {
@@ -131,7 +133,8 @@ static void sort_by_level(const tp_plan_rank *list, const int *level, tpi_groupe
             message[place] = message[place - 1];
         message[place] = (tpi_grouped){.op = i, .level = level[i]};
     }
-    for (int i = 0, issued = 0; i < count; i++) { /* a group is issued with its last message, and not before those of lower levels */
+    for (int i = 0, issued = 0; i < count; i++) { /* a group is issued with its last message, and not before those of
+                                                   * lower levels */
         for (int k = i; k < count && message[k].level == message[i].level; k++)
             issued = message[k].op > issued ? message[k].op : issued;
         message[i].issued = issued;
@@ -167,8 +170,9 @@ static tp_status fill(tp_ctx *ctx, const tp_plan *plan, int rank, tpi_grouped *m
         find_levels(plan, &partner, &level);
         sort_by_level(&plan->rank[rank], level.at[rank], message);
         if (!can_issue(&plan->rank[rank], message, count))
-            status = tpi_refuse(ctx, TP_ERR_UNSUPPORTED, "plan %s %s: rank %d needs a message before those that must begin with it",
-                                tp_overlap_name((tp_overlap)plan->algorithm), tp_pattern_name((tp_pattern)plan->pattern), rank);
+            status = tpi_refuse(
+                ctx, TP_ERR_UNSUPPORTED, "plan %s %s: rank %d needs a message before those that must begin with it",
+                tp_overlap_name((tp_overlap)plan->algorithm), tp_pattern_name((tp_pattern)plan->pattern), rank);
     }
     free_numbers(ctx, &partner);
     free_numbers(ctx, &level);
@@ -203,7 +207,7 @@ void tpi_messages_share_lane(tp_plan *plan)
                 plan->rank[rank].op[i].lane = TP_LANE_COMM;
 }
 
-/* ---- issuing ------------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- issuing ----------------------------------------------------------------------------------------------------- */
 
 tp_status tpi_messages_issue(tpi_run *run, int index)
 {
@@ -215,7 +219,8 @@ tp_status tpi_messages_issue(tpi_run *run, int index)
         for (; first + count < all->count && all->message[first + count].level == all->message[first].level; count++) {
             const tp_plan_op *op = &p->list->op[all->message[first + count].op];
             bool sends = op->kind == TP_OP_SEND;
-            ops[count] = (tp_p2p){.send = sends, .peer = op->peer, .tensor = tpi_run_tensor(run, sends ? op->read : op->write)};
+            ops[count] =
+                (tp_p2p){.send = sends, .peer = op->peer, .tensor = tpi_run_tensor(run, sends ? op->read : op->write)};
         }
         run->next_message = first + count;
         TPI_TRY(tpi_comm_p2p(p->ctx->executor->lane[TP_LANE_COMM], p->lane_comm, ops, count));

@@ -21,7 +21,8 @@ static void copy_rows(const tpi_view *to, const tpi_view *from, int64_t rows)
         return;
     }
     for (int64_t r = 0; r < rows; r++)
-        memcpy((char *)to->data + (size_t)(r * to->stride) * size, (const char *)from->data + (size_t)(r * from->stride) * size, row);
+        memcpy((char *)to->data + (size_t)(r * to->stride) * size,
+               (const char *)from->data + (size_t)(r * from->stride) * size, row);
 }
 
 /* Piece by piece: the two buffers may have them in different orders. */
@@ -55,7 +56,8 @@ static tp_status send(const tpi_run *run, const tp_plan_op *op)
     tpi_board *board = run->prepared->board;
     int index = index_of(run, op);
     board->table->raise(board, tpi_flag_posted(index), run->epoch, run->lane_ready[op->lane], &op->peer, 1);
-    const tpi_board_wait met = tpi_wait_of(run, (int)op->lane, op->peer, tpi_flag_done(run->prepared->note[index].partner));
+    const tpi_board_wait met =
+        tpi_wait_of(run, (int)op->lane, op->peer, tpi_flag_done(run->prepared->note[index].partner));
     return board->table->wait(board, &met, &run->stamp[index]);
 }
 
@@ -119,7 +121,8 @@ tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_pl
 
 void *tpi_view_row(const tpi_view *view, int64_t row)
 {
-    return view->data ? (char *)view->data + (size_t)((row - view->first) * view->stride) * tp_dtype_size(view->dtype) : NULL;
+    return view->data ? (char *)view->data + (size_t)((row - view->first) * view->stride) * tp_dtype_size(view->dtype)
+                      : NULL;
 }
 
 tp_status tpi_issue_reduce(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
@@ -193,8 +196,10 @@ static const int64_t *count_rows(const tpi_run *run, const tp_plan_op *op)
 bool tpi_op_norms(const tpi_run *run, const tp_plan_op *op)
 {
     const tp_plan *plan = run->prepared->plan;
-    bool reduces = op->kind == TP_OP_COLLECTIVE && op->collective == TP_COLLECTIVE_ALL_REDUCE && op->lane == TP_LANE_COMPUTE;
-    return run->job.norm != NULL && reduces && op->write->buffer == TP_BUFFER_OUTPUT && op->write->pieces == plan->ranks * plan->chunks;
+    bool reduces =
+        op->kind == TP_OP_COLLECTIVE && op->collective == TP_COLLECTIVE_ALL_REDUCE && op->lane == TP_LANE_COMPUTE;
+    return run->job.norm != NULL && reduces && op->write->buffer == TP_BUFFER_OUTPUT &&
+           op->write->pieces == plan->ranks * plan->chunks;
 }
 
 tp_status tpi_issue_collective(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)

@@ -61,8 +61,9 @@ static int before_in_lane(const tp_plan_rank *list, int index)
     return before;
 }
 
-/* Whether a send comes directly behind another one to the same rank, which receives both in this order on one lane: it is over when both are. That is all its
- * lane need wait for where ranks are ordered by messages of one lane alone, as in the ring's own plans: nothing else of this rank comes between the two. */
+/* Whether a send comes directly behind another one to the same rank, which receives both in this order on one lane: it
+ * is over when both are. That is all its lane need wait for where ranks are ordered by messages of one lane alone, as
+ * in the ring's own plans: nothing else of this rank comes between the two. */
 static bool follows_send(const tp_plan *plan, int rank, int index)
 {
     const tp_plan_rank *list = &plan->rank[rank];
@@ -79,7 +80,8 @@ static bool follows(const tp_plan *plan, int rank, int index, int partner)
     const tp_plan_op *op = &plan->rank[rank].op[index];
     if (op->kind == TP_OP_SEND)
         return follows_send(plan, rank, index);
-    return op->kind == TP_OP_RECV && plan->rank[op->peer].op[partner].waits == 0 && follows_send(plan, op->peer, partner);
+    return op->kind == TP_OP_RECV && plan->rank[op->peer].op[partner].waits == 0 &&
+           follows_send(plan, op->peer, partner);
 }
 
 static bool looks(const tp_plan_op *op, int rank)
@@ -124,8 +126,9 @@ typedef struct sizes {
     size_t ops, peers, pointers, counts;
 } sizes;
 
-/* A lane that begins behind one of this rank's ops on the compute lane needs no fork, and one whose last op the compute lane waits for no join. ENTER and LEAVE
- * don't count: their waits are left to fork and join. A send goes on behind its place in the list. */
+/* A lane that begins behind one of this rank's ops on the compute lane needs no fork, and one whose last op the compute
+ * lane waits for no join. ENTER and LEAVE don't count: their waits are left to fork and join. A send goes on behind its
+ * place in the list. */
 static void see_lane(tpi_prepared *p, int index)
 {
     const tp_plan_op *op = &p->list->op[index];
@@ -135,7 +138,8 @@ static void see_lane(tpi_prepared *p, int index)
         if (on == NULL)
             continue;
         forks = forks && (on->lane != TP_LANE_COMPUTE || on->kind == TP_OP_ENTER);
-        if (op->lane == TP_LANE_COMPUTE && op->kind != TP_OP_LEAVE && on->kind != TP_OP_SEND && p->last[on->lane] == op->wait[w].op)
+        if (op->lane == TP_LANE_COMPUTE && op->kind != TP_OP_LEAVE && on->kind != TP_OP_SEND &&
+            p->last[on->lane] == op->wait[w].op)
             p->joins[on->lane] = false;
     }
     if (!p->uses[op->lane])
@@ -157,7 +161,8 @@ static bool compute_waits_for(const tpi_prepared *p, int index)
 {
     for (int i = 0; i < p->list->count; i++)
         for (int w = 0; w < p->list->op[i].waits; w++)
-            if (p->list->op[i].lane == TP_LANE_COMPUTE && p->list->op[i].kind != TP_OP_LEAVE && p->list->op[i].wait[w].op == index)
+            if (p->list->op[i].lane == TP_LANE_COMPUTE && p->list->op[i].kind != TP_OP_LEAVE &&
+                p->list->op[i].wait[w].op == index)
                 return true;
     return false;
 }
@@ -176,7 +181,8 @@ static void see_op(tpi_prepared *p, int index, sizes *total)
 {
     const tp_plan_op *op = &p->list->op[index];
     tpi_op_note *note = &p->note[index];
-    note->touches = remote_region(op->read, op->reads, p->rank) || remote_region(op->write, op->writes, p->rank) || op->kind == TP_OP_RECV;
+    note->touches = remote_region(op->read, op->reads, p->rank) || remote_region(op->write, op->writes, p->rank) ||
+                    op->kind == TP_OP_RECV;
     note->looks = looks(op, p->rank);
     note->partner = tpi_partner_of(p->plan, p->rank, index);
     note->first_pointer = (int)total->pointers;
@@ -376,8 +382,8 @@ static tp_status make_board(tpi_prepared *p)
         return TP_OK;
     p->flags = 2 * most_ops(p->plan) + 1;
     tpi_board_desc desc = {.flags = p->flags, .page_bytes = TPI_RUN_SLOTS * sizeof(tpi_page), .lanes = TP_LANES + 1};
-    snprintf(desc.what, sizeof desc.what, "%s %s in %d chunks", tp_overlap_name((tp_overlap)p->plan->algorithm), tp_pattern_name((tp_pattern)p->plan->pattern),
-             p->plan->chunks);
+    snprintf(desc.what, sizeof desc.what, "%s %s in %d chunks", tp_overlap_name((tp_overlap)p->plan->algorithm),
+             tp_pattern_name((tp_pattern)p->plan->pattern), p->plan->chunks);
     return p->comm->table->board->create(p->ctx, p->comm, &desc, &p->board);
 }
 
@@ -432,7 +438,8 @@ tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_
     return prepare(ctx, comm, plan, &none, out);
 }
 
-/* Ranks that don't reach each other's memory send messages over their communicator. Those must be dense, which slices of columns are not: there is one. */
+/* Ranks that don't reach each other's memory send messages over their communicator. Those must be dense, which slices
+ * of columns are not: there is one. */
 static tp_status make_own_plan(tp_ctx *ctx, tp_comm *comm, tp_plan_desc desc, tp_plan **plan, tpi_messages *messages)
 {
     bool apart = comm->apart && ctx->behind;

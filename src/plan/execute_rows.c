@@ -4,7 +4,8 @@
 
 tpi_view tpi_view_of(tp_tensor tensor, int64_t first)
 {
-    return (tpi_view){.data = tensor.data, .dtype = tensor.dtype, .cols = tensor.shape[1], .stride = tensor.stride[0], .first = first};
+    return (tpi_view){.data = tensor.data, .dtype = tensor.dtype, .cols = tensor.shape[1], .stride = tensor.stride[0],
+                      .first = first};
 }
 
 const tpi_job *tpi_run_job(const tpi_run *run)
@@ -111,7 +112,8 @@ tpi_view tpi_run_at(const tpi_run *run, const tp_region *region, tpi_segment seg
     bool own = region->rank == run->prepared->rank || run->prepared->board == NULL;
     tpi_view view = own ? run->job.view[region->buffer] : tpi_run_page(run, region->rank)->view[region->buffer];
     if (view.data != NULL)
-        view.data = (char *)view.data + (size_t)(place_of(run, region, segment, &view) * view.stride) * tp_dtype_size(view.dtype);
+        view.data = (char *)view.data +
+                    (size_t)(place_of(run, region, segment, &view) * view.stride) * tp_dtype_size(view.dtype);
     view.first = segment.rows.begin;
     if (is_sliced(run) && has_columns(region->buffer))
         take_columns(run, segment.piece, &view);
@@ -125,7 +127,9 @@ size_t tpi_run_bytes(const tpi_run *run, const tp_region *region)
     int64_t elements = 0;
     for (int i = 0; i < region->pieces; i++) {
         int piece = region->piece + i * region->step;
-        tp_range rows = rows_of(run, piece), columns = slices ? tpi_run_columns(run, piece % run->prepared->plan->chunks) : (tp_range){0, view->cols};
+        tp_range rows = rows_of(run, piece), columns = slices
+                                                           ? tpi_run_columns(run, piece % run->prepared->plan->chunks)
+                                                           : (tp_range){0, view->cols};
         elements += (rows.end - rows.begin) * (columns.end - columns.begin);
     }
     return (size_t)elements * tp_dtype_size(view->dtype);

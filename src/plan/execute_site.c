@@ -147,7 +147,8 @@ void tpi_autos_free(tp_ctx *ctx, tpi_auto *first)
     }
 }
 
-tp_status tpi_site_make(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, const tp_overlap_shape *shape, tpi_site *out)
+tp_status tpi_site_make(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, const tp_overlap_shape *shape,
+                        tpi_site *out)
 {
     *out = (tpi_site){NULL, NULL};
     if (desc->algorithm != TP_OVERLAP_AUTO)

@@ -1,4 +1,5 @@
-/* A place in a layer where a plan runs: one prepared plan, or, under TP_OVERLAP_AUTO, one for each class of token counts. */
+/* A place in a layer where a plan runs: one prepared plan, or, under TP_OVERLAP_AUTO, one for each class of token
+ * counts. */
 #ifndef TPI_EXECUTE_SITE_H
 #define TPI_EXECUTE_SITE_H
 
@@ -13,8 +14,10 @@ typedef struct tpi_site {
     const tpi_auto *choice; /* NULL: fixed */
 } tpi_site;
 
-/* Collective as tpi_plan_prepare. `shape`, which AUTO goes by, is the same on all ranks; its pattern, ranks and rows are filled in. */
-tp_status tpi_site_make(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, const tp_overlap_shape *shape, tpi_site *out);
+/* Collective as tpi_plan_prepare. `shape`, which AUTO goes by, is the same on all ranks; its pattern, ranks and rows
+ * are filled in. */
+tp_status tpi_site_make(tp_ctx *ctx, tp_comm *comm, const tp_plan_desc *desc, const tp_overlap_shape *shape,
+                        tpi_site *out);
 
 /* The plan for so many tokens; NULL where no plan was made. */
 tpi_prepared *tpi_site_at(const tpi_site *site, int64_t tokens);

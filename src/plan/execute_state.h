@@ -14,12 +14,14 @@ typedef struct tpi_op_note {
     bool touches;     /* reads or writes peers' memory */
     bool looks;       /* waits for another rank */
     bool recorded;    /* another lane waits for it */
-    tpi_event *event; /* then; else NULL. Where streams run behind: also if other ranks wait for it, or it touches their memory */
+    tpi_event *event; /* then; else NULL. Where streams run behind: also if other ranks wait for it, or it touches their
+                       * memory */
     tpi_event *posted; /* SEND, where streams run behind: its data is there */
     uint64_t waiters; /* ranks that wait for it, as bits */
     int peers, *peer; /* and as a list */
     int partner;      /* SEND, RECV: the op it meets */
-    bool follows;     /* SEND, where streams run behind: it need not wait for the end of the one before it. RECV: its data is there with the one before */
+    bool follows;     /* SEND, where streams run behind: it need not wait for the end of the one before it. RECV: its
+                       * data is there with the one before */
     int first_pointer; /* REDUCE: of its reads and writes in the run's pointers */
     int first_count;   /* COLLECTIVE: rows a rank, in the run's counts; -1: all rows */
 } tpi_op_note;
@@ -36,7 +38,8 @@ struct tpi_run {
     int64_t lane_ready[TP_LANES];  /* when everything that the lane has waited for was there */
     bool lane_touching[TP_LANES];
     int next_message;              /* in order of the groups */
-    int sending[TP_LANES];         /* where streams run behind: 1 + the lane's send whose end is not awaited yet; 0: none */
+    int sending[TP_LANES];         /* where streams run behind: 1 + the lane's send whose end is not awaited yet; 0:
+                                    * none */
     double lane_begin[TP_LANES];   /* of the op under way, for the trace */
 };
 
@@ -146,12 +149,13 @@ tpi_page *tpi_run_page(const tpi_run *run, int rank);
 int tpi_partner_of(const tp_plan *plan, int rank, int index);
 tp_status tpi_executor_get(tp_ctx *ctx, struct tpi_executor **out);
 
-/* execute_agree.c: whether runs are compared, and of which buffers; compares one, in stream order, before anything moves. */
+/* execute_agree.c: whether runs are compared, and of which buffers; compares one, in stream order, before anything
+ * moves. */
 void tpi_agree_prepare(tpi_prepared *p);
 tp_status tpi_agree(tpi_run *run);
 
-/* execute_dense.c: which buffers need dense rows; puts copies in scratch where the caller's are not, *output being the caller's view if OUTPUT is one (data NULL:
- * it is not); copies that back, on the compute stream. */
+/* execute_dense.c: which buffers need dense rows; puts copies in scratch where the caller's are not, *output being the
+ * caller's view if OUTPUT is one (data NULL: it is not); copies that back, on the compute stream. */
 void tpi_dense_prepare(tpi_prepared *p);
 tp_status tpi_dense_begin(tpi_run *run, tpi_view *output);
 tp_status tpi_dense_end(const tpi_run *run, const tpi_view *output);
@@ -159,30 +163,32 @@ tp_status tpi_dense_end(const tpi_run *run, const tpi_view *output);
 /* execute.c: a wait of one of this rank's lanes, or of its issuing thread (TP_LANES), for another rank's flag. */
 tpi_board_wait tpi_wait_of(const tpi_run *run, int lane, int rank, int flag);
 
-/* execute.c: issues an op by its kind; waits until the addresses that it needs are shown; checks that those ranks run it for the same
- * tokens, columns and dtypes. */
+/* execute.c: issues an op by its kind; waits until the addresses that it needs are shown; checks that those ranks run
+ * it for the same tokens, columns and dtypes. */
 tp_status tpi_call_issue(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);
 tp_status tpi_see_pages(const tpi_run *run, const tp_plan_op *op);
 tp_status tpi_check_pages(const tpi_run *run, const tp_plan_op *op);
 
-/* execute_behind.c: preparing, issuing all ops, and, after a failure and own lanes' end, waiting for what peers do in this rank's memory. The board must be
- * there; issuing works without one. */
+/* execute_behind.c: preparing, issuing all ops, and, after a failure and own lanes' end, waiting for what peers do in
+ * this rank's memory. The board must be there; issuing works without one. */
 tp_status tpi_behind_prepare(tpi_prepared *p);
 void tpi_behind_free(tpi_prepared *p);
 tp_status tpi_behind_issue(tpi_run *run);
-/* Whether compute has waited for all of the lane already: this rank's LEAVE does something, and so has waits of its own. */
+/* Whether compute has waited for all of the lane already: this rank's LEAVE does something, and so has waits of its
+ * own. */
 bool tpi_behind_left(const tpi_run *run, tp_lane lane);
 void tpi_behind_settle(const tpi_run *run);
 
-/* execute_messages.c: whether a plan's ranks have nothing in common but messages; this rank's in groups; all on one lane; what is to be issued once op `index`
- * was come to. */
+/* execute_messages.c: whether a plan's ranks have nothing in common but messages; this rank's in groups; all on one
+ * lane; what is to be issued once op `index` was come to. */
 bool tpi_messages_suffice(const tp_plan *plan);
 tp_status tpi_messages_find(tp_ctx *ctx, const tp_plan *plan, int rank, tpi_messages *out);
 void tpi_messages_free(tp_ctx *ctx, tpi_messages *messages);
 void tpi_messages_share_lane(tp_plan *plan);
 tp_status tpi_messages_issue(tpi_run *run, int index);
 
-/* execute_ops.c: kinds that need no callback, and rows of views. Where global row `row` lies; NULL: the view has no memory. */
+/* execute_ops.c: kinds that need no callback, and rows of views. Where global row `row` lies; NULL: the view has no
+ * memory. */
 void *tpi_view_row(const tpi_view *view, int64_t row);
 tpi_map_args tpi_rows_copied(const tpi_view *to, const tpi_view *from, int64_t rows);
 tp_status tpi_issue_transfer(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op);

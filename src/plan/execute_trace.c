@@ -5,7 +5,8 @@ tp_status tp_trace_begin(tp_ctx *ctx, tp_trace_span *span, int64_t capacity)
 {
     TPI_TRY(tpi_ctx_usable(ctx));
     if (span == NULL || capacity < 1)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_trace_begin: span is %s, capacity %lld", span ? "given" : "NULL", (long long)capacity);
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_trace_begin: span is %s, capacity %lld", span ? "given" : "NULL",
+                          (long long)capacity);
     struct tpi_executor *executor = NULL;
     TPI_TRY(tpi_executor_get(ctx, &executor));
     if (executor->trace != NULL)

@@ -99,7 +99,8 @@ void tp_machine_default(tp_machine *out)
 static void default_gpu(tp_machine *out)
 {
     static const double rows[] = {1, 16, 64, 256, 1024, 4096};
-    static const double f32[] = {0.8e12, 8e12, 14e12, 16e12, 17e12, 18e12}, half[] = {1.3e12, 20e12, 75e12, 180e12, 230e12, 240e12};
+    static const double f32[] = {0.8e12, 8e12, 14e12, 16e12, 17e12, 18e12},
+                        half[] = {1.3e12, 20e12, 75e12, 180e12, 230e12, 240e12};
     *out = (tp_machine){.name = "not measured",
                         .device = TP_DEVICE_CUDA,
                         .threads = 1,
@@ -131,16 +132,16 @@ size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
     tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
     tp_machine copy = *machine;
     const char *header = headers[machine->device == TP_DEVICE_CUDA ? TP_DEVICE_CUDA : TP_DEVICE_CPU];
-    tpi_put(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1, machine->name, machine->threads,
-            machine->lanes_share_cores);
+    tpi_put(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1,
+            machine->name, machine->threads, machine->lanes_share_cores);
     for (int i = 0; i < FIGURES; i++)
         tpi_put(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
     for (int kind = 0; kind < CURVES; kind++)
         for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
             const tp_machine_curve *curve = curve_at(&copy, kind, gemm_dtypes[d]);
             for (int i = 0; i < curve->points; i++)
-                tpi_put(&page, "%s %s rows %lld flops_per_second %lld\n", curves[kind].name, tp_dtype_name(gemm_dtypes[d]), llround(curve->rows[i]),
-                        llround(curve->flops[i]));
+                tpi_put(&page, "%s %s rows %lld flops_per_second %lld\n", curves[kind].name,
+                        tp_dtype_name(gemm_dtypes[d]), llround(curve->rows[i]), llround(curve->flops[i]));
         }
     tpi_put(&page, "%s\n", footer);
     return tpi_put_end(&page);
@@ -166,7 +167,8 @@ static bool read_point(const char *text, int kind, tp_machine *machine)
             continue;
         double rows, flops;
         tp_machine_curve *curve = curve_at(machine, kind, gemm_dtypes[d]);
-        if (!read_number(at + length + 6, &at, &rows) || strncmp(at, " flops_per_second ", 18) != 0 || !read_number(at + 18, &at, &flops))
+        if (!read_number(at + length + 6, &at, &rows) || strncmp(at, " flops_per_second ", 18) != 0 ||
+            !read_number(at + 18, &at, &flops))
             return false;
         double before = curve->points > 0 ? curve->rows[curve->points - 1] : 0;
         if (*at != '\0' || curve->points == TP_MACHINE_POINTS || rows <= before || flops <= 0)
@@ -268,7 +270,8 @@ tp_status tp_machine_parse(const char *text, tp_machine *out)
         return tpi_message(TP_ERR_ARGUMENT, "tp_machine_parse: %s is NULL", text == NULL ? "text" : "out");
     *out = (tp_machine){.threads = 1};
     if (*text == '\0')
-        return tpi_message(TP_ERR_FORMAT, "machine: the text is empty, its first line must be '%s'", headers[TP_DEVICE_CPU]);
+        return tpi_message(TP_ERR_FORMAT, "machine: the text is empty, its first line must be '%s'",
+                           headers[TP_DEVICE_CPU]);
     reading r = {.machine = out};
     for (int number = 1; *text != '\0'; number++) {
         char line[256];
@@ -277,7 +280,8 @@ tp_status tp_machine_parse(const char *text, tp_machine *out)
         if (kept == length && kept > 0 && line[kept - 1] == '\r') /* lines may end as on other systems */
             line[kept - 1] = '\0';
         if (number == 1 && !take_header(line, out))
-            return tpi_message(TP_ERR_FORMAT, "machine: line 1 is '%.40s', must be '%s' or '%s'", line, headers[TP_DEVICE_CPU], headers[TP_DEVICE_CUDA]);
+            return tpi_message(TP_ERR_FORMAT, "machine: line 1 is '%.40s', must be '%s' or '%s'", line,
+                               headers[TP_DEVICE_CPU], headers[TP_DEVICE_CUDA]);
         const char *wrong = number == 1 ? NULL : kept < length ? "is too long" : read_line(&r, line);
         if (wrong != NULL)
             return tpi_message(TP_ERR_FORMAT, "machine: line %d %s: '%.60s'", number, wrong, line);
@@ -297,7 +301,8 @@ static tp_status open_regular(const char *path, FILE **out)
     *out = regular ? fdopen(descriptor, "rb") : NULL;
     if (*out != NULL)
         return TP_OK;
-    tp_status status = tpi_message(TP_ERR_IO, "machine: %s: %s", path, regular ? strerror(errno) : "is not a regular file");
+    tp_status status =
+        tpi_message(TP_ERR_IO, "machine: %s: %s", path, regular ? strerror(errno) : "is not a regular file");
     close(descriptor);
     return status;
 }
@@ -318,7 +323,10 @@ tp_status tp_machine_load(const char *path, tp_machine *out)
     if (text == NULL)
         status = tpi_message(TP_ERR_MEMORY, "machine: out of memory");
     else if (failed || more || length == 0)
-        status = tpi_message(TP_ERR_IO, "machine: %s: %s", path, failed ? "can't be read" : more ? "is too long" : "is empty");
+        status = tpi_message(TP_ERR_IO, "machine: %s: %s", path,
+                             failed ? "can't be read"
+                             : more ? "is too long"
+                                    : "is empty");
     if (status == TP_OK) {
         text[length] = '\0';
         if (strlen(text) < length)

@@ -57,9 +57,11 @@ int tp_pattern_from_name(const char *name)
 static tp_status check_desc(const tp_plan_desc *desc)
 {
     if ((int)desc->algorithm < 0 || desc->algorithm >= TP_OVERLAP_COUNT || algorithms[desc->algorithm].generate == NULL)
-        return tpi_message(TP_ERR_ARGUMENT, "plan: algorithm %d is not one of 0 to %d", (int)desc->algorithm, TP_OVERLAP_AUTO - 1);
+        return tpi_message(TP_ERR_ARGUMENT, "plan: algorithm %d is not one of 0 to %d", (int)desc->algorithm,
+                           TP_OVERLAP_AUTO - 1);
     if ((int)desc->pattern < 0 || desc->pattern >= TP_PATTERN_COUNT)
-        return tpi_message(TP_ERR_ARGUMENT, "plan: pattern %d is not one of 0 to %d", (int)desc->pattern, TP_PATTERN_COUNT - 1);
+        return tpi_message(TP_ERR_ARGUMENT, "plan: pattern %d is not one of 0 to %d", (int)desc->pattern,
+                           TP_PATTERN_COUNT - 1);
     if (desc->ranks < 1 || desc->ranks > TP_PLAN_MAX_RANKS)
         return tpi_message(TP_ERR_ARGUMENT, "plan: ranks %d, must be 1 to %d", desc->ranks, TP_PLAN_MAX_RANKS);
     if (desc->chunks < 0 || desc->chunks > TP_PLAN_MAX_CHUNKS)

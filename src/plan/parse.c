@@ -150,7 +150,8 @@ static bool pieces(parser *p, int total, int *piece, int *count, int *step)
     int64_t last = (int64_t)*piece + (int64_t)(*count - 1) * *step;
     if (*count > 0 && last >= total) {
         p->at = begin;
-        return wrong(p, "the last of %d pieces from %d is %lld, must be 0 to %d", *count, *piece, (long long)last, total - 1);
+        return wrong(p, "the last of %d pieces from %d is %lld, must be 0 to %d", *count, *piece, (long long)last,
+                     total - 1);
     }
     return true;
 }
@@ -217,7 +218,8 @@ static bool wait_for(parser *p, tp_wait *out)
     skip_blanks(p);
     if (other)
         return wrong(p, "a wait for an op of rank %d: there are %d ranks", out->rank, p->plan->ranks);
-    return wrong(p, "a wait for op %d of rank %d, which has %d ops", out->op, out->rank, p->plan->rank[out->rank].count);
+    return wrong(p, "a wait for op %d of rank %d, which has %d ops", out->op, out->rank,
+                 p->plan->rank[out->rank].count);
 }
 
 static bool waits(parser *p)

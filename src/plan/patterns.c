@@ -39,13 +39,17 @@ static const definition definitions[TP_PATTERN_COUNT] = {
         {.input = HOLD_LOCAL, .second = HOLD_OWN, .ending = END_SCATTER, .gradient = true, .gradient_part = 1},
     [TP_PATTERN_BACKWARD_REDUCE] =
         {.input = HOLD_LOCAL, .second = HOLD_LOCAL, .ending = END_REDUCE, .gradient = true, .gradient_part = 1},
-    [TP_PATTERN_ROW_BACKWARD] = {.input = HOLD_OWN, .ending = END_GATHERED, .gradient = true, .gradient_part = 1, .sliced = true},
+    [TP_PATTERN_ROW_BACKWARD] =
+        {.input = HOLD_OWN, .ending = END_GATHERED, .gradient = true, .gradient_part = 1, .sliced = true},
     [TP_PATTERN_CHAIN] = {.input = HOLD_OWN, .ending = END_SCATTER, .middle = MIDDLE_PIECES},
     [TP_PATTERN_CHAIN_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE, .middle = MIDDLE_PIECES},
     [TP_PATTERN_CHAIN_CORE] = {.input = HOLD_OWN, .ending = END_SCATTER, .middle = MIDDLE_CORE},
     [TP_PATTERN_CHAIN_CORE_REDUCE] = {.input = HOLD_LOCAL, .ending = END_REDUCE, .middle = MIDDLE_CORE},
-#define CHAIN_BACKWARD(held, end, between)                                                                                               \
-    {.input = held, .second = held, .ending = end, .middle = between, .gradient = true, .both = true, .gradient_part = 3}
+#define CHAIN_BACKWARD(held, end, between)                                                                             \
+    {                                                                                                                  \
+        .input = held, .second = held, .ending = end, .middle = between, .gradient = true, .both = true,               \
+        .gradient_part = 3                                                                                             \
+    }
     [TP_PATTERN_CHAIN_BACKWARD] = CHAIN_BACKWARD(HOLD_OWN, END_SCATTER, MIDDLE_PIECES),
     [TP_PATTERN_CHAIN_BACKWARD_REDUCE] = CHAIN_BACKWARD(HOLD_LOCAL, END_REDUCE, MIDDLE_PIECES),
     [TP_PATTERN_CHAIN_CORE_BACKWARD] = CHAIN_BACKWARD(HOLD_OWN, END_SCATTER, MIDDLE_CORE),
@@ -207,7 +211,8 @@ uint64_t tpi_promise(const tpi_promises *promises, tp_buffer buffer, int rank, i
     case TP_BUFFER_OUTPUT: return output(promises, rank, piece);
     case TP_BUFFER_GRADIENT: return d->gradient ? tpi_gradient_begin(rank, false, piece) : 0;
     case TP_BUFFER_FIRST_GRADIENT: return d->both ? tpi_gradient_begin(rank, true, piece) : 0;
-    case TP_BUFFER_GATHERED_SECOND: return d->both && d->second == HOLD_OWN ? given(HOLD_OWN, SYMBOL_SECOND, 0, piece) : 0;
+    case TP_BUFFER_GATHERED_SECOND:
+        return d->both && d->second == HOLD_OWN ? given(HOLD_OWN, SYMBOL_SECOND, 0, piece) : 0;
     case TP_BUFFERS: break;
     }
     return 0;

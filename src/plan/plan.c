@@ -13,7 +13,8 @@ static const char *const buffer_names[TP_BUFFERS] = {
 #undef BUFFER_WORD
 };
 
-static const char *const lane_names[TP_LANES] = {[TP_LANE_COMPUTE] = "compute", [TP_LANE_COMM] = "comm", [TP_LANE_COPY] = "copy"};
+static const char *const lane_names[TP_LANES] = {
+    [TP_LANE_COMPUTE] = "compute", [TP_LANE_COMM] = "comm", [TP_LANE_COPY] = "copy"};
 
 static const char *const fault_names[TP_FAULTS] = {
 #define FAULT_WORD(name, word) [name] = word,

@@ -39,18 +39,20 @@ tp_status tpi_price_check_costs(const char *function, const tp_plan *plan, const
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         if (!good(fields[i].value))
-            return tpi_message(TP_ERR_ARGUMENT, "%s: costs.%s is %g, must be 0 or more", function, fields[i].name, fields[i].value);
+            return tpi_message(TP_ERR_ARGUMENT, "%s: costs.%s is %g, must be 0 or more", function, fields[i].name,
+                               fields[i].value);
     for (int i = 0; i < TP_BUFFERS; i++)
         if (!good(costs->bytes[i]))
-            return tpi_message(TP_ERR_ARGUMENT, "%s: costs.bytes[%s] is %g, must be 0 or more", function, tp_buffer_name((tp_buffer)i),
-                               costs->bytes[i]);
+            return tpi_message(TP_ERR_ARGUMENT, "%s: costs.bytes[%s] is %g, must be 0 or more", function,
+                               tp_buffer_name((tp_buffer)i), costs->bytes[i]);
     return TP_OK;
 }
 
 static bool regions_good(const tp_plan *plan, const tp_region *region, int count)
 {
     for (int i = 0; i < count; i++)
-        if (region[i].rank < 0 || region[i].rank >= plan->ranks || (int)region[i].buffer < 0 || region[i].buffer >= TP_BUFFERS)
+        if (region[i].rank < 0 || region[i].rank >= plan->ranks || (int)region[i].buffer < 0 ||
+            region[i].buffer >= TP_BUFFERS)
             return false;
     return true;
 }
@@ -70,11 +72,15 @@ static tp_status check_op(const tp_plan *plan, int rank, int index)
         what = "its part is not 0 to 3";
     else if (!regions_good(plan, op->read, op->reads) || !regions_good(plan, op->write, op->writes))
         what = "it reads or writes where there is no rank or buffer";
-    else if ((op->kind == TP_OP_PULL || op->kind == TP_OP_PUSH || op->kind == TP_OP_SEND || op->kind == TP_OP_COLLECTIVE) && op->reads < 1)
+    else if ((op->kind == TP_OP_PULL || op->kind == TP_OP_PUSH || op->kind == TP_OP_SEND ||
+              op->kind == TP_OP_COLLECTIVE) &&
+             op->reads < 1)
         what = "it moves nothing";
     else if ((op->kind == TP_OP_GEMM || op->kind == TP_OP_RECV) && op->writes < 1)
         what = "it writes nothing";
-    return what == NULL ? TP_OK : tpi_message(TP_ERR_STATE, "plan: rank %d op %d (%s): %s", rank, index, tp_op_name(op->kind), what);
+    return what == NULL
+               ? TP_OK
+               : tpi_message(TP_ERR_STATE, "plan: rank %d op %d (%s): %s", rank, index, tp_op_name(op->kind), what);
 }
 
 tp_status tpi_price_check_plan(const tp_plan *plan)
@@ -100,7 +106,8 @@ double tpi_price_bytes(const tp_plan *plan, const tp_plan_costs *costs, const tp
 
 bool tpi_price_is_transfer(tp_op_kind kind)
 {
-    return kind == TP_OP_PULL || kind == TP_OP_PUSH || kind == TP_OP_SEND || kind == TP_OP_RECV || kind == TP_OP_COLLECTIVE;
+    return kind == TP_OP_PULL || kind == TP_OP_PUSH || kind == TP_OP_SEND || kind == TP_OP_RECV ||
+           kind == TP_OP_COLLECTIVE;
 }
 
 double tpi_price_seconds(double bytes, double rate)
@@ -125,8 +132,10 @@ double tpi_price_compute(const tp_plan *plan, const tp_plan_costs *costs, const 
     switch (op->kind) {
     case TP_OP_GEMM: return costs->gemm_overhead[op->part] + costs->gemm_seconds[op->part] * part;
     case TP_OP_COMPUTE: return costs->compute_overhead + costs->compute_seconds * part;
-    case TP_OP_REDUCE: return costs->compute_overhead + tpi_price_seconds(touched(plan, costs, op), costs->reduce_bytes_per_second);
-    case TP_OP_COPY: return costs->compute_overhead + tpi_price_seconds(touched(plan, costs, op) / 2, costs->copy_bytes_per_second);
+    case TP_OP_REDUCE:
+        return costs->compute_overhead + tpi_price_seconds(touched(plan, costs, op), costs->reduce_bytes_per_second);
+    case TP_OP_COPY:
+        return costs->compute_overhead + tpi_price_seconds(touched(plan, costs, op) / 2, costs->copy_bytes_per_second);
     default: return 0;
     }
 }

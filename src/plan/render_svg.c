@@ -1,5 +1,5 @@
-/* Lanes x time. One band a rank, one row a lane that has work; exposed communication is hatched on the compute row; lines with arrow heads are messages
- * and waits for other ranks; boxes with a dark rim are on the critical path. */
+/* Lanes x time. One band a rank, one row a lane that has work; exposed communication is hatched on the compute row;
+ * lines with arrow heads are messages and waits for other ranks; boxes with a dark rim are on the critical path. */
 #include <math.h>
 #include <string.h>
 
@@ -35,9 +35,10 @@ static const struct {
     char class;
     const char *word, *colour;
 } looks[] = {
-    {'g', "gemm", "#4477aa"},       {'h', "second gemm", "#6c9bd2"}, {'k', "compute", "#44aa99"}, {'r', "reduce", "#228833"},
-    {'y', "copy", "#999999"},       {'p', "pull", "#d98324"},        {'u', "push", "#c2691a"},    {'s', "send", "#d9604c"},
-    {'v', "receive", "#c98a70"},    {'c', "collective", "#c4577d"},  {'o', "other", "#888888"},
+    {'g', "gemm", "#4477aa"},       {'h', "second gemm", "#6c9bd2"}, {'k', "compute", "#44aa99"},
+    {'r', "reduce", "#228833"},     {'y', "copy", "#999999"},        {'p', "pull", "#d98324"},
+    {'u', "push", "#c2691a"},       {'s', "send", "#d9604c"},        {'v', "receive", "#c98a70"},
+    {'c', "collective", "#c4577d"}, {'o', "other", "#888888"},
 };
 
 enum { LOOKS = sizeof looks / sizeof *looks };
@@ -114,18 +115,27 @@ static void text(const picture *p, const char *class, double x, double y, const 
 
 static void style(const picture *p)
 {
-    tpi_put(p->page, "<style>text{font:11px system-ui,sans-serif;fill:#24292f}.t{font-size:15px;font-weight:600}.n{fill:#57606a}.e{text-anchor:end}"
-                          ".m{text-anchor:middle}.b{font-size:10px;fill:#fff;text-anchor:middle;pointer-events:none;paint-order:stroke;stroke:#0004;stroke-width:2}"
-                          ".card{fill:#fff;stroke:#d0d7de}.lane{fill:#f3f5f7}.grid{stroke:#d0d7de;stroke-dasharray:2 3}"
-                          ".a{fill:none;stroke:#57606a;stroke-width:.8;opacity:.75;marker-end:url(#head)}#head path{fill:#57606a}"
-                          ".x{fill:url(#hatch);stroke:#c62828;stroke-width:.8}.i{stroke:#111;stroke-width:1.4}.d{fill:#b42318;font-weight:600}");
+    tpi_put(p->page,
+            "<style>text{font:11px "
+            "system-ui,sans-serif;fill:#24292f}.t{font-size:15px;font-weight:600}.n{fill:#57606a}.e{text-anchor:end}"
+            ".m{text-anchor:middle}.b{font-size:10px;fill:#fff;text-anchor:middle;pointer-events:none;paint-order:"
+            "stroke;stroke:#0004;stroke-width:2}"
+            ".card{fill:#fff;stroke:#d0d7de}.lane{fill:#f3f5f7}.grid{stroke:#d0d7de;stroke-dasharray:2 3}"
+            ".a{fill:none;stroke:#57606a;stroke-width:.8;opacity:.75;marker-end:url(#head)}#head path{fill:#57606a}"
+            ".x{fill:url(#hatch);stroke:#c62828;stroke-width:.8}.i{stroke:#111;stroke-width:1.4}.d{fill:#b42318;font-"
+            "weight:600}");
     for (int i = 0; i < LOOKS; i++)
         tpi_put(p->page, ".%c{fill:%s}", looks[i].class, looks[i].colour);
-    tpi_put(p->page, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.n{fill:#9198a1}.b{fill:#fff}.card{fill:#0d1117;stroke:#30363d}"
-                          ".lane{fill:#1a2029}.grid{stroke:#30363d}.a{stroke:#9198a1}#head path{fill:#9198a1}.i{stroke:#f0f6fc}.d{fill:#ff7b72}}</style>");
-    tpi_put(p->page, "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">"
-                          "<path d=\"M0 0V6\" stroke=\"#e53935\" stroke-width=\"3.2\"/></pattern><marker id=\"head\" viewBox=\"0 0 6 6\" refX=\"5.5\" "
-                          "refY=\"3\" markerWidth=\"6\" markerHeight=\"6\" orient=\"auto\"><path d=\"M0 0L6 3L0 6z\"/></marker></defs>\n");
+    tpi_put(p->page, "@media(prefers-color-scheme:dark){text{fill:#e6edf3}.n{fill:#9198a1}.b{fill:#fff}.card{fill:#"
+                     "0d1117;stroke:#30363d}"
+                     ".lane{fill:#1a2029}.grid{stroke:#30363d}.a{stroke:#9198a1}#head "
+                     "path{fill:#9198a1}.i{stroke:#f0f6fc}.d{fill:#ff7b72}}</style>");
+    tpi_put(p->page, "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" "
+                     "patternTransform=\"rotate(45)\">"
+                     "<path d=\"M0 0V6\" stroke=\"#e53935\" stroke-width=\"3.2\"/></pattern><marker id=\"head\" "
+                     "viewBox=\"0 0 6 6\" refX=\"5.5\" "
+                     "refY=\"3\" markerWidth=\"6\" markerHeight=\"6\" orient=\"auto\"><path d=\"M0 0L6 3L0 "
+                     "6z\"/></marker></defs>\n");
 }
 
 /* Steps of 1, 2 or 5 times a power of ten, eight at most. */
@@ -202,7 +212,8 @@ static void box(const picture *p, const tp_timeline *timeline, int rank, int ind
     tooltip(p, timeline, rank, index, pieces);
     rectangle(p, class, x, y, width, p->lane_height);
     if (op->kind == TP_OP_COLLECTIVE && x_of(p, span->compute_end) - x_of(p, span->compute_begin) > 1)
-        rectangle(p, "r", x_of(p, span->compute_begin), y, x_of(p, span->compute_end) - x_of(p, span->compute_begin) - 0.6, p->lane_height);
+        rectangle(p, "r", x_of(p, span->compute_begin), y,
+                  x_of(p, span->compute_end) - x_of(p, span->compute_begin) - 0.6, p->lane_height);
     tpi_put(p->page, "</g>\n");
 }
 
@@ -234,7 +245,8 @@ static double next_change(const tp_span *span, int count, double from, double en
     return change;
 }
 
-/* Hatches, on the compute row, where the rank communicates and does not compute. Stretches that meet are drawn as one. */
+/* Hatches, on the compute row, where the rank communicates and does not compute. Stretches that meet are drawn as
+ * one. */
 static void exposed(const picture *p, const tp_timeline *timeline, int rank)
 {
     const tp_span *span = timeline->span[rank];
@@ -289,12 +301,14 @@ static void arrow(const picture *p, const tp_timeline *timeline, tp_wait from, t
     const tp_plan_op *source = &p->plan->rank[from.rank].op[from.op], *target = &p->plan->rank[to.rank].op[to.op];
     const tp_span *before = &timeline->span[from.rank][from.op], *after = &timeline->span[to.rank][to.op];
     bool message = source->kind == TP_OP_SEND && target->kind == TP_OP_RECV;
-    point begin = {x_of(p, message ? before->begin : before->end) + (message ? 3 : -1), y_of(p, from.rank, source->lane)};
+    point begin = {x_of(p, message ? before->begin : before->end) + (message ? 3 : -1),
+                   y_of(p, from.rank, source->lane)};
     point end = {x_of(p, after->begin) + (message ? 3 : 1), y_of(p, to.rank, target->lane)};
     curve(p, begin, end);
 }
 
-/* A one-sided copy that waits for nobody: between its box and the compute row of the rank whose memory it reads or writes. */
+/* A one-sided copy that waits for nobody: between its box and the compute row of the rank whose memory it reads or
+ * writes. */
 static void copy_arrow(const picture *p, const tp_timeline *timeline, int rank, int index)
 {
     const tp_plan_op *op = &p->plan->rank[rank].op[index];
@@ -347,7 +361,8 @@ static void figures(const picture *p, const tp_timeline *timeline, double y)
     tpi_label_seconds(exposed_time, timeline->exposed_seconds);
     tpi_label_hidden(hidden, timeline->hidden, timeline->comm_seconds, timeline->seconds);
     begin_text(p, "n", 16, y);
-    tpi_put(p->page, "%s: %s, of it compute %s; communication %s", timeline->measured ? "measured" : "simulated", seconds, compute, comm);
+    tpi_put(p->page, "%s: %s, of it compute %s; communication %s", timeline->measured ? "measured" : "simulated",
+            seconds, compute, comm);
     if (timeline->comm_seconds > 0)
         tpi_put(p->page, ", hidden %s, <tspan class=\"d\">exposed %s</tspan>", hidden, exposed_time);
     tpi_put(p->page, "</text>\n");
@@ -426,13 +441,15 @@ static void draw(picture *p, const tp_timeline *first, const tp_timeline *second
 {
     const tp_plan *plan = p->plan;
     double one = timeline_height(p), bottom = TOP + one + (second != NULL ? HEAD + one : 0), height = bottom + BOTTOM;
-    tpi_put(p->page, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n", WIDTH, height, WIDTH,
-                 height);
+    tpi_put(p->page,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" height=\"%.0f\">\n",
+            WIDTH, height, WIDTH, height);
     style(p);
     tpi_put(p->page, "<rect class=\"card\" x=\"0\" y=\"0\" width=\"%.0f\" height=\"%.0f\" rx=\"8\"/>", WIDTH, height);
     begin_text(p, "t", 16, 30);
     tpi_put(p->page, "%s, %s, %d rank%s, %d chunk%s</text>\n", tp_overlap_name((tp_overlap)plan->algorithm),
-                 tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->ranks == 1 ? "" : "s", plan->chunks, plan->chunks == 1 ? "" : "s");
+            tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->ranks == 1 ? "" : "s", plan->chunks,
+            plan->chunks == 1 ? "" : "s");
     bool arrows = count_arrows(p) <= MOST_ARROWS;
     axis(p, bottom);
     draw_timeline(p, first, arrows);

@@ -1,5 +1,6 @@
-/* Discrete events. The next op of every lane is a candidate; the one that can begin first is run, and only ends that are known count. An op that becomes
- * possible by this begins no earlier, so ops are run in the order of their beginnings, and links serve who comes first. */
+/* Discrete events. The next op of every lane is a candidate; the one that can begin first is run, and only ends that
+ * are known count. An op that becomes possible by this begins no earlier, so ops are run in the order of their
+ * beginnings, and links serve who comes first. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -9,49 +10,6 @@
 
 static const tp_wait nothing = {-1, -1};
 
-static int next_on_lane(const tp_plan_rank *list, int from, int lane)
-{
-    while (from < list->count && (int)list->op[from].lane != lane)
-        from++;
-    return from;
-}
-
-static void number_rank(tpi_simulation *s, int rank)
-{
-    const tp_plan_rank *list = &s->plan->rank[rank];
-    int issuer = -1, collectives[TP_LANES] = {0}, last[TP_LANES] = {-1, -1, -1};
-    for (int i = 0; i < list->count; i++) {
-        const tp_plan_op *op = &list->op[i];
-        tpi_op_state *state = &s->state[rank][i];
-        *state = (tpi_op_state){.watcher = -1, .match = -1, .issuer = issuer, .before = last[op->lane], .cause = nothing};
-        last[op->lane] = i;
-        if (op->kind == TP_OP_COLLECTIVE)
-            state->match = (int)op->lane + TP_LANES * collectives[op->lane]++; /* they meet lane by lane */
-        if (op->lane == TP_LANE_COMPUTE)
-            issuer = i;
-    }
-}
-
-/* Messages between two ranks meet in the order of both lists. */
-static void match_messages(tpi_simulation *s, int from)
-{
-    const tp_plan_rank *sender = &s->plan->rank[from];
-    int next[TP_PLAN_MAX_RANKS] = {0}; /* in each receiver's list */
-    for (int i = 0; i < sender->count; i++) {
-        if (sender->op[i].kind != TP_OP_SEND)
-            continue;
-        int to = sender->op[i].peer, receive = next[to];
-        const tp_plan_rank *receiver = &s->plan->rank[to];
-        while (receive < receiver->count && (receiver->op[receive].kind != TP_OP_RECV || receiver->op[receive].peer != from))
-            receive++;
-        next[to] = receive + 1;
-        if (receive >= receiver->count)
-            continue;
-        s->state[from][i].match = receive;
-        s->state[to][receive].match = i;
-    }
-}
-
 static double end_of(const tpi_simulation *s, tp_wait on)
 {
     return s->timeline->span[on.rank][on.op].end;
@@ -59,7 +17,8 @@ static double end_of(const tpi_simulation *s, tp_wait on)
 
 bool tpi_simulation_finished(const tpi_simulation *s, tp_wait on)
 {
-    return on.rank >= 0 && on.rank < s->plan->ranks && on.op >= 0 && on.op < s->plan->rank[on.rank].count && s->state[on.rank][on.op].done;
+    return on.rank >= 0 && on.rank < s->plan->ranks && on.op >= 0 && on.op < s->plan->rank[on.rank].count &&
+           s->state[on.rank][on.op].done;
 }
 
 static void later(const tpi_simulation *s, tpi_candidate *c, tp_wait on, double extra)
@@ -78,13 +37,16 @@ static double waking(const tpi_simulation *s, const tp_plan_op *waits, const tp_
     return waits->lane != TP_LANE_COMPUTE || awaited->lane != TP_LANE_COMPUTE ? s->costs->wake_seconds : 0;
 }
 
-/* The end of what the op waits for, however late its lane sees it; not the end of the last op on its lane, which waited for an arrival. A PULL's time runs from when
- * its data was there, as the executor has it, also if the host issues it later. */
+/* The end of what the op waits for, however late its lane sees it; not the end of the last op on its lane, which waited
+ * for an arrival. A PULL's time runs from when its data was there, as the executor has it, also if the host issues it
+ * later. */
 static double posted_at(const tpi_simulation *s, int rank, int index)
 {
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
     const tpi_op_state *state = &s->state[rank][index];
-    double when = state->issuer >= 0 && (op->kind != TP_OP_PULL || op->waits == 0) ? end_of(s, (tp_wait){rank, state->issuer}) : 0;
+    double when = state->issuer >= 0 && (op->kind != TP_OP_PULL || op->waits == 0)
+                      ? end_of(s, (tp_wait){rank, state->issuer})
+                      : 0;
     for (int i = 0; i < op->waits; i++)
         when = fmax(when, end_of(s, op->wait[i]));
     return when;
@@ -106,12 +68,15 @@ bool tpi_simulation_ready(const tpi_simulation *s, int rank, int index, tpi_cand
         later(s, c, (tp_wait){rank, state->issuer}, 0);
     for (int i = 0; i < op->waits; i++) {
         tp_wait on = op->wait[i];
-        bool own = on.rank == rank; /* threads of one rank take turns on a core that is awake: switching is in what a lane's op takes at least */
+        bool own = on.rank == rank; /* threads of one rank take turns on a core that is awake: switching is in what a
+                                     * lane's op takes at least */
         if (!own || end_of(s, on) > c->when)
             later(s, c, on, s->costs->wait_seconds + (own ? 0 : waking(s, op, tpi_simulation_op(s, on.rank, on.op))));
     }
-    double late = op->lane != TP_LANE_COMPUTE && s->extra != NULL ? s->extra[rank][index] : 0; /* messages cross meanwhile */
-    c->posted = tpi_price_is_transfer(op->kind) ? posted_at(s, rank, index) + (op->kind == TP_OP_COLLECTIVE ? late : 0) : c->when;
+    /* messages cross meanwhile */
+    double late = op->lane != TP_LANE_COMPUTE && s->extra != NULL ? s->extra[rank][index] : 0;
+    c->posted = tpi_price_is_transfer(op->kind) ? posted_at(s, rank, index) + (op->kind == TP_OP_COLLECTIVE ? late : 0)
+                                                : c->when;
     c->when += late;
     return true;
 }
@@ -120,7 +85,8 @@ int tpi_simulation_collective(const tpi_simulation *s, int rank, int number)
 {
     for (int lane = 0; lane < TP_LANES; lane++) {
         int index = s->next[rank][lane];
-        if (index < s->plan->rank[rank].count && tpi_simulation_op(s, rank, index)->kind == TP_OP_COLLECTIVE && s->state[rank][index].match == number)
+        if (index < s->plan->rank[rank].count && tpi_simulation_op(s, rank, index)->kind == TP_OP_COLLECTIVE &&
+            s->state[rank][index].match == number)
             return index;
     }
     return -1;
@@ -172,7 +138,7 @@ static void complete(tpi_simulation *s, int rank, int index, tp_wait cause, tp_s
     s->timeline->span[rank][index] = span;
     s->state[rank][index].done = true;
     s->state[rank][index].cause = cause;
-    s->next[rank][lane] = next_on_lane(list, index + 1, lane);
+    s->next[rank][lane] = tpi_simulation_next_on_lane(list, index + 1, lane);
     s->ended[s->just_ended++] = (tp_wait){rank, index};
     s->left--;
 }
@@ -208,7 +174,8 @@ static double seconds_alone(const tpi_alone *alone)
     return most;
 }
 
-/* A transfer over the link: begins when posted and both ends are free. Returns when it has arrived; the op's beginning and its cause move if an end was busy. */
+/* A transfer over the link: begins when posted and both ends are free. Returns when it has arrived; the op's beginning
+ * and its cause move if an end was busy. */
 static double cross(tpi_simulation *s, tp_wait by, int from, int to, double bytes, tpi_candidate *c)
 {
     if (!modelled(s) || from == to)
@@ -236,12 +203,15 @@ static void run_transfer(tpi_simulation *s, tpi_candidate c)
     const tp_plan_op *op = tpi_simulation_op(s, c.rank, c.op);
     int from = op->kind == TP_OP_PULL ? op->peer : c.rank, to = op->kind == TP_OP_PULL ? c.rank : op->peer;
     double bytes = tpi_price_bytes(s->plan, s->costs, &op->read[0]);
-    double copying = tpi_price_seconds(bytes, s->costs->copy_bytes_per_second), copied = c.when + fmax(copying, least_on(s, op));
-    double overhead = s->costs->transfer_overhead, end = fmax(cross(s, (tp_wait){c.rank, c.op}, from, to, bytes, &c), copied) + overhead;
+    double copying = tpi_price_seconds(bytes, s->costs->copy_bytes_per_second),
+           copied = c.when + fmax(copying, least_on(s, op));
+    double overhead = s->costs->transfer_overhead,
+           end = fmax(cross(s, (tp_wait){c.rank, c.op}, from, to, bytes, &c), copied) + overhead;
     count_crossing(s, from, to, bytes, op->kind == TP_OP_PUSH ? 0 : overhead);
     s->alone[c.rank].copies[op->lane] += copying + overhead; /* the passive end of a one-sided copy does nothing */
     if (op->kind == TP_OP_SEND)
-        s->alone[op->peer].copies[tpi_simulation_op(s, op->peer, s->state[c.rank][c.op].match)->lane] += copying + overhead;
+        s->alone[op->peer].copies[tpi_simulation_op(s, op->peer, s->state[c.rank][c.op].match)->lane] +=
+            copying + overhead;
     tp_span span = {.begin = c.when, .end = end, .comm_begin = c.when, .comm_end = end};
     complete(s, c.rank, c.op, c.cause, span);
     if (op->kind == TP_OP_SEND)
@@ -255,7 +225,8 @@ static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int r
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
     tpi_collective_price price = tpi_price_collective(s->plan, costs, op);
     double rate = costs->link.bytes_per_second, overhead = s->plan->ranks > 1 ? costs->transfer_overhead : 0;
-    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second), end = c->when + fmax(copying + waking(s, op, op), least_on(s, op));
+    double copying = tpi_price_seconds(price.copied, costs->copy_bytes_per_second),
+           end = c->when + fmax(copying + waking(s, op, op), least_on(s, op));
     tpi_alone *alone = &s->alone[rank];
     if (modelled(s) && s->plan->ranks > 1) {
         s->out[rank] = (tpi_link_end){fmax(s->out[rank].free, c->posted) + price.sent / rate, {rank, index}};
@@ -266,8 +237,10 @@ static void run_collective_part(tpi_simulation *s, const tpi_candidate *c, int r
         alone->out += price.sent / rate;
         alone->in += price.received / rate;
         alone->last = fmax(alone->last, arriving(s, price.steps) + overhead);
-        double seen = op->lane == TP_LANE_COMPUTE || alone->chain[op->lane] == 0 ? costs->arrival_seconds + overhead : 0;
-        alone->chain[op->lane] += fmax(price.sent, price.received) / rate + price.steps * costs->link.latency_seconds + seen;
+        double seen =
+            op->lane == TP_LANE_COMPUTE || alone->chain[op->lane] == 0 ? costs->arrival_seconds + overhead : 0;
+        alone->chain[op->lane] +=
+            fmax(price.sent, price.received) / rate + price.steps * costs->link.latency_seconds + seen;
     }
     alone->copies[op->lane] += copying + overhead;
     end += overhead;
@@ -336,15 +309,19 @@ static bool exists(const tp_plan *plan, tp_wait on)
     return on.rank >= 0 && on.rank < plan->ranks && on.op >= 0 && on.op < plan->rank[on.rank].count;
 }
 
-/* Of an op that could begin as far as its own rank goes: the op whose beginning that makes possible, if its peers have come to it too. */
+/* Of an op that could begin as far as its own rank goes: the op whose beginning that makes possible, if its peers have
+ * come to it too. */
 static tp_wait begun_by(tpi_simulation *s, int rank, int index)
 {
     const tp_plan_op *op = tpi_simulation_op(s, rank, index);
     const tpi_op_state *state = &s->state[rank][index];
     s->state[rank][index].arrived = true;
     switch (op->kind) {
-    case TP_OP_SEND: return state->match >= 0 && s->state[op->peer][state->match].arrived ? (tp_wait){rank, index} : nothing;
-    case TP_OP_RECV: return state->match >= 0 && s->state[op->peer][state->match].arrived ? (tp_wait){op->peer, state->match} : nothing;
+    case TP_OP_SEND:
+        return state->match >= 0 && s->state[op->peer][state->match].arrived ? (tp_wait){rank, index} : nothing;
+    case TP_OP_RECV:
+        return state->match >= 0 && s->state[op->peer][state->match].arrived ? (tp_wait){op->peer, state->match}
+                                                                             : nothing;
     case TP_OP_COLLECTIVE:
         if (++s->arrivals[op->lane] < s->plan->ranks)
             return nothing;
@@ -417,15 +394,13 @@ static tp_status check_kinds(const tp_plan *plan)
 static tp_status simulate(tpi_simulation *s)
 {
     const tp_plan *plan = s->plan;
+    tpi_simulation_order(s);
     for (int rank = 0; rank < plan->ranks; rank++) {
-        number_rank(s, rank);
         s->left += plan->rank[rank].count;
         s->out[rank].last = s->in[rank].last = nothing;
         for (int lane = 0; lane < TP_LANES; lane++)
-            s->next[rank][lane] = next_on_lane(&plan->rank[rank], 0, lane);
+            s->next[rank][lane] = tpi_simulation_next_on_lane(&plan->rank[rank], 0, lane);
     }
-    for (int rank = 0; rank < plan->ranks; rank++)
-        match_messages(s, rank);
     for (int rank = 0; rank < plan->ranks; rank++)
         for (int lane = 0; lane < TP_LANES; lane++)
             look(s, rank, lane);

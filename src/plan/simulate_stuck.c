@@ -11,15 +11,17 @@ static tp_status stuck(const tpi_simulation *s, int rank, int index)
     const char *name = tp_op_name(op->kind);
     for (int i = 0; i < op->waits; i++)
         if (!tpi_simulation_finished(s, op->wait[i]))
-            return tpi_message(TP_ERR_STATE, "plan can't run: rank %d op %d (%s) waits for rank %d op %d, which never ends", rank, index, name,
-                               op->wait[i].rank, op->wait[i].op);
+            return tpi_message(TP_ERR_STATE,
+                               "plan can't run: rank %d op %d (%s) waits for rank %d op %d, which never ends", rank,
+                               index, name, op->wait[i].rank, op->wait[i].op);
     if ((op->kind == TP_OP_SEND || op->kind == TP_OP_RECV) && s->state[rank][index].match < 0)
         return tpi_message(TP_ERR_STATE, "plan can't run: rank %d op %d (%s) meets no %s of rank %d", rank, index, name,
                            op->kind == TP_OP_SEND ? "recv" : "send", op->peer);
     if (op->kind == TP_OP_SEND || op->kind == TP_OP_RECV)
-        return tpi_message(TP_ERR_STATE, "plan can't run: rank %d op %d (%s) waits for rank %d op %d to meet it", rank, index, name, op->peer,
-                           s->state[rank][index].match);
-    return tpi_message(TP_ERR_STATE, "plan can't run: rank %d op %d (%s): not every rank comes to this collective", rank, index, name);
+        return tpi_message(TP_ERR_STATE, "plan can't run: rank %d op %d (%s) waits for rank %d op %d to meet it", rank,
+                           index, name, op->peer, s->state[rank][index].match);
+    return tpi_message(TP_ERR_STATE, "plan can't run: rank %d op %d (%s): not every rank comes to this collective",
+                       rank, index, name);
 }
 
 /* The op of another rank that keeps one from its collective; op -1: it has none. */

@@ -128,7 +128,8 @@ tp_status tpi_timeline_sum(tp_timeline *timeline)
     return TP_OK;
 }
 
-/* A run tells only when an op began and ended: a transfer communicated all the time, a wait at either end did nothing, anything else computed. */
+/* A run tells only when an op began and ended: a transfer communicated all the time, a wait at either end did nothing,
+ * anything else computed. */
 static tp_span measured_span(tp_op_kind kind, tp_span span)
 {
     tp_span whole = {.begin = span.begin, .end = span.end};
@@ -149,7 +150,8 @@ static tp_status copy_spans(tp_timeline *timeline, const tp_span *const *span)
         for (int i = 0; i < plan->rank[rank].count; i++) {
             tp_span from = span[rank][i];
             if (!isfinite(from.begin) || !isfinite(from.end) || from.begin < 0 || from.end < from.begin)
-                return tpi_message(TP_ERR_ARGUMENT, "tp_timeline_create: rank %d op %d lasts from %g to %g", rank, i, from.begin, from.end);
+                return tpi_message(TP_ERR_ARGUMENT, "tp_timeline_create: rank %d op %d lasts from %g to %g", rank, i,
+                                   from.begin, from.end);
             timeline->span[rank][i] = measured_span(plan->rank[rank].op[i].kind, from);
         }
     return tpi_timeline_sum(timeline);
@@ -158,7 +160,10 @@ static tp_status copy_spans(tp_timeline *timeline, const tp_span *const *span)
 tp_status tp_timeline_create(const tp_plan *plan, const tp_span *const *span, tp_timeline **out)
 {
     if (plan == NULL || span == NULL || out == NULL)
-        return tpi_message(TP_ERR_ARGUMENT, "tp_timeline_create: %s is NULL", plan == NULL ? "plan" : span == NULL ? "span" : "out");
+        return tpi_message(TP_ERR_ARGUMENT, "tp_timeline_create: %s is NULL",
+                           plan == NULL   ? "plan"
+                           : span == NULL ? "span"
+                                          : "out");
     *out = NULL;
     tp_timeline *timeline;
     TPI_TRY(tpi_timeline_allocate(plan, &timeline));
@@ -177,10 +182,12 @@ static bool same_plan(const tp_plan *a, const tp_plan *b)
 }
 
 /* Fills one rank's spans, in seconds of the clock; ops that were not recorded stay as they are. */
-static void collect(const tp_plan *plan, int rank, const tp_trace_span *from, int64_t count, int64_t execution, tp_span *span)
+static void collect(const tp_plan *plan, int rank, const tp_trace_span *from, int64_t count, int64_t execution,
+                    tp_span *span)
 {
     for (int64_t i = 0; i < count; i++)
-        if (from[i].execution == execution && same_plan(from[i].plan, plan) && from[i].op >= 0 && from[i].op < plan->rank[rank].count)
+        if (from[i].execution == execution && same_plan(from[i].plan, plan) && from[i].op >= 0 &&
+            from[i].op < plan->rank[rank].count)
             span[from[i].op] = (tp_span){.begin = from[i].begin, .end = from[i].end};
 }
 
@@ -192,7 +199,8 @@ static tp_status shift(tp_timeline *timeline, int64_t execution)
     for (int rank = 0; rank < plan->ranks; rank++)
         for (int i = 0; i < plan->rank[rank].count; i++) {
             if (timeline->span[rank][i].end < timeline->span[rank][i].begin)
-                return tpi_message(TP_ERR_STATE, "tp_timeline_from_trace: rank %d op %d of execution %lld was not recorded", rank, i,
+                return tpi_message(TP_ERR_STATE,
+                                   "tp_timeline_from_trace: rank %d op %d of execution %lld was not recorded", rank, i,
                                    (long long)execution);
             first = fmin(first, timeline->span[rank][i].begin);
         }
@@ -204,7 +212,8 @@ static tp_status shift(tp_timeline *timeline, int64_t execution)
     return copy_spans(timeline, (const tp_span *const *)timeline->span);
 }
 
-tp_status tp_timeline_from_trace(const tp_plan *plan, const tp_trace_span *const *span, const int64_t *count, int64_t execution, tp_timeline **out)
+tp_status tp_timeline_from_trace(const tp_plan *plan, const tp_trace_span *const *span, const int64_t *count,
+                                 int64_t execution, tp_timeline **out)
 {
     if (plan == NULL || span == NULL || count == NULL || out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_timeline_from_trace: an argument is NULL");

@@ -22,7 +22,8 @@ static void move(const counting *c, int from, int to, double bytes)
     c->traffic->largest_piece = fmax(c->traffic->largest_piece, bytes);
 }
 
-/* A rank's own part of a gather goes to every peer; of a reduction, a slice to its owner, and, where all get the result, a slice of it to all. */
+/* A rank's own part of a gather goes to every peer; of a reduction, a slice to its owner, and, where all get the
+ * result, a slice of it to all. */
 static void count_collective(const counting *c, int rank, const tp_plan_op *op)
 {
     double n = c->plan->ranks, in = tpi_price_bytes(c->plan, c->costs, &op->read[0]);
@@ -71,7 +72,8 @@ static bool *plane_of(const marks *m, const tp_region *region)
 static bool is_workspace(const tp_plan *plan, const tp_region *region)
 {
     bool inbox = region->buffer == TP_BUFFER_INBOX && region->slot >= 0 && region->slot < plan->ranks;
-    return inbox || region->buffer == TP_BUFFER_GATHERED || region->buffer == TP_BUFFER_PARTIAL || region->buffer == TP_BUFFER_GATHERED_SECOND;
+    return inbox || region->buffer == TP_BUFFER_GATHERED || region->buffer == TP_BUFFER_PARTIAL ||
+           region->buffer == TP_BUFFER_GATHERED_SECOND;
 }
 
 static void mark_regions(const tp_plan *plan, const marks *m, const tp_region *region, int count)

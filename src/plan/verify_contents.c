@@ -202,7 +202,8 @@ static bool walk_sliced_gradient(tpi_verifier *v, int op)
             return false;
         content[slice] = tpi_symbol_accumulate(rank, o->part, content[slice], tpi_symbol_mix(operand, 0));
         uint64_t operands = tpi_gradient_operands(&v->promises, false, rank, piece);
-        v->gradient[at] = tpi_symbol_accumulate(rank, tpi_gradient_part(v->promises.pattern, false), v->gradient[at], operands);
+        v->gradient[at] =
+            tpi_symbol_accumulate(rank, tpi_gradient_part(v->promises.pattern, false), v->gradient[at], operands);
         if (content[slice] != v->gradient[at])
             return fault(v, TP_FAULT_RESULT, op, "accumulates something else than the pattern promises from",
                          &o->read[1], i);
@@ -354,7 +355,8 @@ static bool check_gradient(tpi_verifier *v, int rank, bool first, int piece)
     int got = v->accumulated[tpi_verify_gradient(v, rank, first, piece)];
     if (tpi_gradient_part(v->promises.pattern, first) < 0 || got == wanted)
         return true;
-    return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the %sgradient of rank %d has %d of %d pieces", first ? "first " : "", rank, got, wanted);
+    return tpi_verify_fault(v, TP_FAULT_RESULT, -1, "the %sgradient of rank %d has %d of %d pieces",
+                            first ? "first " : "", rank, got, wanted);
 }
 
 /* Whether everything that the pattern promises was made. */

@@ -135,7 +135,8 @@ static bool check_sum(tpi_verifier *v, int op)
     if (!check_pieces(v, op, &o->read[0]) || !check_pieces(v, op, &o->write[0]))
         return false;
     const tp_region *before = &o->read[o->reads - 1];
-    if (goes_on && (before->buffer != o->write[0].buffer || before->rank != v->rank[op] || before->piece != o->piece - 1 || before->pieces != 1))
+    if (goes_on && (before->buffer != o->write[0].buffer || before->rank != v->rank[op] ||
+                    before->piece != o->piece - 1 || before->pieces != 1))
         return fault(v, op, "a sum over slices must go on from the slice before", before->piece);
     return true;
 }

@@ -14,8 +14,8 @@ static bool is_dead(const tpi_verifier *v, const tpi_cell *cell, int op)
 
 static bool is_scratch(int plane)
 {
-    return plane == TP_BUFFER_GATHERED || plane == TP_BUFFER_PARTIAL || plane == TP_BUFFER_INBOX || plane == TP_BUFFER_GATHERED_SECOND ||
-           plane >= TP_BUFFERS; /* INBOX slots */
+    return plane == TP_BUFFER_GATHERED || plane == TP_BUFFER_PARTIAL || plane == TP_BUFFER_INBOX ||
+           plane == TP_BUFFER_GATHERED_SECOND || plane >= TP_BUFFERS; /* INBOX slots */
 }
 
 /* Lists the cells of a rank's scratch memory that the plan uses. */

@@ -15,7 +15,8 @@
 Test(command, help)
 {
     expect("--help", 0, "usage: tp_bench COMMAND", "sweep");
-    static const char *const commands[] = {"info", "gemm", "collective", "linear", "mlp", "attention", "block", "model", "sweep", "roofline", "plan", "calibrate", "auto"};
+    static const char *const commands[] = {"info",  "gemm",  "collective", "linear", "mlp",       "attention", "block",
+                                           "model", "sweep", "roofline",   "plan",   "calibrate", "auto"};
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         char arguments[64], usage[64];
         snprintf(arguments, sizeof arguments, "%s --help", commands[i]);
@@ -86,19 +87,24 @@ Test(command, mpi_peers)
     static const char *const peers[] = {"openmpi", "mpich"};
     for (size_t i = 0; i < sizeof peers / sizeof *peers; i++) {
         char arguments[128];
-        snprintf(arguments, sizeof arguments, "collective --peer %s -b 4K -e 4K --seconds 0.002 --samples 3 --csv", peers[i]);
+        snprintf(arguments, sizeof arguments, "collective --peer %s -b 4K -e 4K --seconds 0.002 --samples 3 --csv",
+                 peers[i]);
         int status = run(arguments);
         if (status == 3)
-            cr_expect(strstr(tpt_printed, "were not there when this was configured") || strstr(tpt_printed, "did not start"), "%s", tpt_printed);
+            cr_expect(strstr(tpt_printed, "were not there when this was configured") ||
+                          strstr(tpt_printed, "did not start"),
+                      "%s", tpt_printed);
         else
-            cr_expect(status == 0 && strstr(tpt_printed, "4096,1024,reduce_scatter,in,"), "%d: %s", status, tpt_printed);
+            cr_expect(status == 0 && strstr(tpt_printed, "4096,1024,reduce_scatter,in,"), "%d: %s", status,
+                      tpt_printed);
     }
 }
 
 Test(command, gemm)
 {
     expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3", 0, "33x48x40", "geometric mean");
-    expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3 --isa portable --order tree --dtype f16", 0, "portable", "8 chains, tree");
+    expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3 --isa portable --order tree --dtype f16", 0, "portable",
+           "8 chains, tree");
     expect("gemm --shapes 33x48x40 --seconds 0.002 --samples 3 --peer onednn", 0, "33x48x40", "oneDNN");
     cr_expect(strstr(tpt_printed, "/ peer") || strstr(tpt_printed, "onednn is skipped: "), "%s", tpt_printed);
     expect("gemm --peer blis", 2, "--peer: unknown 'blis'", "onednn");
@@ -106,11 +112,15 @@ Test(command, gemm)
 
 Test(command, roofline)
 {
-    expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 3 --warmup 1 --ranks 1,2 --threads 1", 0, "loss: gradient",
-           "peak and optimizer's bytes");
-    cr_expect_not_null(strstr(tpt_printed, "memory: adding in place on all ranks at once, between the steps: median of "), "%s", tpt_printed);
-    expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 2 --dtype bf16 --ranks 1 --threads 2 --family llama", 0, "rope",
-           "limits of one rank");
+    expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 3 --warmup 1 --ranks 1,2 "
+           "--threads 1",
+           0, "loss: gradient", "peak and optimizer's bytes");
+    cr_expect_not_null(
+        strstr(tpt_printed, "memory: adding in place on all ranks at once, between the steps: median of "), "%s",
+        tpt_printed);
+    expect("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 2 --dtype bf16 --ranks 1 "
+           "--threads 2 --family llama",
+           0, "rope", "limits of one rank");
 }
 
 /* Calls a step of an op that is in all steps as often; the kept samples of all ops of the optimizer in *kept. */
@@ -118,12 +128,15 @@ static double calls_a_step(int steps, int *kept)
 {
     char arguments[200];
     snprintf(arguments, sizeof arguments,
-             "roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --ranks 1 --threads 1 --dtype f32 --steps %d --csv", steps);
+             "roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --ranks 1 --threads 1 --dtype f32 "
+             "--steps %d --csv",
+             steps);
     cr_assert_eq(run(arguments), 0, "%s", tpt_printed);
     double calls = 0, ignored;
     const char *row = strstr(tpt_printed, "square sum,1x64,"), *sum = strstr(tpt_printed, "optimizer,all ops,");
     cr_assert(row != NULL && sscanf(row, "square sum,1x64,%lf,%lf", &calls, &ignored) == 2, "%s", tpt_printed);
-    cr_assert(sum != NULL && strstr(sum, ",false,") != NULL && sscanf(strstr(sum, ",false,"), ",false,%d,", kept) == 1, "%s", tpt_printed);
+    cr_assert(sum != NULL && strstr(sum, ",false,") != NULL && sscanf(strstr(sum, ",false,"), ",false,%d,", kept) == 1,
+              "%s", tpt_printed);
     return calls;
 }
 
@@ -144,7 +157,8 @@ Test(command, dropped_samples_are_told)
     static const char *const commands[] = {
         "roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 3 --ranks 1 --threads 1 --dtype f32",
         "linear --hidden 64 --ffn 96 --batch 1 --sequence 9 --dtype f32 --samples 2 --seconds 0.001",
-        "mlp --overlap pull --sequence-parallel --hidden 64 --ffn 96 --batch 1 --sequence 23 --dtype f32 --samples 2 --seconds 0.001",
+        "mlp --overlap pull --sequence-parallel --hidden 64 --ffn 96 --batch 1 --sequence 23 --dtype f32 --samples 2 "
+        "--seconds 0.001",
         "model --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 1",
         "sweep --layers 1 --hidden 32 --sequence 32 --steps 3 --batch 2 --scaling strong --ranks 1",
         "gemm --shapes 33x48x40 --seconds 0.002 --samples 3",
@@ -156,24 +170,30 @@ Test(command, dropped_samples_are_told)
 
 Test(command, collective)
 {
-    expect("collective --ranks 2,3 -b 100 -e 5000 -f 7 --seconds 0.001 --samples 2 -w 1 --dtype f32,u8", 0, "Out of bounds values : 0 OK",
-           "Avg bus bandwidth");
+    expect("collective --ranks 2,3 -b 100 -e 5000 -f 7 --seconds 0.001 --samples 2 -w 1 --dtype f32,u8", 0,
+           "Out of bounds values : 0 OK", "Avg bus bandwidth");
     expect("collective --ranks 2 -b 1K -e 1K -o all_reduce --seconds 0.001 --samples 2 -w 1 --link 10us,1GB/s", 0,
            "modelled link", "all_reduce");
-    expect("collective --ranks 1 -b 1 -e 3 -i 1 -o all_gather --place in --samples 1 --seconds 0.001 --csv", 0, "all_gather", "");
+    expect("collective --ranks 1 -b 1 -e 3 -i 1 -o all_gather --place in --samples 1 --seconds 0.001 --csv", 0,
+           "all_gather", "");
     const char *row = strchr(tpt_printed, '\n');
-    cr_expect(row != NULL && strchr(row + 1, '\n') != NULL && strstr(strchr(row + 1, '\n') + 1, "all_gather") == NULL, "one row of size 0: %s", tpt_printed);
+    cr_expect(row != NULL && strchr(row + 1, '\n') != NULL && strstr(strchr(row + 1, '\n') + 1, "all_gather") == NULL,
+              "one row of size 0: %s", tpt_printed);
 }
 
 Test(command, layers)
 {
-    static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu", "attention --kv-heads 2", "block"};
+    static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu",
+                                         "attention --kv-heads 2", "block"};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         char arguments[256];
-        snprintf(arguments, sizeof arguments, "%s --hidden 64 --ffn 96 --batch 2 --sequence 9 --ranks 1,2,8 --samples 2 --seconds 0.001 --warmup 1%s",
-                 layers[i], i % 2 == 0 ? " --sequence-parallel" : "");
+        snprintf(
+            arguments, sizeof arguments,
+            "%s --hidden 64 --ffn 96 --batch 2 --sequence 9 --ranks 1,2,8 --samples 2 --seconds 0.001 --warmup 1%s",
+            layers[i], i % 2 == 0 ? " --sequence-parallel" : "");
         if (strncmp(layers[i], "attention", 9) == 0)
-            snprintf(arguments, sizeof arguments, "%s --hidden 64 --batch 2 --sequence 9 --ranks 1,2,8 --samples 2 --seconds 0.001 --warmup 1",
+            snprintf(arguments, sizeof arguments,
+                     "%s --hidden 64 --batch 2 --sequence 9 --ranks 1,2,8 --samples 2 --seconds 0.001 --warmup 1",
                      layers[i]);
         expect(arguments, 0, "reference", "yes");
         cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
@@ -186,28 +206,37 @@ Test(command, overlap)
     static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu", "attention"};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         char arguments[256];
-        snprintf(arguments, sizeof arguments, "%s --overlap %s --chunks 2 --hidden 64%s --batch 1 --sequence 23 --dtype %s --samples 2 --seconds 0.001%s",
-                 layers[i], i == 1 ? "none,bulk,ring" : "pipeline,pull,direct,auto", i < 3 ? " --ffn 96" : "", i % 2 == 0 ? "f32" : "bf16",
-                 i < 3 ? " --sequence-parallel" : "");
+        snprintf(
+            arguments, sizeof arguments,
+            "%s --overlap %s --chunks 2 --hidden 64%s --batch 1 --sequence 23 --dtype %s --samples 2 --seconds 0.001%s",
+            layers[i], i == 1 ? "none,bulk,ring" : "pipeline,pull,direct,auto", i < 3 ? " --ffn 96" : "",
+            i % 2 == 0 ? "f32" : "bf16", i < 3 ? " --sequence-parallel" : "");
         expect(arguments, 0, "hidden", "both");
         cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     }
-    expect("mlp --overlap pull --link gemm --sequence-parallel --hidden 64 --batch 1 --sequence 50 --dtype f32 --samples 2 --seconds 0.001 "
-           "--trace bench_trace.json", 0, "modelled link", "as fast as makes its transfers as long");
+    expect("mlp --overlap pull --link gemm --sequence-parallel --hidden 64 --batch 1 --sequence 50 --dtype f32 "
+           "--samples 2 --seconds 0.001 "
+           "--trace bench_trace.json",
+           0, "modelled link", "as fast as makes its transfers as long");
     tpt_printed_file("bench_trace.json");
     cr_expect_not_null(strstr(tpt_printed, "\"traceEvents\""), "%s", tpt_printed);
     cr_expect_not_null(strstr(tpt_printed, "\"name\": \"gemm 0\", \"ph\": \"X\", \"pid\": 1"), "%s", tpt_printed);
 }
 
-/* Beside what was measured on a modelled link stands what the simulator says of it, with the costs of a machine file. */
+/* Beside what was measured on a modelled link stands what the simulator says of it, with the costs of a machine
+ * file. */
 Test(command, overlap_is_simulated_too)
 {
     expect("calibrate --ranks 2 --out bench_machine.tmp", 0, "waking up for a modelled link", "were dropped because");
-    static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu", "attention --heads 2"};
+    static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu",
+                                         "attention --heads 2"};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         char arguments[320];
-        snprintf(arguments, sizeof arguments, "%s --overlap none,direct,pull --link 1ms,1GB/s --hidden 64 --batch 1 --sequence 40 --dtype f32 --samples 2 "
-                 "--seconds 0.001%s --machine bench_machine.tmp --csv bench_simulated.tmp", layers[i], i % 2 == 0 ? " --sequence-parallel" : "");
+        snprintf(arguments, sizeof arguments,
+                 "%s --overlap none,direct,pull --link 1ms,1GB/s --hidden 64 --batch 1 --sequence 40 --dtype f32 "
+                 "--samples 2 "
+                 "--seconds 0.001%s --machine bench_machine.tmp --csv bench_simulated.tmp",
+                 layers[i], i % 2 == 0 ? " --sequence-parallel" : "");
         expect(arguments, 0, "fused / simulated", "simulated: the plans of the pass");
         FILE *file = fopen("bench_simulated.tmp", "r");
         cr_assert_not_null(file);
@@ -222,13 +251,15 @@ Test(command, overlap_is_simulated_too)
                 at += at != NULL;
             }
             cr_assert_not_null(at, "%s", line);
-            bool moves = i != 1 || strstr(line, ",forward,") != NULL; /* a row-parallel backward without sequence parallelism has nothing to move */
+            /* a row-parallel backward without sequence parallelism has nothing to move */
+            bool moves = i != 1 || strstr(line, ",forward,") != NULL;
             cr_expect(atof(at) > (moves ? 1000 : 0), "at least one latency of 1000 us: '%.40s' in %s", at, line);
         }
         fclose(file);
     }
-    expect("auto --machine bench_machine.tmp --tokens 9 --dtype f32 --link 5us,5GB/s --seconds 0.001 --samples 1 --explain", 0, "auto / best fixed choice: worst",
-           "pipeline 16");
+    expect("auto --machine bench_machine.tmp --tokens 9 --dtype f32 --link 5us,5GB/s --seconds 0.001 --samples 1 "
+           "--explain",
+           0, "auto / best fixed choice: worst", "pipeline 16");
     cr_expect_not_null(strstr(tpt_printed, "modelled link"), "%s", tpt_printed);
     cr_expect_not_null(strstr(tpt_printed, "noise, a second none / none"), "%s", tpt_printed);
     remove("bench_machine.tmp");
@@ -237,12 +268,16 @@ Test(command, overlap_is_simulated_too)
 
 Test(command, overlap_of_models)
 {
-    expect("block --overlap ring --hidden 64 --ffn 96 --batch 1 --sequence 9 --dtype f32 --samples 2 --seconds 0.001 --sequence-parallel", 0, "reference",
-           "yes");
-    expect("model --overlap direct --chunks 2 --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 2", 0, "overlap direct, chunks 2", "tokens/s");
-    expect("model --overlap auto --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 1,2 --sequence-parallel", 0, "overlap auto", "tokens/s");
-    expect("sweep --layers 1 --hidden 32 --sequence 32 --steps 3 --batch 2 --scaling strong --ranks 1,2,4 --overlap pull --chunks 2 --sequence-parallel", 0,
-           "overlap pull", "yes");
+    expect("block --overlap ring --hidden 64 --ffn 96 --batch 1 --sequence 9 --dtype f32 --samples 2 --seconds 0.001 "
+           "--sequence-parallel",
+           0, "reference", "yes");
+    expect("model --overlap direct --chunks 2 --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 2", 0,
+           "overlap direct, chunks 2", "tokens/s");
+    expect("model --overlap auto --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 1,2 --sequence-parallel", 0,
+           "overlap auto", "tokens/s");
+    expect("sweep --layers 1 --hidden 32 --sequence 32 --steps 3 --batch 2 --scaling strong --ranks 1,2,4 --overlap "
+           "pull --chunks 2 --sequence-parallel",
+           0, "overlap pull", "yes");
     cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
 }
 
@@ -264,7 +299,8 @@ Test(command, overlap_refusals)
     fputs("tp-machine 3\n", file);
     fclose(file);
     expect("mlp --overlap auto --machine bench_some_machine.tmp", 2, "--machine", "the text was cut");
-    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 2, "--machine", "the text was cut");
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 2,
+           "--machine", "the text was cut");
     char text[8192];
     tp_machine machine;
     tp_machine_default(&machine);
@@ -272,12 +308,15 @@ Test(command, overlap_refusals)
     file = fopen("bench_some_machine.tmp", "wb");
     fputs(text, file);
     fclose(file);
-    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 0, "is of 'not measured', this is '", "times may be far");
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 0,
+           "is of 'not measured', this is '", "times may be far");
     expect("mlp --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
-    expect("mlp --overlap ring --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
+    expect("mlp --overlap ring --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp",
+           "--overlap auto");
     expect("model --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");
     remove("bench_some_machine.tmp");
-    expect("linear --link 5us,1 --batch 2 --sequence 64 --hidden 64", 2, "32768 bytes", "3.28e+04 s to cross it, at most 60 s");
+    expect("linear --link 5us,1 --batch 2 --sequence 64 --hidden 64", 2, "32768 bytes",
+           "3.28e+04 s to cross it, at most 60 s");
     expect("model --link 5us,1", 2, "--link 5us,1", "at most 60 s");
     expect("mlp --link gemm", 2, "--link gemm", "--overlap");
     expect("model --overlap ring --link gemm", 2, "--link gemm", "linear, mlp and attention");
@@ -298,8 +337,9 @@ Test(command, sweep_keeps_the_bits)
 {
     expect("sweep " SMALL "--ranks 1,2,4,8 --dtype f32,bf16 --threads 1,2", 0, "strong", "weak");
     cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
-    expect("sweep " SMALL "--ranks 1,2 --one-by-one --family llama --ffn 48 --kv-heads 2 --sequence-parallel --microbatch 1 --dropout 0.1", 0,
-           "one after the other", "yes");
+    expect("sweep " SMALL "--ranks 1,2 --one-by-one --family llama --ffn 48 --kv-heads 2 --sequence-parallel "
+                          "--microbatch 1 --dropout 0.1",
+           0, "one after the other", "yes");
     expect("sweep " SMALL "--ranks 1,3 --scaling strong", 0, "strong", "reference");
 }
 
@@ -339,7 +379,8 @@ Test(command, files)
 Test(command, plot)
 {
     remove("bench_plot.svg");
-    int status = run("collective --ranks 1 -b 64 -e 1K -o all_gather --samples 2 --seconds 0.001 --plot bench_plot.svg");
+    int status =
+        run("collective --ranks 1 -b 64 -e 1K -o all_gather --samples 2 --seconds 0.001 --plot bench_plot.svg");
     bool there = system("command -v gnuplot >/dev/null 2>&1") == 0;
     cr_assert_eq(status, there ? 0 : 2, "%s", tpt_printed);
     cr_assert_eq(access("bench_plot.svg", F_OK) == 0, there);

@@ -50,7 +50,8 @@ Test(plan, json)
 Test(plan, draws)
 {
     char arguments[256];
-    snprintf(arguments, sizeof arguments, "plan --algorithm ring --pattern chain --ranks 2 --svg plan-%d.svg --trace plan-%d.json", (int)getpid(),
+    snprintf(arguments, sizeof arguments,
+             "plan --algorithm ring --pattern chain --ranks 2 --svg plan-%d.svg --trace plan-%d.json", (int)getpid(),
              (int)getpid());
     expect(arguments, 0, "ring", "chain");
     char path[64];
@@ -66,8 +67,10 @@ Test(plan, draws)
 Test(plan, automatic_choice_says_why)
 {
     expect("plan --algorithm auto --rows 512 --cols 768 --inner 768 --link 5e-6,1e9", 0, "predicted", "less than none");
-    expect("plan --algorithm auto --explain --json --rows 512 --cols 768 --inner 768 --link 5e-6,1e9", 0, "predicted", "\"rows\"");
-    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --link 0,1e15", 0, "* none", "nothing is faster than none");
+    expect("plan --algorithm auto --explain --json --rows 512 --cols 768 --inner 768 --link 5e-6,1e9", 0, "predicted",
+           "\"rows\"");
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --link 0,1e15", 0, "* none",
+           "nothing is faster than none");
 }
 
 /* Of layers: every combination that one of them runs as a plan. */
@@ -76,9 +79,11 @@ Test(plan, automatic_choices_of_layers_say_why)
     static const char shape[] = "--hidden 64 --ffn 96 --batch 1 --sequence 23 --dtype f32 --samples 2 --seconds 0.001";
     char arguments[256];
     snprintf(arguments, sizeof arguments, "mlp --overlap auto --explain --sequence-parallel %s", shape);
-    expect(arguments, 0, "chain, f32, 2 ranks, 24 rows, gemm 0: 48 x 64, gemm 1: 64 x 48", "\n  algorithm chunks   predicted");
+    expect(arguments, 0, "chain, f32, 2 ranks, 24 rows, gemm 0: 48 x 64, gemm 1: 64 x 48",
+           "\n  algorithm chunks   predicted");
     cr_assert_not_null(strstr(tpt_printed, "chain-backward, f32, 2 ranks"), "%s", tpt_printed);
-    snprintf(arguments, sizeof arguments, "linear --overlap pull,auto --explain --kind row %s --link 5us,1GB/s --json", shape);
+    snprintf(arguments, sizeof arguments, "linear --overlap pull,auto --explain --kind row %s --link 5us,1GB/s --json",
+             shape);
     expect(arguments, 0, "gemm-reduce, f32, 2 ranks, 24 rows, gemm 0: 64 x 48", "\"rows\"");
     snprintf(arguments, sizeof arguments, "mlp --overlap pull --explain %s", shape);
     expect(arguments, 2, "--explain", "--overlap auto");
@@ -88,25 +93,33 @@ Test(plan, automatic_choices_of_layers_say_why)
 
 Test(plan, runs_for_real)
 {
-    static const char *const patterns[] = {"gather-gemm",  "gemm-scatter", "gemm-reduce",    "backward",             "backward-reduce",
-                                           "row-backward", "chain",        "chain-reduce",   "chain-backward",       "chain-backward-reduce"};
+    static const char *const patterns[] = {"gather-gemm",     "gemm-scatter",         "gemm-reduce", "backward",
+                                           "backward-reduce", "row-backward",         "chain",       "chain-reduce",
+                                           "chain-backward",  "chain-backward-reduce"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         char arguments[256];
-        snprintf(arguments, sizeof arguments, "plan --run --rows 37 --cols 24 --inner 16 --algorithm pull,direct --chunks 2 --pattern %s --link 0,1e9", patterns[i]);
+        snprintf(
+            arguments, sizeof arguments,
+            "plan --run --rows 37 --cols 24 --inner 16 --algorithm pull,direct --chunks 2 --pattern %s --link 0,1e9",
+            patterns[i]);
         expect(arguments, 0, "median of 15 runs", "simulated and run");
     }
-    expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm pipeline --pattern row-backward", 2, "--run", "pipeline on row-backward");
+    expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm pipeline --pattern row-backward", 2, "--run",
+           "pipeline on row-backward");
     expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm none --pattern chain", 2, "--run", "none on chain");
-    expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm pull --pattern chain-core", 2, "--run", "pull on chain-core");
+    expect("plan --run --rows 8 --cols 8 --inner 8 --algorithm pull --pattern chain-core", 2, "--run",
+           "pull on chain-core");
 }
 
 /* A plan as text, written by hand: proven, priced and drawn, or told where it is wrong. */
 Test(plan, reads_plans)
 {
     static const char plan[] = "plan direct gather-gemm ranks 2 chunks 1\n"
-                               "0: E writes input[0], output[0x2]; G0 0 reads input[0] writes output[0]; G0 1 after 1.0 reads 1:input[1] writes output[1]; L after 1.2 "
+                               "0: E writes input[0], output[0x2]; G0 0 reads input[0] writes output[0]; G0 1 after "
+                               "1.0 reads 1:input[1] writes output[1]; L after 1.2 "
                                "reads output[0x2]\n"
-                               "1: E writes input[1], output[0x2]; G0 1 reads input[1] writes output[1]; G0 0 after 0.0 reads 0:input[0] writes output[0]; L%s "
+                               "1: E writes input[1], output[0x2]; G0 1 reads input[1] writes output[1]; G0 0 after "
+                               "0.0 reads 0:input[0] writes output[0]; L%s "
                                "reads output[0x2]\n";
     for (int right = 0; right < 2; right++) {
         char path[64], arguments[256];
@@ -119,7 +132,8 @@ Test(plan, reads_plans)
         if (right)
             expect(arguments, 0, "yes", "15.000");
         else
-            expect(arguments, 1, "rank 0, op 2: gemm is not waited for by the leave of input piece 1 of rank 1", ">G0 1<");
+            expect(arguments, 1, "rank 0, op 2: gemm is not waited for by the leave of input piece 1 of rank 1",
+                   ">G0 1<");
         snprintf(arguments, sizeof arguments, "plan --plan - --link 0,8e8 < %s", path);
         expect(arguments, right ? 0 : 1, "direct", "gather-gemm");
         remove(path);

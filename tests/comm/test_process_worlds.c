@@ -68,7 +68,8 @@ static void *refused_on_the_cpu(void *pointer)
 Test(process_worlds, ranks_on_the_cpu_are_refused)
 {
     int port = tpt_free_port();
-    tp_process_desc zero = {.rank = 0, .ranks = 2, .address = "127.0.0.1", .port = port, .timeout_ms = 10000}, one = zero;
+    tp_process_desc zero = {.rank = 0, .ranks = 2, .address = "127.0.0.1", .port = port, .timeout_ms = 10000},
+                    one = zero;
     one.rank = 1;
     pthread_t thread;
     void *other;

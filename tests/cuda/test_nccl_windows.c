@@ -1,11 +1,12 @@
-/* NCCL's windows: symmetric buffers between ranks that are processes, the staging of small operations, and what happens where there are none. Other versions of
- * NCCL, and failures, are the simulator's. */
+/* NCCL's windows: symmetric buffers between ranks that are processes, the staging of small operations, and what happens
+ * where there are none. Other versions of NCCL, and failures, are the simulator's. */
 #include "cuda/nccl_processes.h"
 
 enum {
     RANKS = 3,
     FLOATS = 100,
-    CREATION = 4, /* calls before the first operation: memory, and a window of it, for the two communicators of a context */
+    CREATION = 4, /* calls before the first operation: memory, and a window of it, for the two communicators of a
+                   * context */
     STAGED = 2 * 262144
 };
 
@@ -21,7 +22,7 @@ static void all_well(const process *own, const char *what)
     tpt_gpus_clean(what);
 }
 
-/* ---- symmetric buffers -------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- symmetric buffers ------------------------------------------------------------------------------------------- */
 
 /* Copies a rank's numbers into its neighbour's buffer, by a kernel. */
 static tp_status write_to_next(tp_ctx *ctx, const tp_symmetric *shared)
@@ -127,7 +128,7 @@ Test(nccl_windows, groups_and_sizes)
     }
 }
 
-/* ---- where there are none ----------------------------------------------------------------------------------------------------------------------------- */
+/* ---- where there are none ---------------------------------------------------------------------------------------- */
 
 typedef struct library {
     int version;
@@ -211,11 +212,12 @@ Test(nccl_windows, a_library_that_is_too_old)
     if (!tpt_simulator_nccl(21701, true))
         return;
     cr_assert_eq(tp_run_ranks(&options, never, NULL), TP_ERR_UNSUPPORTED, "%s", tp_last_message());
-    cr_assert_not_null(strstr(tp_last_message(), "has version 2.17.1, at least 2.18.1 is needed"), "%s", tp_last_message());
+    cr_assert_not_null(strstr(tp_last_message(), "has version 2.17.1, at least 2.18.1 is needed"), "%s",
+                       tp_last_message());
     tpt_gpus_clean("too old");
 }
 
-/* ---- failures ----------------------------------------------------------------------------------------------------------------------------------------- */
+/* ---- failures ---------------------------------------------------------------------------------------------------- */
 
 static tp_status make_one(tp_ctx *ctx, void *arg)
 {
@@ -242,7 +244,8 @@ Test(nccl_windows, one_rank_without_memory)
             return;
         run_processes(RANKS, make_one, &all, own);
         for (int rank = 0; rank < RANKS; rank++)
-            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_MEMORY : TP_ERR_PEER, "rank %d: %s", rank, all.message[rank]);
+            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_MEMORY : TP_ERR_PEER, "rank %d: %s", rank,
+                         all.message[rank]);
         cr_assert_not_null(strstr(all.message[0], "rank 1 of 3 has no memory"), "%s", all.message[0]);
         all_well(own, "no memory");
     }
@@ -305,8 +308,10 @@ Test(nccl_windows, failures_of_nccl_are_told)
                 return;
             run_processes(RANKS, make_one, &all, own);
             for (int rank = 0; rank < RANKS; rank++) {
-                cr_assert_eq(own[rank].status, rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "case %zu: rank %d: %s", i, rank, own[rank].message);
-                cr_assert_not_null(strstr(own[rank].message, cases[i].says), "case %zu: rank %d: %s", i, rank, own[rank].message);
+                cr_assert_eq(own[rank].status, rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "case %zu: rank %d: %s", i, rank,
+                             own[rank].message);
+                cr_assert_not_null(strstr(own[rank].message, cases[i].says), "case %zu: rank %d: %s", i, rank,
+                                   own[rank].message);
             }
             tpt_gpus_clean(cases[i].says);
         }
@@ -336,7 +341,8 @@ Test(nccl_windows, a_failing_rank_leaves_no_window)
             return;
         run_processes(RANKS, fails_with_a_window, &all, own);
         for (int rank = 0; rank < RANKS; rank++) {
-            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank, all.message[rank]);
+            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank,
+                         all.message[rank]);
             cr_assert_not_null(strstr(all.message[rank], "planted"), "rank %d: %s", rank, all.message[rank]);
         }
         tpt_gpus_clean("a failing rank");

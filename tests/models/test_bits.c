@@ -1,4 +1,5 @@
-/* One order of sums: losses, gradients and weights of a training run have the same bits on every layout that divides eight. */
+/* One order of sums: losses, gradients and weights of a training run have the same bits on every layout that divides
+ * eight. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 
@@ -57,12 +58,14 @@ static void check_layouts(const tp_model_desc *desc, int threads)
 {
     tpt_trained one;
     train(desc, (layout){1, 1, false}, &one);
-    cr_assert_lt(one.loss[STEPS - 1], 0.8 * one.loss[0], "loss %g, then %g: nothing was learned", one.loss[0], one.loss[STEPS - 1]);
+    cr_assert_lt(one.loss[STEPS - 1], 0.8 * one.loss[0], "loss %g, then %g: nothing was learned", one.loss[0],
+                 one.loss[STEPS - 1]);
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int parallel = 0; parallel < 2; parallel++) {
             tpt_trained other;
             char what[96];
-            snprintf(what, sizeof what, "%s, TP %d, %d threads, sequence parallelism %d", tp_dtype_name(desc->dtype), ranks, threads, parallel);
+            snprintf(what, sizeof what, "%s, TP %d, %d threads, sequence parallelism %d", tp_dtype_name(desc->dtype),
+                     ranks, threads, parallel);
             train(desc, (layout){ranks, threads, parallel != 0}, &other);
             cr_expect(tpt_trained_same(what, &other, &one));
             tpt_trained_free(&other);
@@ -142,7 +145,8 @@ Test(bits, delayed_lanes)
     tpt_trained_free(&delayed);
 }
 
-/* Layouts that do not divide eight: the same twice, and close to one rank (their sums have another order, which training amplifies: one step). */
+/* Layouts that do not divide eight: the same twice, and close to one rank (their sums have another order, which
+ * training amplifies: one step). */
 Test(bits, other_layouts_repeat)
 {
     for (int ranks = 3; ranks <= 7; ranks += 2) {

@@ -28,7 +28,8 @@ static inline tp_overlap_shape linear(tp_pattern pattern, int ranks, int64_t row
 }
 
 /* What a plan of the shape costs on the machine. */
-static inline tp_plan_costs costs_of(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap algorithm, int chunks)
+static inline tp_plan_costs costs_of(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap algorithm,
+                                     int chunks)
 {
     tp_plan *plan = tpt_plan(algorithm, shape->pattern, shape->ranks, chunks);
     tp_plan_costs costs;
@@ -38,7 +39,8 @@ static inline tp_plan_costs costs_of(const tp_machine *machine, const tp_overlap
 }
 
 /* And what it takes. */
-static inline tp_overlap_candidate predicted(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap algorithm, int chunks)
+static inline tp_overlap_candidate predicted(const tp_machine *machine, const tp_overlap_shape *shape,
+                                             tp_overlap algorithm, int chunks)
 {
     tp_plan *plan = tpt_plan(algorithm, shape->pattern, shape->ranks, chunks);
     tp_overlap_candidate at;

@@ -91,8 +91,9 @@ Test(auto, pieces_have_rows)
                 cuts += chunk_counts[c] == 1 || rows >= ranks * chunk_counts[c];
             cr_assert_eq(choice.candidates, 1 + 4 * cuts, "%d ranks, %d rows: %d", ranks, (int)rows, choice.candidates);
             for (int i = 0; i < choice.candidates; i++)
-                cr_assert(choice.candidate[i].chunks == 1 || choice.candidate[i].chunks * ranks <= rows, "%d ranks, %d rows: %s with %d chunks", ranks,
-                          (int)rows, tp_overlap_name(choice.candidate[i].algorithm), choice.candidate[i].chunks);
+                cr_assert(choice.candidate[i].chunks == 1 || choice.candidate[i].chunks * ranks <= rows,
+                          "%d ranks, %d rows: %s with %d chunks", ranks, (int)rows,
+                          tp_overlap_name(choice.candidate[i].algorithm), choice.candidate[i].chunks);
             cr_assert(choice.chunks == 1 || choice.chunks * ranks <= rows);
         }
 }
@@ -105,14 +106,16 @@ Test(auto, copies_on_shared_cores_are_not_free)
     machine.copy_bytes_per_second = 2e8;
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
     tp_overlap_choice choice = choose(&machine, &shape);
-    cr_assert(choice.algorithm == TP_OVERLAP_DIRECT || choice.algorithm == TP_OVERLAP_NONE, "%s", tp_overlap_name(choice.algorithm));
+    cr_assert(choice.algorithm == TP_OVERLAP_DIRECT || choice.algorithm == TP_OVERLAP_NONE, "%s",
+              tp_overlap_name(choice.algorithm));
     machine.direct_slowdown = 5; /* 25 ms of GEMM, 10 ms of copying the remote half */
     choice = choose(&machine, &shape);
     cr_assert(choice.seconds >= 0.025 + 0.010, "%g", choice.seconds);
     machine.lanes_share_cores = false;
     cr_assert(choose(&machine, &shape).seconds < 0.030);
     choice = choose(&machine, &shape);
-    cr_assert(choice.algorithm == TP_OVERLAP_PULL || choice.algorithm == TP_OVERLAP_RING || choice.algorithm == TP_OVERLAP_PIPELINE);
+    cr_assert(choice.algorithm == TP_OVERLAP_PULL || choice.algorithm == TP_OVERLAP_RING ||
+              choice.algorithm == TP_OVERLAP_PIPELINE);
 }
 
 /* None stays unless something is faster by more than 3 %, with what its lanes take. */
@@ -142,11 +145,13 @@ Test(auto, less_must_be_gained_without_lanes)
     static const double gains[] = {0.005, 0.014, 0.016, 0.029, 0.05};
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
     for (int i = 0; i < 5; i++) {
-        tp_machine machine = ideal(even_link * (1 - gains[i]) / gains[i]); /* what crosses is so much of the whole, and direct hides it */
+        /* what crosses is so much of the whole, and direct hides it */
+        tp_machine machine = ideal(even_link * (1 - gains[i]) / gains[i]);
         machine.lanes_share_cores = true;
         machine.start_seconds = 1e-3;
         tp_overlap_choice choice = choose(&machine, &shape);
-        cr_assert_eq(choice.algorithm, gains[i] > 0.015 ? TP_OVERLAP_DIRECT : TP_OVERLAP_NONE, "%g: %s", gains[i], choice.reason);
+        cr_assert_eq(choice.algorithm, gains[i] > 0.015 ? TP_OVERLAP_DIRECT : TP_OVERLAP_NONE, "%g: %s", gains[i],
+                     choice.reason);
     }
 }
 
@@ -156,11 +161,13 @@ Test(auto, more_chunks_must_gain)
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
     tp_machine machine = ideal(even_link / 0.503);
     tp_overlap_choice choice = choose(&machine, &shape);
-    cr_assert(choice.algorithm == TP_OVERLAP_DIRECT && choice.chunks == 1, "%s %d", tp_overlap_name(choice.algorithm), choice.chunks);
+    cr_assert(choice.algorithm == TP_OVERLAP_DIRECT && choice.chunks == 1, "%s %d", tp_overlap_name(choice.algorithm),
+              choice.chunks);
     tpt_same(choice.seconds, 0.020 * 1.003, "one chunk");
     machine = ideal(even_link / 0.52);
     choice = choose(&machine, &shape);
-    cr_assert(choice.algorithm == TP_OVERLAP_PULL && choice.chunks == 2, "%s %d", tp_overlap_name(choice.algorithm), choice.chunks);
+    cr_assert(choice.algorithm == TP_OVERLAP_PULL && choice.chunks == 2, "%s %d", tp_overlap_name(choice.algorithm),
+              choice.chunks);
     tpt_same(choice.seconds, 0.020, "two chunks");
 }
 
@@ -171,7 +178,8 @@ Test(auto, repeats)
     tp_overlap_choice *choice = calloc(2, sizeof *choice);
     cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice[0]), TP_OK);
     cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice[1]), TP_OK);
-    cr_assert(choice[0].algorithm == choice[1].algorithm && choice[0].chunks == choice[1].chunks && choice[0].candidates == choice[1].candidates);
+    cr_assert(choice[0].algorithm == choice[1].algorithm && choice[0].chunks == choice[1].chunks &&
+              choice[0].candidates == choice[1].candidates);
     for (int i = 0; i < choice[0].candidates; i++)
         cr_assert_eq(choice[0].candidate[i].seconds, choice[1].candidate[i].seconds);
     free(choice);
@@ -199,7 +207,8 @@ Test(auto, table_of_rows)
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1500);
     tp_overlap_table table;
     cr_assert_eq(tp_overlap_table_fill(&machine, &shape, &table), TP_OK);
-    static const int64_t last[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536};
+    static const int64_t last[] = {1,  2,  3,   4,   6,   8,   12,  16,  24,   32,  48,
+                                   64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536};
     int classes = sizeof last / sizeof *last, cuts = 0;
     cr_assert_eq(table.classes, classes);
     for (int i = 0; i < classes; i++) {
@@ -230,7 +239,8 @@ Test(auto, table_ends_where_the_rows_do)
     static const struct {
         int64_t rows;
         int classes;
-    } cases[] = {{0, 1}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 5}, {7, 6}, {1536, 21}, {1537, 22}, {1 << 24, TP_OVERLAP_CLASSES}, {1 << 28, TP_OVERLAP_CLASSES}};
+    } cases[] = {{0, 1}, {1, 1}, {2, 2}, {3, 3}, {4, 4}, {5, 5}, {6, 5}, {7, 6}, {1536, 21}, {1537, 22},
+    {1 << 24, TP_OVERLAP_CLASSES}, {1 << 28, TP_OVERLAP_CLASSES}};
     tp_machine machine;
     tp_machine_default(&machine);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -258,12 +268,14 @@ static tp_status count_work(void *arg)
 static void compare_with_choices(const tp_machine *machine, tp_overlap_shape shape, comparison *counts)
 {
     tp_overlap_table table;
-    cr_assert_eq(tpi_overlap_table_fill(machine, &shape, &(tpi_progress){count_work, counts}, &table), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tpi_overlap_table_fill(machine, &shape, &(tpi_progress){count_work, counts}, &table), TP_OK, "%s",
+                 tp_last_message());
     for (int i = 0; i < table.classes; i++) {
         shape.rows = i > 0 ? (table.entry[i - 1].rows + 1 + table.entry[i].rows) / 2 : 1;
         tp_overlap_choice choice = choose(machine, &shape);
         counts->others += choice.algorithm != table.entry[i].algorithm || choice.chunks != table.entry[i].chunks;
-        counts->changes += i > 0 && (table.entry[i].algorithm != table.entry[i - 1].algorithm || table.entry[i].chunks != table.entry[i - 1].chunks);
+        counts->changes += i > 0 && (table.entry[i].algorithm != table.entry[i - 1].algorithm ||
+                                     table.entry[i].chunks != table.entry[i - 1].chunks);
         counts->candidates += choice.candidates;
     }
     counts->classes += table.classes;
@@ -283,7 +295,8 @@ Test(auto, table_follows_every_change)
 /* A table leaves out most of what could be simulated, and loses next to nothing by it. */
 Test(auto, table_is_that_of_all_candidates)
 {
-    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_ROW_BACKWARD, TP_PATTERN_CHAIN, TP_PATTERN_CHAIN_BACKWARD_REDUCE};
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_ROW_BACKWARD, TP_PATTERN_CHAIN,
+                                          TP_PATTERN_CHAIN_BACKWARD_REDUCE};
     comparison counts = {0};
     for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
         for (int ranks = 2; ranks <= 4; ranks++)
@@ -322,13 +335,17 @@ Test(auto, table_tells_of_its_progress)
     cr_assert(left == 0 && table.classes == 0);
 }
 
-/* Tiny shapes, whose plans cost more than they move: no more is exposed than there is, nothing is hidden, and columns stay apart. */
+/* Tiny shapes, whose plans cost more than they move: no more is exposed than there is, nothing is hidden, and columns
+ * stay apart. */
 Test(auto, explains_tiny_and_huge_times)
 {
     static tp_overlap_choice choice = {.algorithm = TP_OVERLAP_PULL, .chunks = 2, .reason = "so", .candidates = 2};
-    const tp_overlap_shape shape = {.pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .rows = 2, .cols = {8}, .inner = {8}};
-    choice.candidate[0] = (tp_overlap_candidate){.algorithm = TP_OVERLAP_PULL, .chunks = 2, .seconds = 24e-6, .comm_seconds = 2e-6, .exposed_seconds = 22e-6, .hidden = -51.617};
-    choice.candidate[1] = (tp_overlap_candidate){.algorithm = TP_OVERLAP_RING, .chunks = 2, .seconds = 1e15, .comm_seconds = 1e15, .exposed_seconds = 1e15, .hidden = 1e6};
+    const tp_overlap_shape shape = {
+        .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .rows = 2, .cols = {8}, .inner = {8}};
+    choice.candidate[0] = (tp_overlap_candidate){.algorithm = TP_OVERLAP_PULL, .chunks = 2, .seconds = 24e-6,
+                                                 .comm_seconds = 2e-6, .exposed_seconds = 22e-6, .hidden = -51.617};
+    choice.candidate[1] = (tp_overlap_candidate){.algorithm = TP_OVERLAP_RING, .chunks = 2, .seconds = 1e15,
+                                                 .comm_seconds = 1e15, .exposed_seconds = 1e15, .hidden = 1e6};
     char text[2048];
     tp_overlap_explain(&shape, &choice, text, sizeof text);
     cr_assert_not_null(strstr(text, " 24.0 \302\265s        2.00 \302\265s    2.00 \302\265s      none\n"), "%s", text);
@@ -353,7 +370,8 @@ Test(auto, explains_itself)
     cr_assert_eq(lines, choice.candidates + 3);
     cr_assert_eq(marks, 1);
     snprintf(line, sizeof line, "* %-9s %6d", tp_overlap_name(choice.algorithm), choice.chunks);
-    cr_assert(strstr(text, line) != NULL && strstr(text, choice.reason) != NULL && strstr(text, "bulk") != NULL, "%s", text);
+    cr_assert(strstr(text, line) != NULL && strstr(text, choice.reason) != NULL && strstr(text, "bulk") != NULL, "%s",
+              text);
     cr_assert(strstr(text, " %\n") != NULL && strstr(text, " -\n") == NULL, "%s", text);
     machine = ideal(1e15); /* no communication to speak of */
     choice = choose(&machine, &shape);

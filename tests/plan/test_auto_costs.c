@@ -16,11 +16,14 @@ Test(auto_costs, costs_of_a_shape)
     shape.rows = 80;
     costs = costs_of(&machine, &shape, TP_OVERLAP_PULL, 4);
     tpt_same(costs.gemm_seconds[0], 100 * 2e6 / 1e11, "gemm at 80 rows");
-    tpt_same(costs.gemm_overhead[0], 4 * 100 * 2e6 / 1e11 / 5, "own 40 rows and four chunks of 10 cost as much as 80 each");
-    static const double rows[][2] = {{1, 10}, {150, 150}, {400, 400}}; /* and of how many at the best rate they cost as much */
+    tpt_same(costs.gemm_overhead[0], 4 * 100 * 2e6 / 1e11 / 5,
+             "own 40 rows and four chunks of 10 cost as much as 80 each");
+    /* and of how many at the best rate they cost as much */
+    static const double rows[][2] = {{1, 10}, {150, 150}, {400, 400}};
     for (int i = 0; i < 3; i++) {
         shape.rows = (int64_t)rows[i][0];
-        tpt_same(costs_of(&machine, &shape, TP_OVERLAP_NONE, 1).gemm_seconds[0], rows[i][1] * 2e6 / 1e11, "below, between and past the points");
+        tpt_same(costs_of(&machine, &shape, TP_OVERLAP_NONE, 1).gemm_seconds[0], rows[i][1] * 2e6 / 1e11,
+                 "below, between and past the points");
     }
     tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 4);
     shape.ranks = 3;
@@ -36,25 +39,29 @@ Test(auto_costs, direct_slows_what_reads_peers)
         tp_pattern pattern;
         unsigned parts;
     } cases[] = {{TP_PATTERN_GATHER_GEMM, 1},    {TP_PATTERN_GEMM_SCATTER, 0},          {TP_PATTERN_GEMM_REDUCE, 0},
-                 {TP_PATTERN_GATHER_WEIGHT, 1},  {TP_PATTERN_BACKWARD, 2},              {TP_PATTERN_BACKWARD_REDUCE, 0},
-                 {TP_PATTERN_ROW_BACKWARD, 3},   {TP_PATTERN_CHAIN, 1},                 {TP_PATTERN_CHAIN_REDUCE, 0},
-                 {TP_PATTERN_CHAIN_CORE, 1},     {TP_PATTERN_CHAIN_CORE_REDUCE, 0},     {TP_PATTERN_CHAIN_BACKWARD, 1 + 4 + 8},
-                 {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 0}, {TP_PATTERN_CHAIN_CORE_BACKWARD, 1 + 4 + 8}, {TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE, 0}};
+                 {TP_PATTERN_GATHER_WEIGHT, 1}, {TP_PATTERN_BACKWARD, 2}, {TP_PATTERN_BACKWARD_REDUCE, 0},
+                 {TP_PATTERN_ROW_BACKWARD, 3}, {TP_PATTERN_CHAIN, 1}, {TP_PATTERN_CHAIN_REDUCE, 0},
+                 {TP_PATTERN_CHAIN_CORE, 1}, {TP_PATTERN_CHAIN_CORE_REDUCE, 0}, {TP_PATTERN_CHAIN_BACKWARD, 1 + 4 + 8},
+                 {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 0}, {TP_PATTERN_CHAIN_CORE_BACKWARD, 1 + 4 + 8},
+                 {TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE, 0}};
     tp_machine machine = ideal(0);
     machine.direct_slowdown = 1.75;
     for (size_t i = 0; i < 2 * (sizeof cases / sizeof *cases); i++) {
         int ranks = 2 + (int)(i % 2);
         tp_overlap_shape shape = linear(cases[i / 2].pattern, ranks, 1000);
-        tp_plan_costs direct = costs_of(&machine, &shape, TP_OVERLAP_DIRECT, 1), pull = costs_of(&machine, &shape, TP_OVERLAP_PULL, 1);
+        tp_plan_costs direct = costs_of(&machine, &shape, TP_OVERLAP_DIRECT, 1),
+                      pull = costs_of(&machine, &shape, TP_OVERLAP_PULL, 1);
         for (int part = 0; part < TP_PLAN_PARTS; part++) {
-            double factor = cases[i / 2].parts >> part & 1 ? 1 + 0.75 * (ranks - 1) / ranks : 1; /* the rest of the operand is its own */
+            /* the rest of the operand is its own */
+            double factor = cases[i / 2].parts >> part & 1 ? 1 + 0.75 * (ranks - 1) / ranks : 1;
             tpt_same(direct.gemm_seconds[part], 0.020 * factor, tp_pattern_name(shape.pattern));
             tpt_same(pull.gemm_seconds[part], 0.020, "pulled rows are its own");
         }
     }
 }
 
-/* Slices of columns: own rows in one call, the peer's once a slice, each of which but the first reads and writes their sums. */
+/* Slices of columns: own rows in one call, the peer's once a slice, each of which but the first reads and writes their
+ * sums. */
 Test(auto_costs, slices_cost_their_sums)
 {
     tp_machine machine = ideal(0);
@@ -67,14 +74,16 @@ Test(auto_costs, slices_cost_their_sums)
     tpt_same(costs.gemm_overhead[3], 0, "no such GEMM");
     tpt_same(costs.compute_seconds, shape.compute_bytes / 1e9, "what lies between");
     shape.dtype = TP_DTYPE_BF16;
-    tpt_same(costs_of(&machine, &shape, TP_OVERLAP_PULL, 2).gemm_overhead[0], (sum + 500 * 1000 * 6 / 1e9) / 3, "once, and rounding, over three calls");
+    tpt_same(costs_of(&machine, &shape, TP_OVERLAP_PULL, 2).gemm_overhead[0], (sum + 500 * 1000 * 6 / 1e9) / 3,
+             "once, and rounding, over three calls");
     tpt_same(costs_of(&machine, &shape, TP_OVERLAP_PULL, 1).gemm_overhead[0], 0, "one slice");
     tpt_same(costs_of(&machine, &shape, TP_OVERLAP_NONE, 1).gemm_overhead[0], 0, "one call");
     shape.pattern = TP_PATTERN_GATHER_GEMM;
     tpt_same(costs_of(&machine, &shape, TP_OVERLAP_PULL, 4).gemm_overhead[0], 0, "rows are whole in columns");
 }
 
-/* Every call of a weight gradient reads and writes it: under `direct`, once an owner of the slice. Sums of bf16 are rounded in the end. */
+/* Every call of a weight gradient reads and writes it: under `direct`, once an owner of the slice. Sums of bf16 are
+ * rounded in the end. */
 Test(auto_costs, calls_read_and_write_their_gradient)
 {
     static const struct {
@@ -82,15 +91,18 @@ Test(auto_costs, calls_read_and_write_their_gradient)
         tp_pattern pattern;
         int chunks, calls;
         double passes; /* more than one */
-    } cases[] = {{TP_OVERLAP_DIRECT, TP_PATTERN_ROW_BACKWARD, 1, 2, 1}, {TP_OVERLAP_DIRECT, TP_PATTERN_ROW_BACKWARD, 4, 8, 1},
-                 {TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 4, 4, 0},   {TP_OVERLAP_NONE, TP_PATTERN_ROW_BACKWARD, 1, 1, 0},
+    } cases[] = {{TP_OVERLAP_DIRECT, TP_PATTERN_ROW_BACKWARD, 1, 2, 1},
+                 {TP_OVERLAP_DIRECT, TP_PATTERN_ROW_BACKWARD, 4, 8, 1},
+                 {TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 4, 4, 0},
+                 {TP_OVERLAP_NONE, TP_PATTERN_ROW_BACKWARD, 1, 1, 0},
                  {TP_OVERLAP_NONE, TP_PATTERN_BACKWARD, 1, 1, 0}};
     tp_machine machine = ideal(0);
     machine.reduce_bytes_per_second = 1e9;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tp_overlap_shape shape = linear(cases[i].pattern, 2, 1000);
         tp_plan_costs costs = costs_of(&machine, &shape, cases[i].algorithm, cases[i].chunks);
-        tpt_same(costs.gemm_overhead[1], cases[i].passes * 8e6 / 1e9 / cases[i].calls, tp_overlap_name(cases[i].algorithm));
+        tpt_same(costs.gemm_overhead[1], cases[i].passes * 8e6 / 1e9 / cases[i].calls,
+                 tp_overlap_name(cases[i].algorithm));
     }
     tp_overlap_shape shape = linear(TP_PATTERN_ROW_BACKWARD, 2, 1000);
     tp_plan_costs wide = costs_of(&machine, &shape, TP_OVERLAP_PULL, 4);
@@ -99,14 +111,15 @@ Test(auto_costs, calls_read_and_write_their_gradient)
     tpt_same(narrow.gemm_overhead[0] - wide.gemm_overhead[0], 500 * 1000 * 6 / 1e9 / 5, "rounding, over five calls");
 }
 
-/* A curve of their own: what a call of few rows takes is in it, so cutting costs what the curve says, and nothing is read and written besides. Slices are whole in
- * rows. Products with the weight have their own curve still. */
+/* A curve of their own: what a call of few rows takes is in it, so cutting costs what the curve says, and nothing is
+ * read and written besides. Slices are whole in rows. Products with the weight have their own curve still. */
 Test(auto_costs, weight_gradients_have_a_curve)
 {
     tp_machine machine = ideal(0);
     tp_overlap_shape shape = linear(TP_PATTERN_BACKWARD, 2, 1000);
     machine.reduce_bytes_per_second = 1e9;
-    machine.weight[TP_DTYPE_F32] = (tp_machine_curve){.points = 2, .rows = {500, 1000}, .flops = {1e11 / 1.5, 1e11 / 1.25}};
+    machine.weight[TP_DTYPE_F32] =
+        (tp_machine_curve){.points = 2, .rows = {500, 1000}, .flops = {1e11 / 1.5, 1e11 / 1.25}};
     tp_plan_costs costs = costs_of(&machine, &shape, TP_OVERLAP_PULL, 1);
     tpt_same(costs.gemm_seconds[0], 0.020, "input gradient");
     tpt_same(costs.gemm_seconds[1], 0.025, "weight gradient");
@@ -126,7 +139,8 @@ Test(auto_costs, weight_gradients_have_a_curve)
     tpt_same(costs.gemm_overhead[1], 0, "slices have all rows");
 }
 
-/* One that is in no cache is read and written as fast as memory is, in its first call: few tokens take as long as more. Slices are first calls all. */
+/* One that is in no cache is read and written as fast as memory is, in its first call: few tokens take as long as more.
+ * Slices are first calls all. */
 Test(auto_costs, gradients_come_out_of_memory)
 {
     tp_machine machine = ideal(0);
@@ -139,7 +153,8 @@ Test(auto_costs, gradients_come_out_of_memory)
     tpt_same(costs.gemm_seconds[1], 0.030 + rows, "30 ms for the gradient, 20 for the product");
     tpt_same(costs.gemm_overhead[1], 0.010 / 2, "30 ms and 10 instead of 30");
     shape.ranks = 3;
-    tpt_same(costs_of(&machine, &shape, TP_OVERLAP_DIRECT, 1).gemm_overhead[1], 0.040 / 3 / 3, "30 ms and two thirds of 20 instead of 30");
+    tpt_same(costs_of(&machine, &shape, TP_OVERLAP_DIRECT, 1).gemm_overhead[1], 0.040 / 3 / 3,
+             "30 ms and two thirds of 20 instead of 30");
     shape.ranks = 2;
     machine.gradient_bytes_per_second = 4e6 / 0.015;
     costs = costs_of(&machine, &shape, TP_OVERLAP_PULL, 1);
@@ -158,8 +173,10 @@ Test(auto_costs, activations_take_time)
     static const struct {
         tp_pattern pattern;
         double elements; /* a row */
-    } cases[] = {{TP_PATTERN_CHAIN, 700},          {TP_PATTERN_CHAIN_REDUCE, 700},          {TP_PATTERN_CHAIN_BACKWARD, 300}, {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 300},
-                 {TP_PATTERN_CHAIN_CORE, 0},       {TP_PATTERN_CHAIN_CORE_BACKWARD, 0},     {TP_PATTERN_GATHER_GEMM, 0}};
+    } cases[] = {{TP_PATTERN_CHAIN, 700},          {TP_PATTERN_CHAIN_REDUCE, 700},
+                 {TP_PATTERN_CHAIN_BACKWARD, 300}, {TP_PATTERN_CHAIN_BACKWARD_REDUCE, 300},
+                 {TP_PATTERN_CHAIN_CORE, 0},       {TP_PATTERN_CHAIN_CORE_BACKWARD, 0},
+                 {TP_PATTERN_GATHER_GEMM, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tp_machine machine = ideal(0);
         tp_overlap_shape shape = linear(cases[i].pattern, 2, 200);
@@ -190,7 +207,8 @@ Test(auto_costs, operands_come_out_of_memory)
             tp_plan_costs without = costs_of(&machine, &shape, TP_OVERLAP_PULL, chunks);
             machine.memory_bytes_per_second = 1e9;
             tp_plan_costs with = costs_of(&machine, &shape, TP_OVERLAP_PULL, chunks);
-            tpt_same(with.gemm_seconds[cases[i].part] - without.gemm_seconds[cases[i].part], cases[i].bytes / 1e9, tp_pattern_name(cases[i].pattern));
+            tpt_same(with.gemm_seconds[cases[i].part] - without.gemm_seconds[cases[i].part], cases[i].bytes / 1e9,
+                     tp_pattern_name(cases[i].pattern));
             tpt_same(with.gemm_overhead[cases[i].part], without.gemm_overhead[cases[i].part], "once");
         }
 }
@@ -238,7 +256,8 @@ Test(auto_costs, bytes_of_buffers)
                  {TP_PATTERN_CHAIN_BACKWARD, 10 * 5 * 2, 10 * 7 * 4, 10 * 7 * 2, 10 * 7 * 2, 7 * 11 * 4}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const tp_machine machine = ideal(0);
-        const tp_overlap_shape shape = {.pattern = cases[i].pattern, .dtype = TP_DTYPE_F16, .ranks = 2, .rows = 10, .cols = {3, 7}, .inner = {5, 11}};
+        const tp_overlap_shape shape = {.pattern = cases[i].pattern, .dtype = TP_DTYPE_F16, .ranks = 2, .rows = 10,
+                                        .cols = {3, 7}, .inner = {5, 11}};
         tp_plan_costs costs = costs_of(&machine, &shape, TP_OVERLAP_NONE, 1);
         const char *name = tp_pattern_name(cases[i].pattern);
         tpt_same(costs.bytes[TP_BUFFER_INPUT], 10 * 5 * 2, name);

@@ -1,4 +1,5 @@
-/* What lanes without a core of their own add to a plan's time: starting them, switching to their ops, what they copy, and waking up. */
+/* What lanes without a core of their own add to a plan's time: starting them, switching to their ops, what they copy,
+ * and waking up. */
 #include "auto_case.h"
 
 #include "plan/auto.h"
@@ -13,7 +14,8 @@ static tp_machine shared(double link)
     return machine;
 }
 
-/* Lanes take the time of what their rank computes when one of their ops ends, and for their start of the first op; where the core waits anyway, nothing. */
+/* Lanes take the time of what their rank computes when one of their ops ends, and for their start of the first op;
+ * where the core waits anyway, nothing. */
 Test(auto_lanes, take_time)
 {
     tp_machine machine = shared(0);
@@ -22,7 +24,8 @@ Test(auto_lanes, take_time)
     tpt_same(at.seconds, 0.020 + 4 * 1e-3 + 5e-3, "four pulls on one lane");
     tpt_same(at.gemm_seconds, 0.020, "the GEMM");
     tpt_same(predicted(&machine, &shape, TP_OVERLAP_NONE, 1).seconds, 0.020, "no lanes");
-    machine.link.bytes_per_second = even_link / 10; /* 200 ms: what is left is the last chunk's GEMM; own rows are multiplied meanwhile, 5 ms longer */
+    machine.link.bytes_per_second = even_link / 10; /* 200 ms: what is left is the last chunk's GEMM; own rows are
+                                                     * multiplied meanwhile, 5 ms longer */
     at = predicted(&machine, &shape, TP_OVERLAP_PULL, 4);
     tpt_same(at.seconds, 0.200 + 0.020 / 8, "waiting for the link");
     tpt_same(at.lane_seconds, 5e-3, "the start");
@@ -39,7 +42,8 @@ Test(auto_lanes, take_time)
 /* Who has none needs none to be started. */
 Test(auto_lanes, are_used_or_not)
 {
-    static const tp_overlap with[] = {TP_OVERLAP_BULK, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_PULL}, without[] = {TP_OVERLAP_NONE, TP_OVERLAP_DIRECT};
+    static const tp_overlap with[] = {TP_OVERLAP_BULK, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_PULL},
+                            without[] = {TP_OVERLAP_NONE, TP_OVERLAP_DIRECT};
     for (int i = 0; i < 4; i++) {
         tp_plan *plan = tpt_plan(with[i], TP_PATTERN_BACKWARD, 2, 1);
         cr_assert(tpi_plan_uses_lanes(plan), "%s", tp_overlap_name(with[i]));
@@ -67,7 +71,8 @@ Test(auto_lanes, take_from_all_that_computes)
     tpt_same(beside.seconds - alone, 8 * 1e-3 + 5e-3, "what is taken");
 }
 
-/* What is taken makes compute longer, so that an op ends beside it which ended behind it before: own rows take 10 ms and a start of 5, and a chunk arrives after 12. */
+/* What is taken makes compute longer, so that an op ends beside it which ended behind it before: own rows take 10 ms
+ * and a start of 5, and a chunk arrives after 12. */
 Test(auto_lanes, find_compute_that_they_made_longer)
 {
     tp_machine machine = shared(even_link * 20 / 12);
@@ -77,9 +82,9 @@ Test(auto_lanes, find_compute_that_they_made_longer)
     tpt_same(at.seconds, 0.020 + 5e-3 + 1e-3, "seconds");
 }
 
-/* An op that no GEMM waits for may run when compute is through, without a switch: half of one is counted, and a whole one for a lane's last op, which holds up the
- * plan's end instead. Those before one that is waited for run with it. An op that compute waits for, as a pipeline's first gather, or that ends when compute has,
- * switches nothing. */
+/* An op that no GEMM waits for may run when compute is through, without a switch: half of one is counted, and a whole
+ * one for a lane's last op, which holds up the plan's end instead. Those before one that is waited for run with it. An
+ * op that compute waits for, as a pipeline's first gather, or that ends when compute has, switches nothing. */
 Test(auto_lanes, only_awaited_and_last_ops_switch)
 {
     static const struct {
@@ -88,9 +93,15 @@ Test(auto_lanes, only_awaited_and_last_ops_switch)
         int chunks;
         double ops;
         int lanes;
-    } cases[] = {{TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 4, 1.5, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_CHAIN_REDUCE, 4, 1.5, 1}, {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 4, 3, 0},
-                 {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 4, 4, 1},       {TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 4, 4, 1},       {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 4, 0, 0},
-                 {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD_REDUCE, 1, 1, 1},   {TP_OVERLAP_PIPELINE, TP_PATTERN_BACKWARD_REDUCE, 4, 2.5, 1}, {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD, 1, 2, 1}};
+    } cases[] = {{TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 4, 1.5, 1},
+                 {TP_OVERLAP_PIPELINE, TP_PATTERN_CHAIN_REDUCE, 4, 1.5, 1},
+                 {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 4, 3, 0},
+                 {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 4, 4, 1},
+                 {TP_OVERLAP_PULL, TP_PATTERN_GEMM_SCATTER, 4, 4, 1},
+                 {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 4, 0, 0},
+                 {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD_REDUCE, 1, 1, 1},
+                 {TP_OVERLAP_PIPELINE, TP_PATTERN_BACKWARD_REDUCE, 4, 2.5, 1},
+                 {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD, 1, 2, 1}};
     tp_machine machine = shared(0);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tp_overlap_shape shape = linear(cases[i].pattern, 2, 1000);
@@ -99,7 +110,8 @@ Test(auto_lanes, only_awaited_and_last_ops_switch)
     }
 }
 
-/* A lane's start keeps its first op waiting where compute waits for it, and takes nothing from what compute does. What a collective moves leaves no earlier. */
+/* A lane's start keeps its first op waiting where compute waits for it, and takes nothing from what compute does. What
+ * a collective moves leaves no earlier. */
 Test(auto_lanes, a_start_is_waited_for)
 {
     static const double links[] = {even_link, even_link / 4};
@@ -122,22 +134,26 @@ Test(auto_lanes, copy)
     static const struct {
         tp_overlap algorithm;
         double seconds;
-    } cases[] = {{TP_OVERLAP_PIPELINE, 0}, {TP_OVERLAP_PULL, 2e-3}, {TP_OVERLAP_RING, 2e-3}, {TP_OVERLAP_DIRECT, 0}, {TP_OVERLAP_NONE, 0}};
+    } cases[] = {{TP_OVERLAP_PIPELINE, 0}, {TP_OVERLAP_PULL, 2e-3}, {TP_OVERLAP_RING, 2e-3}, {TP_OVERLAP_DIRECT, 0},
+    {TP_OVERLAP_NONE, 0}};
     tp_machine machine = ideal(0);
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000); /* 4 MB */
     machine.lanes_share_cores = true;
     machine.copy_bytes_per_second = 1e9;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        tpt_same(predicted(&machine, &shape, cases[i].algorithm, 1).lane_seconds, cases[i].seconds, tp_overlap_name(cases[i].algorithm));
+        tpt_same(predicted(&machine, &shape, cases[i].algorithm, 1).lane_seconds, cases[i].seconds,
+                 tp_overlap_name(cases[i].algorithm));
 }
 
-/* A collective beside compute has a figure of its own; without one it is an op like others. What it copies and adds is taken besides. */
+/* A collective beside compute has a figure of its own; without one it is an op like others. What it copies and adds is
+ * taken besides. */
 Test(auto_lanes, collectives_meet)
 {
     tp_machine machine = shared(0);
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
     machine.start_seconds = 0;
-    tpt_same(predicted(&machine, &shape, TP_OVERLAP_PIPELINE, 4).lane_seconds, 3e-3, "not measured; compute waits for the first one");
+    tpt_same(predicted(&machine, &shape, TP_OVERLAP_PIPELINE, 4).lane_seconds, 3e-3,
+             "not measured; compute waits for the first one");
     machine.meet_seconds = 3e-3;
     tpt_same(predicted(&machine, &shape, TP_OVERLAP_PIPELINE, 4).lane_seconds, 9e-3, "three of them");
     tpt_same(predicted(&machine, &shape, TP_OVERLAP_PULL, 4).lane_seconds, 4e-3, "pulls are none");

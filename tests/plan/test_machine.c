@@ -8,7 +8,8 @@
 #include "tp/auto.h"
 #include "tp/tp.h"
 
-/* A GPU's file says so in its first line: it can't be taken for the CPU's, nor the other way round, and one that was made by hand is checked as any. */
+/* A GPU's file says so in its first line: it can't be taken for the CPU's, nor the other way round, and one that was
+ * made by hand is checked as any. */
 Test(machines, text_says_whose_times_they_are)
 {
     char text[8192], part[8192];
@@ -47,13 +48,15 @@ Test(machines, of_another_device_is_refused)
     tp_ctx_destroy(ctx);
 }
 
-/* Lanes that are streams of their own and a quick link: with much to hide, something hides it; with little, nothing is worth its launches. */
+/* Lanes that are streams of their own and a quick link: with much to hide, something hides it; with little, nothing is
+ * worth its launches. */
 Test(machines, a_gpu_that_nobody_measured)
 {
     tp_machine machine;
     tp_overlap_choice large, small;
     tp_machine_default_of(TP_DEVICE_CUDA, &machine);
-    tp_overlap_shape shape = {.pattern = TP_PATTERN_GATHER_GEMM, .dtype = TP_DTYPE_BF16, .ranks = 8, .rows = 8192, .cols = {3584}, .inner = {8192}};
+    tp_overlap_shape shape = {.pattern = TP_PATTERN_GATHER_GEMM, .dtype = TP_DTYPE_BF16, .ranks = 8, .rows = 8192,
+                              .cols = {3584}, .inner = {8192}};
     cr_assert_eq(tp_overlap_choose(&machine, &shape, &large), TP_OK, "%s", tp_last_message());
     cr_assert_neq(large.algorithm, TP_OVERLAP_NONE, "%s", large.reason);
     shape.rows = 8;
@@ -143,13 +146,15 @@ Test(machines, text_that_is_wrong)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         tp_machine machine;
         cr_assert_eq(tp_machine_parse(cases[i].text, &machine), TP_ERR_FORMAT, "'%s'", cases[i].text);
-        cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(), cases[i].words);
+        cr_assert(strstr(tp_last_message(), cases[i].words) != NULL, "'%s' has no '%s'", tp_last_message(),
+                  cases[i].words);
     }
     tp_machine machine;
     cr_assert_eq(tp_machine_parse(NULL, &machine), TP_ERR_ARGUMENT);
 }
 
-/* Cut anywhere, or without any one of its lines, or with a byte of 0, it is refused; comments, empty lines and other systems' line ends change nothing. */
+/* Cut anywhere, or without any one of its lines, or with a byte of 0, it is refused; comments, empty lines and other
+ * systems' line ends change nothing. */
 Test(machines, text_that_is_not_whole)
 {
     char text[4096], part[8192];
@@ -167,7 +172,8 @@ Test(machines, text_that_is_not_whole)
         snprintf(part, sizeof part, "%.*s%s", (int)before, text, line + length);
         bool point = strncmp(line, "gemm", 4) == 0; /* a curve may have any number of points */
         gemm += point;
-        cr_assert_eq(tp_machine_parse(part, &back), point ? TP_OK : TP_ERR_FORMAT, "without '%.*s'", (int)length - 1, line);
+        cr_assert_eq(tp_machine_parse(part, &back), point ? TP_OK : TP_ERR_FORMAT, "without '%.*s'", (int)length - 1,
+                     line);
     }
     cr_assert(gemm > 1 && lines > gemm + 15);
     size_t at = 0;

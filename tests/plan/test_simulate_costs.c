@@ -217,15 +217,18 @@ Test(simulate_costs, pulls_cross_when_their_data_is_there)
     tpt_same(seconds, 2 * 1 + 2 * 0.5 + 0.25, "two chunks of sums, two of results, the last one's latency");
 }
 
-/* What both sides move crosses from when the later one has posted it, whichever that is; nobody posts before what is issued ahead of it has been computed, but for a
- * PULL that waits for its data. A product of one rank's rows takes 1, and so do they on the link. */
+/* What both sides move crosses from when the later one has posted it, whichever that is; nobody posts before what is
+ * issued ahead of it has been computed, but for a PULL that waits for its data. A product of one rank's rows takes 1,
+ * and so do they on the link. */
 Test(simulate_costs, both_sides_post)
 {
     static const char *const late[] = {
-        "0: E; G0 0 reads input[0] writes output[0]; C 0x2 all-gather @comm after 1 reads input[0] writes gathered[0x2]\n"
+        "0: E; G0 0 reads input[0] writes output[0]; C 0x2 all-gather @comm after 1 reads input[0] writes "
+        "gathered[0x2]\n"
         "1: E; C 0x2 all-gather @comm after 0 reads input[1] writes gathered[0x2]\n",
         "0: E; C 0x2 all-gather @comm after 0 reads input[0] writes gathered[0x2]\n"
-        "1: E; G0 1 reads input[1] writes output[1]; C 0x2 all-gather @comm after 1 reads input[1] writes gathered[0x2]\n",
+        "1: E; G0 1 reads input[1] writes output[1]; C 0x2 all-gather @comm after 1 reads input[1] writes "
+        "gathered[0x2]\n",
         "0: E; G0 0 reads input[0] writes output[0]; S 0 ~1 @comm after 1 reads input[0]\n"
         "1: E; V 0 ~0 @copy after 0 writes gathered[0]\n",
         "0: E; S 0 ~1 @comm after 0 reads input[0]\n"
@@ -241,21 +244,27 @@ Test(simulate_costs, both_sides_post)
         snprintf(text, sizeof text, "plan pipeline gather-gemm ranks 2 chunks 1\n%s", late[i]);
         tpt_same(written(text, &costs), 2, late[i]);
     }
-    tpt_same(written("plan pull gather-gemm ranks 2 chunks 1\n"
-                     "0: E\n"
-                     "1: E; G0 1 reads input[1] writes output[1]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]\n",
-                     &costs),
-             1, "a PULL of what was there");
+    tpt_same(
+        written(
+            "plan pull gather-gemm ranks 2 chunks 1\n"
+            "0: E\n"
+            "1: E; G0 1 reads input[1] writes output[1]; P 0 ~0 @copy after 0.0 reads 0:input[0] writes gathered[0]\n",
+            &costs),
+        1, "a PULL of what was there");
 }
 
-/* Communication alone, of a rank that only sends and of one that only receives: what crosses, its latency, and seeing it; a receiver's overhead is behind that. */
+/* Communication alone, of a rank that only sends and of one that only receives: what crosses, its latency, and seeing
+ * it; a receiver's overhead is behind that. */
 Test(simulate_costs, one_way_alone)
 {
     static const struct {
         const char *text;
         double seconds;
-    } cases[] = {{"plan pull gather-gemm ranks 2 chunks 1\n0: E; U 0 ~1 @copy reads input[0] writes 1:gathered[0]\n1: E\n", 1 + 0.375},
-                 {"plan pull gather-gemm ranks 2 chunks 1\n0: E\n1: E; P 0 ~0 @copy reads 0:input[0] writes gathered[0]\n", 1 + 0.375 + 0.0625}};
+    } cases[] = {
+        {"plan pull gather-gemm ranks 2 chunks 1\n0: E; U 0 ~1 @copy reads input[0] writes 1:gathered[0]\n1: E\n",
+         1 + 0.375},
+        {"plan pull gather-gemm ranks 2 chunks 1\n0: E\n1: E; P 0 ~0 @copy reads 0:input[0] writes gathered[0]\n",
+         1 + 0.375 + 0.0625}};
     tp_plan_costs costs = tpt_costs(0, 2);
     costs.link.latency_seconds = 0.25;
     costs.arrival_seconds = 0.125;

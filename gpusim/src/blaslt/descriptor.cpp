@@ -49,16 +49,20 @@ const Attribute preference_attributes[] = {
     {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, GPUSIM_FIELD(MatmulPreference, workspace)},
     {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, GPUSIM_FIELD(MatmulPreference, reductions)},
     {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, offsetof(MatmulPreference, alignment), sizeof(uint32_t)},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, offsetof(MatmulPreference, alignment) + sizeof(uint32_t), sizeof(uint32_t)},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, offsetof(MatmulPreference, alignment) + 2 * sizeof(uint32_t), sizeof(uint32_t)},
-    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, offsetof(MatmulPreference, alignment) + 3 * sizeof(uint32_t), sizeof(uint32_t)},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, offsetof(MatmulPreference, alignment) + sizeof(uint32_t),
+     sizeof(uint32_t)},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, offsetof(MatmulPreference, alignment) + 2 * sizeof(uint32_t),
+     sizeof(uint32_t)},
+    {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, offsetof(MatmulPreference, alignment) + 3 * sizeof(uint32_t),
+     sizeof(uint32_t)},
     {CUBLASLT_MATMUL_PREF_MAX_WAVES_COUNT, GPUSIM_FIELD(MatmulPreference, waves)},
     {CUBLASLT_MATMUL_PREF_IMPL_MASK, GPUSIM_FIELD(MatmulPreference, implementations)},
 };
 #undef GPUSIM_FIELD
 
 template <size_t Count>
-cublasStatus_t set(const Attribute (&table)[Count], void *object, int name, const void *value, size_t bytes, const char *what)
+cublasStatus_t set(const Attribute (&table)[Count], void *object, int name, const void *value, size_t bytes,
+                   const char *what)
 {
     for (const Attribute &one : table)
         if (one.name == name) {
@@ -72,7 +76,8 @@ cublasStatus_t set(const Attribute (&table)[Count], void *object, int name, cons
 }
 
 template <size_t Count>
-cublasStatus_t get(const Attribute (&table)[Count], const void *object, int name, void *value, size_t bytes, size_t *written)
+cublasStatus_t get(const Attribute (&table)[Count], const void *object, int name, void *value, size_t bytes,
+                   size_t *written)
 {
     for (const Attribute &one : table)
         if (one.name == name) {
@@ -163,8 +168,8 @@ const char *cublasLtGetStatusString(cublasStatus_t status)
     }
 }
 
-cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes, cudaDataType type, uint64_t rows,
-                                                 uint64_t cols, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, size_t bytes, cudaDataType type,
+                                                 uint64_t rows, uint64_t cols, int64_t ld)
 {
     if (!layout || bytes < sizeof *layout)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -173,7 +178,8 @@ cublasStatus_t cublasLtMatrixLayoutInit_internal(cublasLtMatrixLayout_t layout, 
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld)
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *layout, cudaDataType type, uint64_t rows,
+                                          uint64_t cols, int64_t ld)
 {
     const cublasStatus_t status = created(layout);
     return status ? status : cublasLtMatrixLayoutInit_internal(*layout, sizeof **layout, type, rows, cols, ld);
@@ -184,20 +190,20 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
     return destroyed(layout);
 }
 
-cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, const void *value,
-                                                size_t bytes)
+cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name,
+                                                const void *value, size_t bytes)
 {
     return set(layout_attributes, inside<MatrixLayout>(layout), name, value, bytes, "matrix layout");
 }
 
-cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name, void *value,
-                                                size_t bytes, size_t *written)
+cublasStatus_t cublasLtMatrixLayoutGetAttribute(cublasLtMatrixLayout_t layout, cublasLtMatrixLayoutAttribute_t name,
+                                                void *value, size_t bytes, size_t *written)
 {
     return get(layout_attributes, inside<MatrixLayout>(layout), name, value, bytes, written);
 }
 
-cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description, size_t bytes, cublasComputeType_t compute,
-                                               cudaDataType_t scale)
+cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description, size_t bytes,
+                                               cublasComputeType_t compute, cudaDataType_t scale)
 {
     if (!description || bytes < sizeof *description)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -211,7 +217,8 @@ cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t description,
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description, cublasComputeType_t compute, cudaDataType_t scale)
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *description, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
 {
     const cublasStatus_t status = created(description);
     return status ? status : cublasLtMatmulDescInit_internal(*description, sizeof **description, compute, scale);
@@ -222,14 +229,14 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description)
     return destroyed(description);
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t name, const void *value,
-                                              size_t bytes)
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t name,
+                                              const void *value, size_t bytes)
 {
     return set(description_attributes, inside<MatmulDescription>(description), name, value, bytes, "matmul descriptor");
 }
 
-cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t name, void *value,
-                                              size_t bytes, size_t *written)
+cublasStatus_t cublasLtMatmulDescGetAttribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t name,
+                                              void *value, size_t bytes, size_t *written)
 {
     return get(description_attributes, inside<MatmulDescription>(description), name, value, bytes, written);
 }
@@ -255,14 +262,16 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     return destroyed(preference);
 }
 
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name,
-                                                    const void *value, size_t bytes)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t name, const void *value,
+                                                    size_t bytes)
 {
     return set(preference_attributes, inside<MatmulPreference>(preference), name, value, bytes, "matmul preference");
 }
 
-cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t name,
-                                                    void *value, size_t bytes, size_t *written)
+cublasStatus_t cublasLtMatmulPreferenceGetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t name, void *value,
+                                                    size_t bytes, size_t *written)
 {
     return get(preference_attributes, inside<MatmulPreference>(preference), name, value, bytes, written);
 }

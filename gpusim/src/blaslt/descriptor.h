@@ -75,7 +75,8 @@ struct MatmulProblem {
     int aux_type() const { return description.aux_type < 0 ? int(d.type) : description.aux_type; }
 };
 
-// SUCCESS, or why not in *why: INVALID_VALUE for what contradicts itself, NOT_SUPPORTED for what the library (or the simulator) has not.
+// SUCCESS, or why not in *why: INVALID_VALUE for what contradicts itself, NOT_SUPPORTED for what the library (or the
+// simulator) has not.
 cublasStatus_t check_problem(const MatmulProblem &problem, std::string *why);
 
 // Of all that decides which algorithms there are: layouts, types, transposes, epilogue; not the pointers.

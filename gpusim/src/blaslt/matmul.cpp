@@ -42,11 +42,11 @@ cublasStatus_t refuse(const char *call, cublasStatus_t status, const std::string
     return status;
 }
 
-MatmulProblem problem_of(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                         cublasLtMatrixLayout_t d)
+MatmulProblem problem_of(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                         cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
 {
-    return {*inside<MatmulDescription>(description), *inside<MatrixLayout>(a), *inside<MatrixLayout>(b), *inside<MatrixLayout>(c),
-            *inside<MatrixLayout>(d)};
+    return {*inside<MatmulDescription>(description), *inside<MatrixLayout>(a), *inside<MatrixLayout>(b),
+            *inside<MatrixLayout>(c), *inside<MatrixLayout>(d)};
 }
 
 // Only elements that exist: the padding of a leading dimension is nobody's.
@@ -98,7 +98,8 @@ bool all_access(const MatmulProblem &problem, const Buffers &buffers, const Epil
 cudaError_t run(const MatmulProblem &problem, Buffers buffers)
 {
     if (buffers.alpha_device) {
-        if (!range_access(buffers.alpha_device, sizeof(float), kRead) || !range_access(buffers.beta_device, sizeof(float), kRead))
+        if (!range_access(buffers.alpha_device, sizeof(float), kRead) ||
+            !range_access(buffers.beta_device, sizeof(float), kRead))
             return cudaErrorIllegalAddress;
         buffers.alpha = *backing(buffers.alpha_device);
         buffers.beta = *backing(buffers.beta_device);
@@ -131,7 +132,8 @@ cublasStatus_t check_pointers(const MatmulProblem &problem, const Buffers &buffe
         if (algorithm.alignment[i] && !aligned(pointers[i], algorithm.alignment[i]))
             return refuse(call, CUBLAS_STATUS_NOT_SUPPORTED,
                           format_text("%s is at %p, and the algorithm was asked for with an alignment of %u "
-                                      "(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_%s_BYTES)", names[i], pointers[i], algorithm.alignment[i], names[i]));
+                                      "(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_%s_BYTES)",
+                                      names[i], pointers[i], algorithm.alignment[i], names[i]));
     }
     EpilogueParts parts;
     epilogue_parts(problem.description.epilogue, &parts);
@@ -139,9 +141,12 @@ cublasStatus_t check_pointers(const MatmulProblem &problem, const Buffers &buffe
     if (has_bias && !problem.description.bias)
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "the epilogue has a bias and there is no bias pointer");
     if (has_bias && !aligned(problem.description.bias, 16)) // no preference is about it, and kernels read vectors of it
-        return refuse(call, CUBLAS_STATUS_INVALID_VALUE, format_text("the bias is at %p (a multiple of 16)", problem.description.bias));
-    if ((parts.aux_written || parts.gelu_backward) && (!problem.description.aux || !aligned(problem.description.aux, 16)))
-        return refuse(call, CUBLAS_STATUS_INVALID_VALUE, format_text("the auxiliary matrix is at %p (a multiple of 16)", problem.description.aux));
+        return refuse(call, CUBLAS_STATUS_INVALID_VALUE,
+                      format_text("the bias is at %p (a multiple of 16)", problem.description.bias));
+    if ((parts.aux_written || parts.gelu_backward) &&
+        (!problem.description.aux || !aligned(problem.description.aux, 16)))
+        return refuse(call, CUBLAS_STATUS_INVALID_VALUE,
+                      format_text("the auxiliary matrix is at %p (a multiple of 16)", problem.description.aux));
     if (buffers.c == buffers.d && (problem.c.ld != problem.d.ld || problem.c.order != problem.d.order))
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "in place, with different layouts of C and D");
     return CUBLAS_STATUS_SUCCESS;
@@ -153,9 +158,11 @@ cublasStatus_t check_workspace(const MatmulAlgorithm &algorithm, const void *wor
         return CUBLAS_STATUS_SUCCESS;
     if (!workspace || bytes < algorithm.workspace)
         return refuse("cublasLtMatmul", CUBLAS_STATUS_INVALID_VALUE,
-                      format_text("%zu bytes of workspace at %p, the algorithm needs %zu", bytes, workspace, size_t(algorithm.workspace)));
+                      format_text("%zu bytes of workspace at %p, the algorithm needs %zu", bytes, workspace,
+                                  size_t(algorithm.workspace)));
     if (!aligned(workspace, workspace_alignment))
-        return refuse("cublasLtMatmul", CUBLAS_STATUS_INVALID_VALUE, format_text("the workspace is at %p (a multiple of 256)", workspace));
+        return refuse("cublasLtMatmul", CUBLAS_STATUS_INVALID_VALUE,
+                      format_text("the workspace is at %p (a multiple of 256)", workspace));
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -195,10 +202,11 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 }
 
 // One algorithm with a workspace where the preference allows it, and one without.
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int wanted, cublasLtMatmulHeuristicResult_t *results,
-                                              int *found)
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t *results, int *found)
 {
     Locked lock(machine_lock());
     if (!handle || !description || !a || !b || !c || !d || !preference || !results || !found || wanted < 1)
@@ -244,10 +252,12 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t de
     return status;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void *alpha, const void *a,
-                              cublasLtMatrixLayout_t a_layout, const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
-                              const void *c, cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
-                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes, cudaStream_t stream_handle)
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description, const void *alpha,
+                              const void *a, cublasLtMatrixLayout_t a_layout, const void *b,
+                              cublasLtMatrixLayout_t b_layout, const void *beta, const void *c,
+                              cublasLtMatrixLayout_t c_layout, void *d, cublasLtMatrixLayout_t d_layout,
+                              const cublasLtMatmulAlgo_t *algo, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream_handle)
 {
     Locked lock(machine_lock());
     const char *const call = "cublasLtMatmul";
@@ -255,8 +265,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "a descriptor or scalar is NULL");
     Stream *stream = stream_of(stream_handle, call);
     if (handle->device != stream->device)
-        return refuse(call, CUBLAS_STATUS_INVALID_VALUE,
-                      format_text("the handle is of device %d, the stream of device %d", handle->device, stream->device));
+        return refuse(
+            call, CUBLAS_STATUS_INVALID_VALUE,
+            format_text("the handle is of device %d, the stream of device %d", handle->device, stream->device));
     const MatmulProblem problem = problem_of(description, a_layout, b_layout, c_layout ? c_layout : d_layout, d_layout);
     std::string why;
     if (const cublasStatus_t status = check_problem(problem, &why))
@@ -265,7 +276,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     if (algorithm.magic != algorithm_magic)
         return refuse(call, CUBLAS_STATUS_INVALID_VALUE, "an algorithm that no heuristic gave");
     if (algorithm.problem != fingerprint(problem))
-        return refuse(call, CUBLAS_STATUS_NOT_SUPPORTED, "an algorithm that the heuristic gave for another problem (type of computation, layouts or epilogue)");
+        return refuse(
+            call, CUBLAS_STATUS_NOT_SUPPORTED,
+            "an algorithm that the heuristic gave for another problem (type of computation, layouts or epilogue)");
     Buffers buffers = {a, b, c, d, workspace, size_t(algorithm.workspace), 0, 0, nullptr, nullptr};
     if (problem.description.pointer_mode == CUBLASLT_POINTER_MODE_DEVICE) {
         buffers.alpha_device = static_cast<const float *>(alpha);

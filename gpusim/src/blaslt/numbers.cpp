@@ -62,7 +62,8 @@ size_t element(const MatrixLayout &layout, size_t row, size_t col)
 
 const char *batch_of(const void *matrix, const MatrixLayout &layout, int batch)
 {
-    return static_cast<const char *>(backing(matrix)) + int64_t(batch) * layout.stride * int64_t(blas_type_bytes(int(layout.type)));
+    return static_cast<const char *>(backing(matrix)) +
+           int64_t(batch) * layout.stride * int64_t(blas_type_bytes(int(layout.type)));
 }
 
 // op(matrix) as rows x cols floats, row by row.
@@ -97,8 +98,10 @@ public:
     Epilogue(const MatmulProblem &problem, const EpilogueParts &parts, int batch) : problem_(problem), parts_(parts)
     {
         const MatmulDescription &given = problem.description;
-        bias_ = static_cast<const char *>(backing(given.bias)) + int64_t(batch) * given.bias_stride * int64_t(blas_type_bytes(problem.bias_type()));
-        aux_ = static_cast<char *>(backing(given.aux)) + int64_t(batch) * given.aux_stride * int64_t(blas_type_bytes(problem.aux_type()));
+        bias_ = static_cast<const char *>(backing(given.bias)) +
+                int64_t(batch) * given.bias_stride * int64_t(blas_type_bytes(problem.bias_type()));
+        aux_ = static_cast<char *>(backing(given.aux)) +
+               int64_t(batch) * given.aux_stride * int64_t(blas_type_bytes(problem.aux_type()));
     }
 
     float apply(float value, size_t row, size_t col) const
@@ -154,8 +157,10 @@ void multiply(const MatmulProblem &problem, const EpilogueParts &parts, const Ma
 {
     const size_t m = problem.m(), n = problem.n(), k = problem.k();
     const int compute = problem.description.compute, batch = operands.batch;
-    const std::vector<float> a = unpacked(batch_of(operands.a, problem.a, batch), problem.a, problem.description.transpose[0], compute);
-    const std::vector<float> b = unpacked(batch_of(operands.b, problem.b, batch), problem.b, problem.description.transpose[1], compute);
+    const std::vector<float> a =
+        unpacked(batch_of(operands.a, problem.a, batch), problem.a, problem.description.transpose[0], compute);
+    const std::vector<float> b =
+        unpacked(batch_of(operands.b, problem.b, batch), problem.b, problem.description.transpose[1], compute);
     const char *c = batch_of(operands.c, problem.c, batch);
     char *d = const_cast<char *>(batch_of(operands.d, problem.d, batch));
     const Epilogue epilogue(problem, parts, batch);

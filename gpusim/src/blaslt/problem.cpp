@@ -17,7 +17,8 @@ bool check_layout(const MatrixLayout &layout, const char *name, std::string *why
     if (layout.rows == 0 || layout.cols == 0)
         *why = format_text("%s is %zu x %zu: empty", name, size_t(layout.rows), size_t(layout.cols));
     else if (layout.ld < int64_t(inner))
-        *why = format_text("%s has a leading dimension of %lld, it needs %zu", name, static_cast<long long>(layout.ld), size_t(inner));
+        *why = format_text("%s has a leading dimension of %lld, it needs %zu", name,
+                           static_cast<long long>(layout.ld), size_t(inner));
     else if (layout.batch < 1)
         *why = format_text("%s has a batch of %d", name, layout.batch);
     else
@@ -29,12 +30,15 @@ bool check_shapes(const MatmulProblem &problem, std::string *why)
 {
     const bool a_turned = problem.description.transpose[0], b_turned = problem.description.transpose[1];
     const size_t a_rows = a_turned ? problem.a.cols : problem.a.rows;
-    const size_t b_rows = b_turned ? problem.b.cols : problem.b.rows, b_cols = b_turned ? problem.b.rows : problem.b.cols;
+    const size_t b_rows = b_turned ? problem.b.cols : problem.b.rows,
+                 b_cols = b_turned ? problem.b.rows : problem.b.cols;
     if (a_rows != problem.m() || b_cols != problem.n() || b_rows != problem.k())
-        *why = format_text("op(A) is %zu x %zu, op(B) %zu x %zu, D %zu x %zu", a_rows, problem.k(), b_rows, b_cols, problem.m(), problem.n());
+        *why = format_text("op(A) is %zu x %zu, op(B) %zu x %zu, D %zu x %zu", a_rows, problem.k(), b_rows,
+                           b_cols, problem.m(), problem.n());
     else if (problem.c.rows != problem.d.rows || problem.c.cols != problem.d.cols)
         *why = "C and D have different shapes";
-    else if (problem.a.batch != problem.d.batch || problem.b.batch != problem.d.batch || problem.c.batch != problem.d.batch)
+    else if (problem.a.batch != problem.d.batch || problem.b.batch != problem.d.batch ||
+             problem.c.batch != problem.d.batch)
         *why = "the batch counts differ";
     else
         return true;
@@ -46,7 +50,8 @@ bool known_types(const MatmulProblem &problem, std::string *why)
     const uint32_t a = problem.a.type, d = problem.d.type;
     const bool half = a == CUDA_R_16F || a == CUDA_R_16BF;
     const int compute = problem.description.compute;
-    const bool fast = compute == CUBLAS_COMPUTE_32F_FAST_TF32 || compute == CUBLAS_COMPUTE_32F_FAST_16BF; // what f32 may be cut to
+    // what f32 may be cut to
+    const bool fast = compute == CUBLAS_COMPUTE_32F_FAST_TF32 || compute == CUBLAS_COMPUTE_32F_FAST_16BF;
     if (!fast && compute != CUBLAS_COMPUTE_32F && compute != CUBLAS_COMPUTE_32F_PEDANTIC)
         *why = format_text("compute type %d", compute);
     else if (problem.description.scale != CUDA_R_32F)
@@ -87,7 +92,8 @@ bool check_epilogue(const MatmulProblem &problem, std::string *why)
     epilogue_parts(problem.description.epilogue, &parts);
     const int64_t ld = problem.description.aux_ld;
     if ((parts.aux_written || parts.gelu_backward) && (ld % 8 != 0 || ld < int64_t(problem.m())))
-        *why = format_text("the auxiliary leading dimension %lld must be a multiple of 8 and at least %zu", static_cast<long long>(ld), problem.m());
+        *why = format_text("the auxiliary leading dimension %lld must be a multiple of 8 and at least %zu",
+                           static_cast<long long>(ld), problem.m());
     else
         return true;
     return false;
@@ -152,21 +158,23 @@ uint64_t fingerprint(const MatmulProblem &problem)
     const MatmulDescription &given = problem.description;
     uint64_t hash = 14695981039346656037u; // FNV-1a, by words
     auto add = [&hash](uint64_t word) { hash = (hash ^ word) * 1099511628211u; };
-    for (const int word : {given.compute, given.scale, given.pointer_mode, given.transpose[0], given.transpose[1], given.fill, problem.bias_type(), problem.aux_type()})
+    for (const int word : {given.compute, given.scale, given.pointer_mode, given.transpose[0], given.transpose[1],
+                           given.fill, problem.bias_type(), problem.aux_type()})
         add(uint64_t(word));
     add(given.epilogue);
     add(uint64_t(given.aux_ld));
     for (const MatrixLayout *layout : {&problem.a, &problem.b, &problem.c, &problem.d})
-        for (const uint64_t word : {layout->rows, layout->cols, uint64_t(layout->ld), uint64_t(layout->stride), uint64_t(layout->order),
-                                    uint64_t(layout->batch), uint64_t(layout->type)})
+        for (const uint64_t word : {layout->rows, layout->cols, uint64_t(layout->ld), uint64_t(layout->stride),
+                                    uint64_t(layout->order), uint64_t(layout->batch), uint64_t(layout->type)})
             add(word);
     return hash;
 }
 
 cublasStatus_t check_problem(const MatmulProblem &problem, std::string *why)
 {
-    const bool valid = check_layout(problem.a, "A", why) && check_layout(problem.b, "B", why) && check_layout(problem.c, "C", why) &&
-                       check_layout(problem.d, "D", why) && check_shapes(problem, why);
+    const bool valid = check_layout(problem.a, "A", why) && check_layout(problem.b, "B", why) &&
+                       check_layout(problem.c, "C", why) && check_layout(problem.d, "D", why) &&
+                       check_shapes(problem, why);
     if (!valid)
         return CUBLAS_STATUS_INVALID_VALUE;
     if (!known_types(problem, why) || !known_order(problem, why) || !known_epilogue(problem, why))

@@ -31,7 +31,8 @@ ncclResult_t begin_job(Job &job, const char *call)
     if (nccl_type_bytes(job.arguments.type) == 0)
         return refuse(call, format_text("data type %d", int(job.arguments.type)));
     if (job.stream->device != job.comm->device)
-        return refuse(call, format_text("a stream of device %d with a communicator of device %d", job.stream->device, job.comm->device));
+        return refuse(call, format_text("a stream of device %d with a communicator of device %d", job.stream->device,
+                                        job.comm->device));
     const cudaError_t fault = device_fault(job.comm->device);
     if (fault != cudaSuccess)
         return group_error(nccl_fail(ncclUnhandledCudaError, cudaGetErrorString(fault)));
@@ -55,7 +56,8 @@ void check_in_place(const Job &job, const char *call)
     const bool gathers = arguments.kind == Collective::all_gather || arguments.kind == Collective::gather;
     const bool scatters = arguments.kind == Collective::reduce_scatter || arguments.kind == Collective::scatter;
     const bool exchanges = arguments.kind == Collective::all_to_all;
-    const size_t send_bytes = scatters || exchanges ? piece * ranks : piece, receive_bytes = gathers || exchanges ? piece * ranks : piece;
+    const size_t send_bytes = scatters || exchanges ? piece * ranks : piece,
+                 receive_bytes = gathers || exchanges ? piece * ranks : piece;
     const char *in_place = gathers ? receive + rank * piece : receive;
     const char *from = scatters ? send + rank * piece : send;
     const bool exact = from == in_place && !exchanges;
@@ -93,12 +95,15 @@ ncclResult_t collective(CollectiveArguments arguments, ncclComm_t comm, cudaStre
     return give(job, call);
 }
 
-ncclResult_t message(bool sends, const void *send, void *receive, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
-                     cudaStream_t handle)
+ncclResult_t message(bool sends, const void *send, void *receive, size_t count, ncclDataType_t type, int peer,
+                     ncclComm_t comm, cudaStream_t handle)
 {
     Locked lock(machine_lock());
     const char *call = sends ? "ncclSend" : "ncclRecv";
-    Job job = {comm, stream_of(handle, call), true, sends, peer, {Collective::all_reduce, send, receive, count, type, ncclSum, 0}, false};
+    Job job = {comm, stream_of(handle, call),
+               true, sends,
+               peer, {Collective::all_reduce, send, receive, count, type, ncclSum, 0},
+               false};
     if (const ncclResult_t result = begin_job(job, call))
         return result;
     if (peer < 0 || peer >= int(comm->team->ranks.size()))
@@ -113,30 +118,32 @@ using namespace gpusim;
 
 extern "C" {
 
-ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                           cudaStream_t stream)
+ncclResult_t ncclAllReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                           ncclComm_t comm, cudaStream_t stream)
 {
     return collective({Collective::all_reduce, send, receive, count, type, op, 0}, comm, stream);
 }
 
-ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
-                               cudaStream_t stream)
+ncclResult_t ncclReduceScatter(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                               ncclComm_t comm, cudaStream_t stream)
 {
     return collective({Collective::reduce_scatter, send, receive, count, type, op, 0}, comm, stream);
 }
 
-ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclAllGather(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream)
 {
     return collective({Collective::all_gather, send, receive, count, type, ncclSum, 0}, comm, stream);
 }
 
-ncclResult_t ncclAlltoAll(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclAlltoAll(const void *send, void *receive, size_t count, ncclDataType_t type, ncclComm_t comm,
+                          cudaStream_t stream)
 {
     return collective({Collective::all_to_all, send, receive, count, type, ncclSum, 0}, comm, stream);
 }
 
-ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                           cudaStream_t stream)
+ncclResult_t ncclBroadcast(const void *send, void *receive, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream)
 {
     return collective({Collective::broadcast, send, receive, count, type, ncclSum, root}, comm, stream);
 }
@@ -146,23 +153,26 @@ ncclResult_t ncclBcast(void *buffer, size_t count, ncclDataType_t type, int root
     return collective({Collective::broadcast, buffer, buffer, count, type, ncclSum, root}, comm, stream);
 }
 
-ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root, ncclComm_t comm,
-                        cudaStream_t stream)
+ncclResult_t ncclReduce(const void *send, void *receive, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream)
 {
     return collective({Collective::reduce, send, receive, count, type, op, root}, comm, stream);
 }
 
-ncclResult_t ncclGather(const void *send, void *receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclGather(const void *send, void *receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                        cudaStream_t stream)
 {
     return collective({Collective::gather, send, receive, count, type, ncclSum, root}, comm, stream);
 }
 
-ncclResult_t ncclScatter(const void *send, void *receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclScatter(const void *send, void *receive, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                         cudaStream_t stream)
 {
     return collective({Collective::scatter, send, receive, count, type, ncclSum, root}, comm, stream);
 }
 
-ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream)
+ncclResult_t ncclSend(const void *send, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
 {
     return message(true, send, nullptr, count, type, peer, comm, stream);
 }
@@ -172,7 +182,8 @@ ncclResult_t ncclRecv(void *receive, size_t count, ncclDataType_t type, int peer
     return message(false, nullptr, receive, count, type, peer, comm, stream);
 }
 
-ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type, ncclScalarResidence_t residence, ncclComm_t comm)
+ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t *op, void *scalar, ncclDataType_t type,
+                                      ncclScalarResidence_t residence, ncclComm_t comm)
 {
     Locked lock(machine_lock());
     if (!op || !scalar || !valid_comm(comm, "ncclRedOpCreatePreMulSum") || nccl_type_bytes(type) == 0)

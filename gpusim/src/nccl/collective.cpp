@@ -20,12 +20,14 @@ bool reduces(Collective kind)
 
 bool has_root(Collective kind)
 {
-    return kind == Collective::broadcast || kind == Collective::reduce || kind == Collective::gather || kind == Collective::scatter;
+    return kind == Collective::broadcast || kind == Collective::reduce || kind == Collective::gather ||
+           kind == Collective::scatter;
 }
 
 std::string call_text(int rank, const CollectiveArguments &call)
 {
-    std::string text = format_text("rank %d calls %s of %zu elements of type %d", rank, collective_name(call.kind), call.count, int(call.type));
+    std::string text = format_text("rank %d calls %s of %zu elements of type %d", rank, collective_name(call.kind),
+                                   call.count, int(call.type));
     if (reduces(call.kind))
         text += format_text(", operation %d", int(call.op));
     if (has_root(call.kind))
@@ -40,10 +42,12 @@ bool same_op(ncclRedOp_t a, ncclRedOp_t b)
 
 bool same_call(const CollectiveArguments &a, const CollectiveArguments &b)
 {
-    return a.kind == b.kind && a.count == b.count && a.type == b.type && (!reduces(a.kind) || same_op(a.op, b.op)) && a.root == b.root;
+    return a.kind == b.kind && a.count == b.count && a.type == b.type && (!reduces(a.kind) || same_op(a.op, b.op)) &&
+           a.root == b.root;
 }
 
-// What NCCL's kernels for symmetric memory take for granted: all ranks run them, and find the others' data where their own lies.
+// What NCCL's kernels for symmetric memory take for granted: all ranks run them, and find the others' data where their
+// own lies.
 void check_places(int rank, const SymmetricPlace &own, const CollectiveCall &call, Collective kind)
 {
     const SymmetricPlace &first = call.place;
@@ -53,11 +57,15 @@ void check_places(int rank, const SymmetricPlace &own, const CollectiveCall &cal
     if (!reads && !writes)
         return;
     if (own.symmetric != first.symmetric)
-        report(GPUSIM_NCCL, "%s: one of the ranks %d and %d has its buffers in symmetric windows, the other has not: they run different kernels", name,
+        report(GPUSIM_NCCL,
+               "%s: one of the ranks %d and %d has its buffers in symmetric windows, the other has not: they run "
+               "different kernels",
+               name, call.first_rank, rank);
+    else if (own.symmetric &&
+             ((reads && (own.send != first.send || own.send_offset != first.send_offset)) ||
+              (writes && (own.receive != first.receive || own.receive_offset != first.receive_offset))))
+        report(GPUSIM_NCCL, "%s: the ranks %d and %d have their buffers at different places in their windows", name,
                call.first_rank, rank);
-    else if (own.symmetric && ((reads && (own.send != first.send || own.send_offset != first.send_offset)) ||
-                               (writes && (own.receive != first.receive || own.receive_offset != first.receive_offset))))
-        report(GPUSIM_NCCL, "%s: the ranks %d and %d have their buffers at different places in their windows", name, call.first_rank, rank);
 }
 
 // Elements that a rank sends and receives, in counts.
@@ -133,7 +141,8 @@ private:
             if (!range_access(memory, bytes, writes ? kWrite : kRead))
                 fine = false;
             else if (!writes && bytes)
-                sent_[rank].assign(static_cast<const unsigned char *>(backing(memory)), static_cast<const unsigned char *>(backing(memory)) + bytes);
+                sent_[rank].assign(static_cast<const unsigned char *>(backing(memory)),
+                                   static_cast<const unsigned char *>(backing(memory)) + bytes);
         }
         return fine;
     }
@@ -246,7 +255,8 @@ private:
     Bytes reduced_;
 };
 
-std::shared_ptr<CollectiveCall> call_number(const std::shared_ptr<Team> &team, uint64_t number, const CollectiveArguments &arguments)
+std::shared_ptr<CollectiveCall> call_number(const std::shared_ptr<Team> &team, uint64_t number,
+                                            const CollectiveArguments &arguments)
 {
     std::shared_ptr<CollectiveCall> &call = team->calls[number];
     if (call)

@@ -24,7 +24,8 @@ void complete(Team &team)
         for (size_t b = a + 1; b < team.ranks.size(); b++)
             if (team.ranks[a]->device == team.ranks[b]->device) {
                 team.result = ncclInvalidUsage;
-                report(GPUSIM_NCCL, "Duplicate GPU detected : rank %zu and rank %zu both on CUDA device %d", a, b, team.ranks[a]->device);
+                report(GPUSIM_NCCL, "Duplicate GPU detected : rank %zu and rank %zu both on CUDA device %d", a, b,
+                       team.ranks[a]->device);
             }
     team.complete = true;
     machine_changed();
@@ -48,7 +49,8 @@ bool wants_blocking(const ncclConfig_t *config)
     return !config || config->blocking != 0; // undefined: blocking
 }
 
-ncclResult_t start_rank(ncclComm_t *made, int ranks, const std::string &name, int rank, int device, const ncclConfig_t *config)
+ncclResult_t start_rank(ncclComm_t *made, int ranks, const std::string &name, int rank, int device,
+                        const ncclConfig_t *config)
 {
     if (!made || ranks < 1 || rank < 0 || rank >= ranks)
         return nccl_fail(ncclInvalidArgument, format_text("rank %d of %d", rank, ranks));
@@ -61,8 +63,9 @@ ncclResult_t start_rank(ncclComm_t *made, int ranks, const std::string &name, in
         team->ranks.resize(size_t(ranks));
     }
     if (team->ranks.size() != size_t(ranks) || team->ranks[size_t(rank)]) {
-        report(GPUSIM_NCCL, "ncclCommInitRank: rank %d of %d: another rank gave %zu ranks, or this rank is there already", rank, ranks,
-               team->ranks.size());
+        report(GPUSIM_NCCL,
+               "ncclCommInitRank: rank %d of %d: another rank gave %zu ranks, or this rank is there already", rank,
+               ranks, team->ranks.size());
         return nccl_fail(ncclInvalidArgument, "ranks disagree");
     }
     const std::shared_ptr<Team> joined = team;
@@ -138,8 +141,8 @@ Planted planted_failure(int device)
 ncclResult_t team_wait(Team &team)
 {
     if (!wait_for_condition(patience, [&] { return team.complete; })) {
-        report(GPUSIM_NCCL, "ncclCommInitRank: %d of %zu ranks came; several ranks of one thread need ncclGroupStart", team.joined,
-               team.ranks.size());
+        report(GPUSIM_NCCL, "ncclCommInitRank: %d of %zu ranks came; several ranks of one thread need ncclGroupStart",
+               team.joined, team.ranks.size());
         return nccl_fail(ncclSystemError, "not all ranks came");
     }
     return team.result == ncclSuccess ? ncclSuccess : nccl_fail(team.result, "Duplicate GPU detected");
@@ -173,8 +176,9 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int ranks, ncclUniqueId id
     Locked lock(machine_lock());
     if (config && (config->magic != 0xcafebeef || config->size > sizeof(ncclConfig_t)))
         return nccl_fail(ncclInvalidArgument, "ncclConfig_t not initialised with NCCL_CONFIG_INITIALIZER");
-    const ncclResult_t result = start_rank(comm, ranks, std::string(id.internal, strnlen(id.internal, sizeof id.internal)), rank,
-                                           current_device(), config);
+    const ncclResult_t result =
+        start_rank(comm, ranks, std::string(id.internal, strnlen(id.internal, sizeof id.internal)), rank,
+                   current_device(), config);
     return result == ncclSuccess || result == ncclInProgress ? result : group_error(result);
 }
 
@@ -183,7 +187,8 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int ranks, ncclUniqueId id, int 
     return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
 }
 
-ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int ranks, int rank, int, ncclUniqueId *ids, ncclConfig_t *config)
+ncclResult_t ncclCommInitRankScalable(ncclComm_t *comm, int ranks, int rank, int, ncclUniqueId *ids,
+                                      ncclConfig_t *config)
 {
     return ncclCommInitRankConfig(comm, ranks, ids[0], rank, config);
 }
@@ -197,8 +202,9 @@ ncclResult_t ncclCommInitAll(ncclComm_t *comms, int ranks, const int *devices)
     ncclResult_t result = ncclSuccess;
     for (int rank = 0; rank < ranks && result == ncclSuccess; rank++) {
         const int device = devices ? devices[rank] : rank;
-        result = device >= 0 && device < options().devices ? start_rank(&comms[rank], ranks, id.internal, rank, device, nullptr)
-                                                           : nccl_fail(ncclInvalidArgument, format_text("device %d", device));
+        result = device >= 0 && device < options().devices
+                     ? start_rank(&comms[rank], ranks, id.internal, rank, device, nullptr)
+                     : nccl_fail(ncclInvalidArgument, format_text("device %d", device));
     }
     group_error(result);
     const ncclResult_t ended = ncclGroupEnd();

@@ -23,7 +23,8 @@ struct CollectiveArguments {
 
 struct Registration;
 
-// Whether NCCL would take its kernel for symmetric memory for this call, and where its buffers then lie in their windows.
+// Whether NCCL would take its kernel for symmetric memory for this call, and where its buffers then lie in their
+// windows.
 struct SymmetricPlace {
     bool symmetric = false;
     const Registration *send = nullptr, *receive = nullptr;

@@ -51,7 +51,8 @@ void start_jobs(const std::vector<Job> &jobs, Stream &stream)
         task.parts.push_back(job.never_ends ? endless(job) : job.message ? message_join(job) : collective_join(job));
     }
     auto &pending = comm->pending;
-    pending.erase(std::remove_if(pending.begin(), pending.end(), [](const auto &part) { return part->done; }), pending.end());
+    pending.erase(std::remove_if(pending.begin(), pending.end(), [](const auto &part) { return part->done; }),
+                  pending.end());
     pending.insert(pending.end(), task.parts.begin(), task.parts.end());
     comm->used[&stream] = push(stream, std::move(task));
 }

@@ -61,15 +61,17 @@ std::shared_ptr<Rendezvous> message_join(const Job &job)
     message->rendezvous->members.push_back({job.stream, 0, job.comm->rank, nullptr});
     if (message->rendezvous->members.size() == 2) {
         if (message->send_bytes != message->receive_bytes)
-            report(GPUSIM_NCCL, "rank %d sends %zu bytes to rank %d, which receives %zu", sender, message->send_bytes, receiver,
-                   message->receive_bytes);
+            report(GPUSIM_NCCL, "rank %d sends %zu bytes to rank %d, which receives %zu", sender, message->send_bytes,
+                   receiver, message->receive_bytes);
         // A window is a registered buffer, whose other end NCCL takes to be one too.
         if (message->send_registered != message->receive_registered && sender != receiver)
             report(GPUSIM_NCCL, "a message of rank %d to rank %d lies in a window of the %s only", sender, receiver,
                    message->send_registered ? "sender" : "receiver");
         Message halves = *message;
         halves.rendezvous = nullptr; // it holds this function
-        message->rendezvous->run = [halves, sender](Rendezvous &meeting) { return run_message(halves, meeting, sender); };
+        message->rendezvous->run = [halves, sender](Rendezvous &meeting) {
+            return run_message(halves, meeting, sender);
+        };
     }
     return message->rendezvous;
 }

@@ -102,8 +102,9 @@ bool wishes_agree(const Registration &registration)
     const Registration::Wish &first = registration.wishes.front();
     for (const Registration::Wish &wish : registration.wishes)
         if (wish.bytes != first.bytes || wish.flags != first.flags) {
-            report(GPUSIM_NCCL, "ncclCommWindowRegister: rank %d registers %zu bytes with flags %d, rank %d %zu with %d", first.comm->rank, first.bytes,
-                   first.flags, wish.comm->rank, wish.bytes, wish.flags);
+            report(GPUSIM_NCCL,
+                   "ncclCommWindowRegister: rank %d registers %zu bytes with flags %d, rank %d %zu with %d",
+                   first.comm->rank, first.bytes, first.flags, wish.comm->rank, wish.bytes, wish.flags);
             return false;
         }
     return true;
@@ -146,10 +147,12 @@ ncclResult_t check_memory(void *memory, size_t bytes, int device)
         return refuse(call, "memory that is not from ncclMemAlloc");
     const size_t offset = reinterpret_cast<uintptr_t>(memory) - allocation->base;
     if (offset % NCCL_WIN_REQUIRED_ALIGNMENT != 0)
-        return refuse(call, format_text("a window from byte %zu of its memory on: no multiple of %d", offset, NCCL_WIN_REQUIRED_ALIGNMENT));
+        return refuse(call, format_text("a window from byte %zu of its memory on: no multiple of %d", offset,
+                                        NCCL_WIN_REQUIRED_ALIGNMENT));
     if (bytes > allocation->bytes - offset)
         return refuse(call, format_text("%zu bytes from byte %zu on of %zu", bytes, offset, allocation->bytes));
-    return allocation->device == device ? ncclSuccess : refuse(call, format_text("memory of device %d", allocation->device));
+    return allocation->device == device ? ncclSuccess
+                                        : refuse(call, format_text("memory of device %d", allocation->device));
 }
 
 ncclResult_t join(const Registration::Wish &wish)
@@ -344,7 +347,8 @@ ncclResult_t ncclGetPeerDevicePointer(ncclWindow_t window, size_t offset, int pe
     if (!memory || !windows().count(window) || !window->all)
         return refuse(call, "not a window");
     if (offset >= window->bytes || peer < 0 || size_t(peer) >= window->all->windows.size())
-        return refuse(call, format_text("byte %zu of rank %d, in a window of %zu bytes on %zu ranks", offset, peer, window->bytes, window->all->windows.size()));
+        return refuse(call, format_text("byte %zu of rank %d, in a window of %zu bytes on %zu ranks", offset, peer,
+                                        window->bytes, window->all->windows.size()));
     if (planted_failure(window->comm->device) != Planted::nothing)
         return nccl_fail(ncclSystemError, "ncclGetPeerDevicePointer: a planted failure");
     const ncclWindow_t other = window->all->windows[size_t(peer)];

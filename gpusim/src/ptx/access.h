@@ -114,7 +114,8 @@ inline uint8_t order_flags(const Statement &statement)
     bool reads = statement.words[0] != "st" && statement.words[0] != "red";
     bool acquires = reads && (statement.has("acquire") || statement.has("acq_rel"));
     bool system = statement.has("sys") || statement.has("volatile") || statement.has("mmio");
-    return static_cast<uint8_t>((acquires ? kAcquire : 0u) | (system ? kSystem : 0u) | (statement.has("cta") ? kBlock : 0u));
+    return static_cast<uint8_t>((acquires ? kAcquire : 0u) | (system ? kSystem : 0u) |
+                                (statement.has("cta") ? kBlock : 0u));
 }
 
 class Release {

@@ -71,7 +71,8 @@ uint64_t nanoseconds()
     return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(since).count());
 }
 
-// Steps of the grid serve as clock: the same in each run. The global timer is the host's: what waits for so long is over in time.
+// Steps of the grid serve as clock: the same in each run. The global timer is the host's: what waits for so long is
+// over in time.
 template <class T> void do_clock(Warp &warp, const Instruction &in, uint32_t lanes)
 {
     bool steps = in.mode == kClock || in.mode == kClockHigh;

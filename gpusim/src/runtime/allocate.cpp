@@ -206,7 +206,8 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void *)
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void *value)
 {
     Locked lock(machine_lock());
-    const bool number = attribute == cudaMemPoolReuseFollowEventDependencies || attribute == cudaMemPoolReuseAllowOpportunistic ||
+    const bool number = attribute == cudaMemPoolReuseFollowEventDependencies ||
+                        attribute == cudaMemPoolReuseAllowOpportunistic ||
                         attribute == cudaMemPoolReuseAllowInternalDependencies;
     if (number)
         *static_cast<int *>(value) = 1;

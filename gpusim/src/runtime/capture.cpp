@@ -90,7 +90,8 @@ cudaError_t refuse_in_capture(const char *call)
 {
     for (Capture *capture : captures()) {
         const bool mine = capture->thread == std::this_thread::get_id();
-        const bool all_relaxed = capture->mode == cudaStreamCaptureModeRelaxed || thread_mode == cudaStreamCaptureModeRelaxed;
+        const bool all_relaxed =
+            capture->mode == cudaStreamCaptureModeRelaxed || thread_mode == cudaStreamCaptureModeRelaxed;
         if (!all_relaxed && (mine || capture->mode == cudaStreamCaptureModeGlobal))
             return capture_forbids(*capture, call);
     }
@@ -170,8 +171,9 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus *
     return cudaSuccess;
 }
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-                                     const cudaGraphNode_t **dependencies, const cudaGraphEdgeData **edges, size_t *count)
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **dependencies,
+                                     const cudaGraphEdgeData **edges, size_t *count)
 {
     Locked lock(machine_lock());
     const Capture *capture = handle ? handle->capture : nullptr;

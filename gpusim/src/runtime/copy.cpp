@@ -43,7 +43,8 @@ bool kind_fits(const Copy &copy)
 
 bool overlap(const Copy &copy)
 {
-    const uintptr_t target = reinterpret_cast<uintptr_t>(copy.target), source = reinterpret_cast<uintptr_t>(copy.source);
+    const uintptr_t target = reinterpret_cast<uintptr_t>(copy.target),
+                    source = reinterpret_cast<uintptr_t>(copy.source);
     return target != source && (target - source < copy.width || source - target < copy.width);
 }
 
@@ -135,7 +136,8 @@ cudaError_t enqueue_fill(const Fill &fill, Stream &stream)
     if (fill.width == 0 || fill.height == 0)
         return cudaSuccess;
     if (!simulated(fill.target)) {
-        report(GPUSIM_API, "%s of %p: %s", fill.call, fill.target, memory_near(reinterpret_cast<uintptr_t>(fill.target)).c_str());
+        report(GPUSIM_API, "%s of %p: %s", fill.call, fill.target,
+               memory_near(reinterpret_cast<uintptr_t>(fill.target)).c_str());
         return fail(cudaErrorInvalidValue);
     }
     counts().copies++;
@@ -191,16 +193,16 @@ cudaError_t cudaMemcpyAsync(void *target, const void *source, size_t bytes, cuda
     return copy_async({"cudaMemcpyAsync", target, source, bytes, bytes, bytes, 1, kind}, stream);
 }
 
-cudaError_t cudaMemcpy2D(void *target, size_t target_pitch, const void *source, size_t source_pitch, size_t width, size_t height,
-                         cudaMemcpyKind kind)
+cudaError_t cudaMemcpy2D(void *target, size_t target_pitch, const void *source, size_t source_pitch, size_t width,
+                         size_t height, cudaMemcpyKind kind)
 {
     if (width > target_pitch || width > source_pitch)
         return fail(cudaErrorInvalidPitchValue);
     return copy_now({"cudaMemcpy2D", target, source, target_pitch, source_pitch, width, height, kind});
 }
 
-cudaError_t cudaMemcpy2DAsync(void *target, size_t target_pitch, const void *source, size_t source_pitch, size_t width, size_t height,
-                              cudaMemcpyKind kind, cudaStream_t stream)
+cudaError_t cudaMemcpy2DAsync(void *target, size_t target_pitch, const void *source, size_t source_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t stream)
 {
     if (width > target_pitch || width > source_pitch)
         return fail(cudaErrorInvalidPitchValue);
@@ -212,7 +214,8 @@ cudaError_t cudaMemcpyPeer(void *target, int, const void *source, int, size_t by
     return copy_now({"cudaMemcpyPeer", target, source, bytes, bytes, bytes, 1, cudaMemcpyDefault});
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *target, int target_device, const void *source, int source_device, size_t bytes, cudaStream_t stream)
+cudaError_t cudaMemcpyPeerAsync(void *target, int target_device, const void *source, int source_device, size_t bytes,
+                                cudaStream_t stream)
 {
     {
         Locked lock(machine_lock());

@@ -112,7 +112,8 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t handle, uns
     if (!usable(event, "cudaEventRecord"))
         return fail(cudaErrorInvalidResourceHandle);
     if (event->device != stream->device) {
-        report(GPUSIM_WRONG_DEVICE, "cudaEventRecord: the event is of device %d, the stream of device %d", event->device, stream->device);
+        report(GPUSIM_WRONG_DEVICE, "cudaEventRecord: the event is of device %d, the stream of device %d",
+               event->device, stream->device);
         return fail(cudaErrorInvalidResourceHandle);
     }
     event->state = std::make_shared<EventState>();

@@ -29,7 +29,8 @@ size_t dynamic_shared_limit(const Function &function, int device)
     auto chosen = function.dynamic_shared_limit.find(device);
     const size_t fixed = kernel_static_shared(function.kernel);
     const size_t free_of_charge = fixed < shared_without_asking ? shared_without_asking - fixed : 0;
-    return chosen == function.dynamic_shared_limit.end() ? free_of_charge : std::max(free_of_charge, size_t(chosen->second));
+    return chosen == function.dynamic_shared_limit.end() ? free_of_charge
+                                                         : std::max(free_of_charge, size_t(chosen->second));
 }
 
 cudaError_t check_shape(const Request &request, const Function &function)
@@ -37,16 +38,20 @@ cudaError_t check_shape(const Request &request, const Function &function)
     const dim3 &grid = request.grid, &block = request.block;
     const size_t threads = size_t(block.x) * block.y * block.z;
     if (!grid.x || !grid.y || !grid.z || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535)
-        return refuse(function.name, cudaErrorInvalidConfiguration, format_text("a grid of %u x %u x %u", grid.x, grid.y, grid.z));
+        return refuse(function.name, cudaErrorInvalidConfiguration,
+                      format_text("a grid of %u x %u x %u", grid.x, grid.y, grid.z));
     if (!threads || block.x > 1024 || block.y > 1024 || block.z > 64 || threads > 1024)
-        return refuse(function.name, cudaErrorInvalidConfiguration, format_text("blocks of %u x %u x %u", block.x, block.y, block.z));
+        return refuse(function.name, cudaErrorInvalidConfiguration,
+                      format_text("blocks of %u x %u x %u", block.x, block.y, block.z));
     if (threads > size_t(kernel_max_threads(function.kernel)))
-        return refuse(function.name, cudaErrorLaunchOutOfResources,
-                      format_text("%zu threads a block, it was compiled for %d", threads, kernel_max_threads(function.kernel)));
+        return refuse(
+            function.name, cudaErrorLaunchOutOfResources,
+            format_text("%zu threads a block, it was compiled for %d", threads, kernel_max_threads(function.kernel)));
     const size_t limit = dynamic_shared_limit(function, current_device());
     if (request.shared > limit)
         return refuse(function.name, cudaErrorInvalidValue,
-                      format_text("%zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute)", request.shared, limit));
+                      format_text("%zu bytes of dynamic shared memory, %zu are allowed (cudaFuncSetAttribute)",
+                                  request.shared, limit));
     return cudaSuccess;
 }
 
@@ -128,12 +133,14 @@ using namespace gpusim;
 
 extern "C" {
 
-cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
+cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
+                             cudaStream_t stream)
 {
     return launch({function, grid, block, arguments, shared, stream, false});
 }
 
-cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
+cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t shared,
+                                        cudaStream_t stream)
 {
     return launch({function, grid, block, arguments, shared, stream, true});
 }
@@ -150,12 +157,14 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *fu
                 report(GPUSIM_UNSUPPORTED, "launches with clusters");
                 return fail(cudaErrorNotSupported);
             }
-        } else if (attribute.id == cudaLaunchAttributeProgrammaticEvent || attribute.id == cudaLaunchAttributeLaunchCompletionEvent) {
+        } else if (attribute.id == cudaLaunchAttributeProgrammaticEvent ||
+                   attribute.id == cudaLaunchAttributeLaunchCompletionEvent) {
             report(GPUSIM_UNSUPPORTED, "launch attribute %d", int(attribute.id));
             return fail(cudaErrorNotSupported);
         } // the others are hints: without overlap, programmatic serialisation is plain order
     }
-    return launch({function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream, cooperative});
+    return launch({function, config->gridDim, config->blockDim, arguments, config->dynamicSmemBytes, config->stream,
+                   cooperative});
 }
 
 cudaError_t cudaFuncSetAttribute(const void *host, cudaFuncAttribute attribute, int value)
@@ -208,7 +217,8 @@ cudaError_t cudaFuncGetName(const char **name, const void *host)
     return cudaSuccess;
 }
 
-cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *host, int threads, size_t shared, unsigned)
+cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, const void *host, int threads,
+                                                                   size_t shared, unsigned)
 {
     Locked lock(machine_lock());
     Function *function = function_of(host);

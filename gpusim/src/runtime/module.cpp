@@ -132,7 +132,8 @@ char __cudaInitModule(void **)
     return 1;
 }
 
-void __cudaRegisterFunction(void **handle, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *, dim3 *, int *)
+void __cudaRegisterFunction(void **handle, const char *host, char *, const char *name, int, uint3 *, uint3 *, dim3 *,
+                            dim3 *, int *)
 {
     Locked lock(machine_lock());
     Registered one = {reinterpret_cast<Binary *>(handle), {}};
@@ -178,7 +179,8 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host)
     return cudaSuccess;
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream)
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                               cudaStream_t stream)
 {
     return cudaLaunchKernel(static_cast<const void *>(kernel), grid, block, arguments, shared, stream);
 }
@@ -202,12 +204,13 @@ cudaError_t cudaGetSymbolSize(size_t *bytes, const void *symbol)
     Locked lock(machine_lock());
     auto found = registry().variables.find(symbol);
     Module *module = found == registry().variables.end() ? nullptr : module_of(*found->second.binary);
-    return module && module_variable(module, found->second.name.c_str(), current_device(), bytes) ? cudaSuccess
-                                                                                                   : fail(cudaErrorInvalidSymbol);
+    return module && module_variable(module, found->second.name.c_str(), current_device(), bytes)
+               ? cudaSuccess
+               : fail(cudaErrorInvalidSymbol);
 }
 
-cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *source, size_t bytes, size_t offset, cudaMemcpyKind kind,
-                                    cudaStream_t stream)
+cudaError_t cudaMemcpyToSymbolAsync(const void *symbol, const void *source, size_t bytes, size_t offset,
+                                    cudaMemcpyKind kind, cudaStream_t stream)
 {
     void *address;
     const cudaError_t error = cudaGetSymbolAddress(&address, symbol);

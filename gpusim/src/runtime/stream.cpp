@@ -40,8 +40,10 @@ Stream *implicit_stream()
 Stream *stream_of(cudaStream_t handle, const char *call)
 {
     if (handle == nullptr || handle == cudaStreamLegacy || handle == cudaStreamPerThread) {
-        report(GPUSIM_UNSUPPORTED, "%s on a default stream: its order against other streams is not simulated; create streams with "
-               "cudaStreamNonBlocking", call);
+        report(GPUSIM_UNSUPPORTED,
+               "%s on a default stream: its order against other streams is not simulated; create streams with "
+               "cudaStreamNonBlocking",
+               call);
         return implicit_stream();
     }
     if (handle->destroyed)
@@ -53,7 +55,8 @@ bool stream_belongs(const Stream &stream, const char *call)
 {
     if (stream.device == current_device())
         return true;
-    report(GPUSIM_WRONG_DEVICE, "%s: the stream is of device %d, and device %d is current", call, stream.device, current_device());
+    report(GPUSIM_WRONG_DEVICE, "%s: the stream is of device %d, and device %d is current", call, stream.device,
+           current_device());
     return false;
 }
 

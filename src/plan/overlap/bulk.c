@@ -1,5 +1,6 @@
-/* bulk: in backward, the gather of the weight gradient's operand runs beside the input gradient's GEMM, and the reduction of the input gradient beside
- * the weight gradient's GEMM. Nothing is cut, no GEMM changes. Elsewhere there is no independent GEMM: as `none`. */
+/* bulk: in backward, the gather of the weight gradient's operand runs beside the input gradient's GEMM, and the
+ * reduction of the input gradient beside the weight gradient's GEMM. Nothing is cut, no GEMM changes. Elsewhere there
+ * is no independent GEMM: as `none`. */
 #include "plan/overlap/algorithms.h"
 #include "plan/overlap/stages.h"
 

@@ -1,5 +1,5 @@
-/* direct: no copies at all. The GEMM reads peers' inputs where they are, and the owner's reduction reads peers' partial sums and, for an all-reduce,
- * writes the result into every rank's output. */
+/* direct: no copies at all. The GEMM reads peers' inputs where they are, and the owner's reduction reads peers' partial
+ * sums and, for an all-reduce, writes the result into every rank's output. */
 #include "plan/overlap/algorithms.h"
 #include "plan/overlap/stages.h"
 

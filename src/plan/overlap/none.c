@@ -1,4 +1,5 @@
-/* none: the collective and the GEMM one after the other, on the compute lane. A reduction follows its GEMM at once, before an independent weight gradient. */
+/* none: the collective and the GEMM one after the other, on the compute lane. A reduction follows its GEMM at once,
+ * before an independent weight gradient. */
 #include "plan/overlap/algorithms.h"
 #include "plan/overlap/stages.h"
 

@@ -1,5 +1,6 @@
-/* pipeline: collectives stay collectives, but on chunks: the collective of chunk i runs under the GEMM of chunk i + 1 (gathers: i - 1). A chunk of a gather
- * or scatter is one piece of every owner; where the result goes to all ranks, and in weight gradients, it is a run of consecutive rows. */
+/* pipeline: collectives stay collectives, but on chunks: the collective of chunk i runs under the GEMM of chunk i + 1
+ * (gathers: i - 1). A chunk of a gather or scatter is one piece of every owner; where the result goes to all ranks, and
+ * in weight gradients, it is a run of consecutive rows. */
 #include "plan/overlap/algorithms.h"
 #include "plan/overlap/stages.h"
 

@@ -1,5 +1,6 @@
-/* pull: a copy lane reads peers' chunks out of their memory, the next rank's first, while the compute lane works on what is here. Nobody has to send:
- * a flag says that a chunk is there. Partial sums are pulled by their owner, which adds them at the end. */
+/* pull: a copy lane reads peers' chunks out of their memory, the next rank's first, while the compute lane works on
+ * what is here. Nobody has to send: a flag says that a chunk is there. Partial sums are pulled by their owner, which
+ * adds them at the end. */
 #include "plan/overlap/algorithms.h"
 #include "plan/overlap/stages.h"
 
@@ -15,7 +16,8 @@ static void gather(const tpi_stages *s, tp_buffer buffer)
             tpi_hop hop = tpi_hop_at(s, k);
             int peer = (rank + hop.step) % s->ranks; /* not all from the same one */
             tp_region piece = tpi_chunk(s, peer, hop.chunk);
-            tpi_emit_pull(s, rank, peer, tpi_region(buffer, peer, piece), tpi_region(tpi_gathered_buffer(s, buffer), rank, piece));
+            tpi_emit_pull(s, rank, peer, tpi_region(buffer, peer, piece),
+                          tpi_region(tpi_gathered_buffer(s, buffer), rank, piece));
         }
 }
 
@@ -43,7 +45,8 @@ static void finish(const tpi_stages *s)
             for (int rank = 0; rank < s->ranks; rank++) {
                 int peer = (rank + step) % s->ranks;
                 tp_region piece = tpi_chunk(s, peer, chunk);
-                tpi_emit_pull(s, rank, peer, tpi_region(TP_BUFFER_OUTPUT, peer, piece), tpi_region(TP_BUFFER_OUTPUT, rank, piece));
+                tpi_emit_pull(s, rank, peer, tpi_region(TP_BUFFER_OUTPUT, peer, piece),
+                              tpi_region(TP_BUFFER_OUTPUT, rank, piece));
             }
 }
 

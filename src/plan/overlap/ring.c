@@ -1,5 +1,6 @@
-/* ring: point-to-point messages only. In a gather every rank passes on to the next what it got from the one before, so each step's GEMM runs under the
- * next step's transfer. Partial sums go straight to their owner: adding them on the way would tie the order of the sum to the number of ranks. */
+/* ring: point-to-point messages only. In a gather every rank passes on to the next what it got from the one before, so
+ * each step's GEMM runs under the next step's transfer. Partial sums go straight to their owner: adding them on the way
+ * would tie the order of the sum to the number of ranks. */
 #include "plan/overlap/algorithms.h"
 #include "plan/overlap/stages.h"
 

@@ -1,5 +1,6 @@
-/* The backward of a row-parallel layer, whose chunks are slices of the gathered gradient's columns. A slice is all that its rows of the weight gradient
- * need, so these are done as soon as it is here, in the order of tokens on every rank; the input gradient is summed slice by slice. */
+/* The backward of a row-parallel layer, whose chunks are slices of the gathered gradient's columns. A slice is all that
+ * its rows of the weight gradient need, so these are done as soon as it is here, in the order of tokens on every rank;
+ * the input gradient is summed slice by slice. */
 #include "plan/overlap/stages.h"
 
 static tp_region stripe_of(const tpi_stages *s, int slice)
@@ -11,9 +12,11 @@ static tp_region stripe_of(const tpi_stages *s, int slice)
 static void emit_sum(const tpi_stages *s, int rank, tp_region from)
 {
     tp_region to = tpi_region(TP_BUFFER_OUTPUT, rank, from);
-    tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .unit = to, .reads = 1, .read = {from}, .writes = 1, .write = {to}};
+    tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .unit = to, .reads = 1, .read = {from}, .writes = 1,
+                     .write = {to}};
     if (from.piece % s->chunks != 0) {
-        tp_region before = tpi_region(TP_BUFFER_OUTPUT, rank, (tp_region){.piece = from.piece - 1, .pieces = 1, .step = 1});
+        tp_region before =
+            tpi_region(TP_BUFFER_OUTPUT, rank, (tp_region){.piece = from.piece - 1, .pieces = 1, .step = 1});
         emit.read[emit.reads++] = before;
     }
     tpi_builder_add(s->builder, rank, &emit);
@@ -23,7 +26,8 @@ static void emit_sum(const tpi_stages *s, int rank, tp_region from)
 static void emit_weight(const tpi_stages *s, int rank, tp_region from, int first, int slices)
 {
     tp_region gradient = tpi_region(TP_BUFFER_GRADIENT, rank, (tp_region){.piece = first, .pieces = slices, .step = 1});
-    tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = 1, .unit = from, .reads = 2, .writes = 1, .write = {gradient}};
+    tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = 1, .unit = from, .reads = 2, .writes = 1,
+                     .write = {gradient}};
     emit.read[0] = gradient;
     emit.read[1] = from;
     tpi_builder_add(s->builder, rank, &emit);
@@ -37,8 +41,10 @@ static void emit_own_sum(const tpi_stages *s, int rank)
 /* Own rows join the others, so that a slice of all rows is one matrix. */
 static void copy_own(const tpi_stages *s, int rank)
 {
-    tp_region from = tpi_region(TP_BUFFER_INPUT, rank, tpi_owned(s, rank)), to = tpi_region(TP_BUFFER_GATHERED, rank, from);
-    tpi_emit emit = {.kind = TP_OP_COPY, .lane = TP_LANE_COMPUTE, .unit = to, .reads = 1, .read = {from}, .writes = 1, .write = {to}};
+    tp_region from = tpi_region(TP_BUFFER_INPUT, rank, tpi_owned(s, rank)),
+              to = tpi_region(TP_BUFFER_GATHERED, rank, from);
+    tpi_emit emit = {.kind = TP_OP_COPY, .lane = TP_LANE_COMPUTE, .unit = to, .reads = 1, .read = {from}, .writes = 1,
+                     .write = {to}};
     tpi_builder_add(s->builder, rank, &emit);
 }
 

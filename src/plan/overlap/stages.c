@@ -25,14 +25,15 @@ tp_region tpi_chunk(const tpi_stages *s, int owner, int chunk)
 
 bool tpi_has_two_gradients(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD ||
-           pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
+    return pattern == TP_PATTERN_CHAIN_BACKWARD || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE ||
+           pattern == TP_PATTERN_CHAIN_CORE_BACKWARD || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
 }
 
 bool tpi_has_gradient(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GATHER_WEIGHT || pattern == TP_PATTERN_BACKWARD || pattern == TP_PATTERN_BACKWARD_REDUCE ||
-           pattern == TP_PATTERN_ROW_BACKWARD || tpi_has_two_gradients(pattern);
+    return pattern == TP_PATTERN_GATHER_WEIGHT || pattern == TP_PATTERN_BACKWARD ||
+           pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_ROW_BACKWARD ||
+           tpi_has_two_gradients(pattern);
 }
 
 static bool is_chain(tp_pattern pattern)
@@ -42,19 +43,21 @@ static bool is_chain(tp_pattern pattern)
 
 static bool has_core(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_CHAIN_CORE || pattern == TP_PATTERN_CHAIN_CORE_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD ||
-           pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
+    return pattern == TP_PATTERN_CHAIN_CORE || pattern == TP_PATTERN_CHAIN_CORE_REDUCE ||
+           pattern == TP_PATTERN_CHAIN_CORE_BACKWARD || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
 }
 
 static bool ends_everywhere(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GEMM_REDUCE || pattern == TP_PATTERN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_REDUCE ||
-           pattern == TP_PATTERN_CHAIN_CORE_REDUCE || pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
+    return pattern == TP_PATTERN_GEMM_REDUCE || pattern == TP_PATTERN_BACKWARD_REDUCE ||
+           pattern == TP_PATTERN_CHAIN_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_REDUCE ||
+           pattern == TP_PATTERN_CHAIN_BACKWARD_REDUCE || pattern == TP_PATTERN_CHAIN_CORE_BACKWARD_REDUCE;
 }
 
 static bool gathers_input(tp_pattern pattern)
 {
-    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_ROW_BACKWARD || (is_chain(pattern) && !ends_everywhere(pattern));
+    return pattern == TP_PATTERN_GATHER_GEMM || pattern == TP_PATTERN_ROW_BACKWARD ||
+           (is_chain(pattern) && !ends_everywhere(pattern));
 }
 
 static bool gathers_second(tp_pattern pattern)
@@ -64,7 +67,8 @@ static bool gathers_second(tp_pattern pattern)
 
 static bool has_partial(tp_pattern pattern)
 {
-    return pattern != TP_PATTERN_GEMM && pattern != TP_PATTERN_GATHER_GEMM && pattern != TP_PATTERN_GATHER_WEIGHT && pattern != TP_PATTERN_ROW_BACKWARD;
+    return pattern != TP_PATTERN_GEMM && pattern != TP_PATTERN_GATHER_GEMM && pattern != TP_PATTERN_GATHER_WEIGHT &&
+           pattern != TP_PATTERN_ROW_BACKWARD;
 }
 
 static void add_write(tpi_emit *emit, tp_region region)
@@ -82,7 +86,8 @@ static void add_callers_buffers(const tpi_stages *s, int rank, tpi_emit *emit)
     if (tpi_operands_are_local(s))
         add_write(emit, tpi_region(TP_BUFFER_SECOND, rank, tpi_all(s)));
     if (tpi_has_gradient(s->pattern))
-        add_write(emit, tpi_region(TP_BUFFER_GRADIENT, rank, (tp_region){.pieces = s->sliced ? s->chunks : 1, .step = 1}));
+        add_write(emit,
+                  tpi_region(TP_BUFFER_GRADIENT, rank, (tp_region){.pieces = s->sliced ? s->chunks : 1, .step = 1}));
     if (tpi_has_two_gradients(s->pattern))
         add_write(emit, tpi_region(TP_BUFFER_FIRST_GRADIENT, rank, (tp_region){.pieces = 1, .step = 1}));
 }
@@ -122,20 +127,23 @@ static void leave_all(const tpi_stages *s)
 
 static void emit_gemm(const tpi_stages *s, int rank, int part, tp_region from, tp_region to)
 {
-    tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = part, .unit = to, .reads = 1, .read = {from}, .writes = 1, .write = {to}};
+    tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = part, .unit = to, .reads = 1, .read = {from},
+                     .writes = 1, .write = {to}};
     tpi_builder_add(s->builder, rank, &emit);
 }
 
 static void emit_compute(const tpi_stages *s, int rank, tp_region from, tp_region to)
 {
-    tpi_emit emit = {.kind = TP_OP_COMPUTE, .lane = TP_LANE_COMPUTE, .unit = to, .reads = 1, .read = {from}, .writes = 1, .write = {to}};
+    tpi_emit emit = {.kind = TP_OP_COMPUTE, .lane = TP_LANE_COMPUTE, .unit = to, .reads = 1, .read = {from},
+                     .writes = 1, .write = {to}};
     tpi_builder_add(s->builder, rank, &emit);
 }
 
 /* The first GEMM's operand: gathered, or the caller's own. */
 static tp_region first_source(const tpi_stages *s, int rank, tp_region unit)
 {
-    return gathers_input(s->pattern) ? s->algorithm->source(s, rank, TP_BUFFER_INPUT, unit) : tpi_region(TP_BUFFER_INPUT, rank, unit);
+    return gathers_input(s->pattern) ? s->algorithm->source(s, rank, TP_BUFFER_INPUT, unit)
+                                     : tpi_region(TP_BUFFER_INPUT, rank, unit);
 }
 
 /* GEMM 0 of every unit, into `to`; with `scatter`, partial sums travel as they are made. */
@@ -171,7 +179,8 @@ static void chained_gemms(tpi_stages *s)
 static void core_and_second_gemms(tpi_stages *s)
 {
     for (int rank = 0; rank < s->ranks; rank++)
-        emit_compute(s, rank, tpi_region(TP_BUFFER_MIDDLE, rank, tpi_all(s)), tpi_region(TP_BUFFER_CORE, rank, tpi_all(s)));
+        emit_compute(s, rank, tpi_region(TP_BUFFER_MIDDLE, rank, tpi_all(s)),
+                     tpi_region(TP_BUFFER_CORE, rank, tpi_all(s)));
     s->order = TPI_OWN_LAST;
     for (int k = 0; k < s->algorithm->units(s); k++) {
         for (int rank = 0; rank < s->ranks; rank++) {
@@ -184,10 +193,12 @@ static void core_and_second_gemms(tpi_stages *s)
 
 static tp_region second_source(const tpi_stages *s, int rank, tp_region unit)
 {
-    return gathers_second(s->pattern) ? s->algorithm->source(s, rank, TP_BUFFER_SECOND, unit) : tpi_region(TP_BUFFER_SECOND, rank, unit);
+    return gathers_second(s->pattern) ? s->algorithm->source(s, rank, TP_BUFFER_SECOND, unit)
+                                      : tpi_region(TP_BUFFER_SECOND, rank, unit);
 }
 
-/* The weight gradient of a chain's first layer (that is, of the second in forward): its other operand is local and no concern of the plan. */
+/* The weight gradient of a chain's first layer (that is, of the second in forward): its other operand is local and no
+ * concern of the plan. */
 static void first_weight_gemms(const tpi_stages *s)
 {
     tp_region gradient = {.buffer = TP_BUFFER_FIRST_GRADIENT, .pieces = 1, .step = 1};
@@ -195,7 +206,8 @@ static void first_weight_gemms(const tpi_stages *s)
         for (int rank = 0; rank < s->ranks; rank++) {
             tp_region unit = s->algorithm->weight_unit(s, rank, k);
             gradient.rank = rank;
-            tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = 2, .unit = unit, .reads = 2, .writes = 1, .write = {gradient}};
+            tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = 2, .unit = unit, .reads = 2,
+                             .writes = 1, .write = {gradient}};
             emit.read[0] = gradient;
             emit.read[1] = first_source(s, rank, unit);
             tpi_builder_add(s->builder, rank, &emit);
@@ -209,7 +221,8 @@ static void weight_gemms(const tpi_stages *s, int part)
         for (int rank = 0; rank < s->ranks; rank++) {
             tp_region unit = s->algorithm->weight_unit(s, rank, k);
             gradient.rank = rank;
-            tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = part, .unit = unit, .reads = 3, .writes = 1, .write = {gradient}};
+            tpi_emit emit = {.kind = TP_OP_GEMM, .lane = TP_LANE_COMPUTE, .part = part, .unit = unit, .reads = 3,
+                             .writes = 1, .write = {gradient}};
             emit.read[0] = gradient;
             emit.read[1] = tpi_region(tpi_has_two_gradients(s->pattern) ? TP_BUFFER_CORE : TP_BUFFER_INPUT, rank, unit);
             emit.read[2] = second_source(s, rank, unit);
@@ -220,7 +233,8 @@ static void weight_gemms(const tpi_stages *s, int part)
 static void local_gemms(const tpi_stages *s)
 {
     for (int rank = 0; rank < s->ranks; rank++)
-        emit_gemm(s, rank, 0, tpi_region(TP_BUFFER_INPUT, rank, tpi_owned(s, rank)), tpi_region(TP_BUFFER_OUTPUT, rank, tpi_owned(s, rank)));
+        emit_gemm(s, rank, 0, tpi_region(TP_BUFFER_INPUT, rank, tpi_owned(s, rank)),
+                  tpi_region(TP_BUFFER_OUTPUT, rank, tpi_owned(s, rank)));
 }
 
 static void middle_stages(tpi_stages *s)

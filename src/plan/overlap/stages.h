@@ -1,12 +1,14 @@
-/* What overlap algorithms share. A pattern is a sequence of stages (gather, GEMMs, reduction); tpi_stages_run emits them in order, and an algorithm is a
- * table of how it does each: which units it works on, how pieces travel, and how partial sums come together. */
+/* What overlap algorithms share. A pattern is a sequence of stages (gather, GEMMs, reduction); tpi_stages_run emits
+ * them in order, and an algorithm is a table of how it does each: which units it works on, how pieces travel, and how
+ * partial sums come together. */
 #ifndef TPI_STAGES_H
 #define TPI_STAGES_H
 
 #include "plan/builder.h"
 
-/* Which pieces a unit has first: those that are here (before a gather completes), or those that peers wait for (before a reduction). Between a gather and a
- * reduction own pieces are half before peers' and half after: the first chunks come meanwhile, and the last go. */
+/* Which pieces a unit has first: those that are here (before a gather completes), or those that peers wait for (before
+ * a reduction). Between a gather and a reduction own pieces are half before peers' and half after: the first chunks
+ * come meanwhile, and the last go. */
 typedef enum tpi_order { TPI_OWN_FIRST = 0, TPI_OWN_LAST, TPI_OWN_AROUND } tpi_order;
 
 struct tpi_algorithm;
@@ -42,11 +44,11 @@ typedef struct tpi_algorithm {
 } tpi_algorithm;
 
 /* Everything at once, collectives on one lane. */
-#define TPI_WHOLE_ON(which)                                                                                               \
-    {                                                                                                                     \
-        .units = tpi_one_unit, .unit = tpi_whole_unit, .gather = tpi_whole_gather, .source = tpi_gathered_source,         \
-        .weight_units = tpi_one_unit, .weight_unit = tpi_whole_unit, .scatter = tpi_whole_scatter, .finish = tpi_no_finish, \
-        .slices = tpi_slices_at_once, .lane = which                                                                       \
+#define TPI_WHOLE_ON(which)                                                                                            \
+    {                                                                                                                  \
+        .units = tpi_one_unit, .unit = tpi_whole_unit, .gather = tpi_whole_gather, .source = tpi_gathered_source,      \
+        .weight_units = tpi_one_unit, .weight_unit = tpi_whole_unit, .scatter = tpi_whole_scatter,                     \
+        .finish = tpi_no_finish, .slices = tpi_slices_at_once, .lane = which                                           \
     }
 
 void tpi_stages_run(tpi_builder *builder, const tpi_algorithm *algorithm);
@@ -64,11 +66,13 @@ tp_region tpi_chunk(const tpi_stages *s, int owner, int chunk);
 /* Ways to do a stage that several algorithms use. */
 int tpi_one_unit(const tpi_stages *s);
 tp_region tpi_whole_unit(const tpi_stages *s, int rank, int k);
-/* Own pieces as one unit (around: two), each peer's chunk as one, peers in ring order from the next rank (`step` 1) or the one before (-1). */
+/* Own pieces as one unit (around: two), each peer's chunk as one, peers in ring order from the next rank (`step` 1) or
+ * the one before (-1). */
 int tpi_peer_units(const tpi_stages *s);
 tp_region tpi_peer_unit(const tpi_stages *s, int rank, int k, int step);
 tp_region tpi_global_unit(const tpi_stages *s, int rank, int k);
-/* The units of a weight gradient whose operand arrives piece by piece: as above, or an owner at a time where it has long been there. */
+/* The units of a weight gradient whose operand arrives piece by piece: as above, or an owner at a time where it has
+ * long been there. */
 int tpi_weight_units(const tpi_stages *s);
 /* Whether a weight gradient reads nothing of peers. */
 bool tpi_operands_are_local(const tpi_stages *s);
@@ -83,14 +87,16 @@ void tpi_no_finish(const tpi_stages *s);
 void tpi_whole_gather(const tpi_stages *s, tp_buffer buffer);
 void tpi_whole_scatter(const tpi_stages *s, int k);
 
-/* Transfer k of a gather on every rank: `step` ranks further, chunk `chunk`. Step by step, or, where a slice of all owners is waited for, slice by slice. */
+/* Transfer k of a gather on every rank: `step` ranks further, chunk `chunk`. Step by step, or, where a slice of all
+ * owners is waited for, slice by slice. */
 typedef struct tpi_hop {
     int step, chunk;
 } tpi_hop;
 int tpi_hops(const tpi_stages *s);
 tpi_hop tpi_hop_at(const tpi_stages *s, int k);
 
-/* Slices of columns, whose GEMMs run as they come (`direction` 1: the next rank's first, -1: those of the one before), all together, or where they are. */
+/* Slices of columns, whose GEMMs run as they come (`direction` 1: the next rank's first, -1: those of the one before),
+ * all together, or where they are. */
 void tpi_slices_as_they_come(const tpi_stages *s, int direction);
 void tpi_slices_at_once(const tpi_stages *s);
 void tpi_slices_in_place(const tpi_stages *s);

@@ -57,8 +57,8 @@ bool tpi_operands_are_local(const tpi_stages *s)
     return tpi_has_gradient(s->pattern) && s->reduces;
 }
 
-/* Beside an input gradient the operand had all that GEMM's time to come: cutting the weight gradient would only make it load and store its sums
- * more often. */
+/* Beside an input gradient the operand had all that GEMM's time to come: cutting the weight gradient would only make it
+ * load and store its sums more often. */
 static bool operand_is_early(const tpi_stages *s)
 {
     return s->pattern != TP_PATTERN_GATHER_WEIGHT;
@@ -80,7 +80,8 @@ tp_region tpi_weight_unit(const tpi_stages *s, int rank, int k)
 
 tp_buffer tpi_gathered_buffer(const tpi_stages *s, tp_buffer buffer)
 {
-    return tpi_has_two_gradients(s->pattern) && buffer == TP_BUFFER_SECOND ? TP_BUFFER_GATHERED_SECOND : TP_BUFFER_GATHERED;
+    return tpi_has_two_gradients(s->pattern) && buffer == TP_BUFFER_SECOND ? TP_BUFFER_GATHERED_SECOND
+                                                                           : TP_BUFFER_GATHERED;
 }
 
 static int owner_of(const tpi_stages *s, tp_region unit)
@@ -183,14 +184,17 @@ void tpi_emit_reduction(const tpi_stages *s, tp_lane lane, tp_region unit)
 
 void tpi_emit_pull(const tpi_stages *s, int rank, int peer, tp_region from, tp_region to)
 {
-    tpi_emit emit = {.kind = TP_OP_PULL, .lane = TP_LANE_COPY, .peer = peer, .unit = to, .reads = 1, .read = {from}, .writes = 1, .write = {to}};
+    tpi_emit emit = {.kind = TP_OP_PULL, .lane = TP_LANE_COPY, .peer = peer, .unit = to, .reads = 1, .read = {from},
+                     .writes = 1, .write = {to}};
     tpi_builder_add(s->builder, rank, &emit);
 }
 
 void tpi_emit_message(const tpi_stages *s, tp_region from, tp_region to)
 {
-    tpi_emit send = {.kind = TP_OP_SEND, .lane = TP_LANE_COMM, .peer = to.rank, .unit = from, .reads = 1, .read = {from}};
-    tpi_emit recv = {.kind = TP_OP_RECV, .lane = TP_LANE_COPY, .peer = from.rank, .unit = to, .writes = 1, .write = {to}};
+    tpi_emit send = {
+        .kind = TP_OP_SEND, .lane = TP_LANE_COMM, .peer = to.rank, .unit = from, .reads = 1, .read = {from}};
+    tpi_emit recv = {
+        .kind = TP_OP_RECV, .lane = TP_LANE_COPY, .peer = from.rank, .unit = to, .writes = 1, .write = {to}};
     tpi_builder_add(s->builder, from.rank, &send);
     tpi_builder_add(s->builder, to.rank, &recv);
 }
