@@ -20,7 +20,7 @@ static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 #define ROUNDS 2 /* of the curves, some seconds apart */
 #define FASTEST_MEMORY 1e12 /* more bytes a second is noise */
 
-tp_status calibration_measure(worker *w, tp_status (*fn)(void *arg), double *seconds)
+tp_status bench_calibration_measure(bench_worker *w, tp_status (*fn)(void *arg), double *seconds)
 {
     bench_team_plan plan = {.warmup = 2, .least = 5, .most = 256, .seconds = SAMPLE_SECONDS};
     bench_team_figure figure = {.figure = {0}};
@@ -33,24 +33,24 @@ tp_status calibration_measure(worker *w, tp_status (*fn)(void *arg), double *sec
     return status;
 }
 
-tp_status calibration_run_gemm(void *arg)
+tp_status bench_calibration_run_gemm(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     bench_gemm_run(&w->gemm);
     return w->gemm.status;
 }
 
-static tp_status time_gemm(worker *w, const bench_product *product, tp_dtype dtype, double *seconds)
+static tp_status time_gemm(bench_worker *w, const bench_product *product, tp_dtype dtype, double *seconds)
 {
     tp_status status = bench_gemm_open(&w->gemm, w->ctx, product, dtype, false);
     if (status == TP_OK)
-        status = calibration_measure(w, calibration_run_gemm, seconds);
+        status = bench_calibration_measure(w, bench_calibration_run_gemm, seconds);
     bench_gemm_close(&w->gemm);
     return status;
 }
 
 /* The faster of all rounds counts: other work makes a product slower, never faster. */
-static tp_status calibrate_curve(worker *w, bench_variant variant, tp_dtype dtype, tp_machine_curve *curve)
+static tp_status calibrate_curve(bench_worker *w, bench_variant variant, tp_dtype dtype, tp_machine_curve *curve)
 {
     for (int i = 0; i < POINTS; i++) {
         bench_product product = {
@@ -70,7 +70,7 @@ static tp_status calibrate_curve(worker *w, bench_variant variant, tp_dtype dtyp
     return TP_OK;
 }
 
-static tp_status calibrate_gemm(worker *w)
+static tp_status calibrate_gemm(bench_worker *w)
 {
     tp_machine *machine = &w->all->machine;
     for (int round = 0; round < ROUNDS; round++)
@@ -91,7 +91,7 @@ static tp_status calibrate_gemm(worker *w)
 }
 
 /* What a product takes longer for the activation of what it makes. */
-static tp_status calibrate_activation(worker *w)
+static tp_status calibrate_activation(bench_worker *w)
 {
     const bench_product product = {
         .layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
@@ -99,10 +99,10 @@ static tp_status calibrate_activation(worker *w)
     tp_status status = bench_gemm_open(&w->gemm, w->ctx, &product, TP_DTYPE_F32, false);
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
         w->gemm.args.activation = TPI_ACT_GELU_TANH;
-        status = calibration_measure(w, calibration_run_gemm, &with);
+        status = bench_calibration_measure(w, bench_calibration_run_gemm, &with);
         w->gemm.args.activation = TPI_ACT_NONE;
         if (status == TP_OK)
-            status = calibration_measure(w, calibration_run_gemm, &without);
+            status = bench_calibration_measure(w, bench_calibration_run_gemm, &without);
         more[i] = with - without;
     }
     bench_gemm_close(&w->gemm);
@@ -113,7 +113,7 @@ static tp_status calibrate_activation(worker *w)
 
 static tp_status run_cold(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     bench_gemm *gemm = &w->cold[w->turn++ % COLD_PRODUCTS];
     bench_gemm_run(gemm);
     return gemm->status;
@@ -121,19 +121,19 @@ static tp_status run_cold(void *arg)
 
 static tp_status run_warm(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     bench_gemm_run(w->cold);
     return w->cold->status;
 }
 
-static void close_cold(worker *w)
+static void close_cold(bench_worker *w)
 {
     for (int i = 0; i < COLD_PRODUCTS; i++)
         if (w->cold[i].ctx != NULL)
             bench_gemm_close(&w->cold[i]);
 }
 
-static tp_status open_cold(worker *w, const bench_product *product)
+static tp_status open_cold(bench_worker *w, const bench_product *product)
 {
     tp_status status = TP_OK;
     for (int i = 0; i < COLD_PRODUCTS && status == TP_OK; i++)
@@ -142,7 +142,7 @@ static tp_status open_cold(worker *w, const bench_product *product)
 }
 
 /* What a product takes longer when its weights and rows come out of memory. What it writes is fetched first. */
-static tp_status time_cold(worker *w)
+static tp_status time_cold(bench_worker *w)
 {
     const bench_product product = {
         .layer = "calibrate", .tokens = COLD_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
@@ -150,9 +150,9 @@ static tp_status time_cold(worker *w)
            bytes = sizeof(float) * ((double)OUT * IN + COLD_ROWS * (IN + 2.0 * OUT));
     tp_status status = open_cold(w, &product);
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
-        status = calibration_measure(w, run_cold, &cold);
+        status = bench_calibration_measure(w, run_cold, &cold);
         if (status == TP_OK)
-            status = calibration_measure(w, run_warm, &warm);
+            status = bench_calibration_measure(w, run_warm, &warm);
         more[i] = cold - warm;
     }
     close_cold(w);
@@ -162,14 +162,14 @@ static tp_status time_cold(worker *w)
 }
 
 /* The fastest counts, as with the curves. */
-static tp_status time_gradients(worker *w)
+static tp_status time_gradients(bench_worker *w)
 {
     const bench_product product = {
         .layer = "calibrate", .tokens = GRADIENT_TOKENS, .out = OUT, .in = IN, .variant = BENCH_TN};
     double best = INFINITY, cold = 0;
     tp_status status = open_cold(w, &product);
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
-        status = calibration_measure(w, run_cold, &cold);
+        status = bench_calibration_measure(w, run_cold, &cold);
         best = fmin(best, cold);
     }
     close_cold(w);
@@ -178,7 +178,7 @@ static tp_status time_gradients(worker *w)
     return status;
 }
 
-static tp_status calibrate_memory(worker *w)
+static tp_status calibrate_memory(bench_worker *w)
 {
     w->cold = calloc(COLD_PRODUCTS, sizeof *w->cold);
     tp_status status = w->cold != NULL ? time_cold(w) : TP_ERR_MEMORY;
@@ -188,9 +188,9 @@ static tp_status calibrate_memory(worker *w)
     return status;
 }
 
-tp_status calibration_run_gather(void *arg)
+tp_status bench_calibration_run_gather(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     tp_range mine = tp_shard_range(w->count, w->ranks, w->rank);
     return tp_all_gather(w->ctx, tp_ctx_world(w->ctx), tp_tensor_1d(w->in, TP_DTYPE_F32, mine.end - mine.begin),
                          tp_tensor_1d(w->out, TP_DTYPE_F32, w->count), NULL);
@@ -198,7 +198,7 @@ tp_status calibration_run_gather(void *arg)
 
 static tp_status run_scatter(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     tp_range mine = tp_shard_range(w->count, w->ranks, w->rank);
     return tp_reduce_scatter(w->ctx, tp_ctx_world(w->ctx), tp_tensor_1d(w->in, TP_DTYPE_F32, w->count),
                              tp_tensor_1d(w->out, TP_DTYPE_F32, mine.end - mine.begin), NULL, NULL);
@@ -206,27 +206,27 @@ static tp_status run_scatter(void *arg)
 
 static tp_status run_barrier(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     return tp_barrier(w->ctx, tp_ctx_world(w->ctx));
 }
 
 /* Seconds of a large and a small message. */
-static tp_status time_sizes(worker *w, tp_status (*fn)(void *arg), double *large, double *small)
+static tp_status time_sizes(bench_worker *w, tp_status (*fn)(void *arg), double *large, double *small)
 {
     w->count = SMALL / (int64_t)sizeof(float) * w->ranks;
-    tp_status status = calibration_measure(w, fn, small);
+    tp_status status = bench_calibration_measure(w, fn, small);
     w->count = LARGE / (int64_t)sizeof(float);
-    return status == TP_OK ? calibration_measure(w, fn, large) : status;
+    return status == TP_OK ? bench_calibration_measure(w, fn, large) : status;
 }
 
-static tp_status calibrate_transfers(worker *w)
+static tp_status calibrate_transfers(bench_worker *w)
 {
     double large = 0, small = 0, added = 0, added_small = 0, barrier = 0;
-    tp_status status = time_sizes(w, calibration_run_gather, &large, &small);
+    tp_status status = time_sizes(w, bench_calibration_run_gather, &large, &small);
     if (status == TP_OK)
         status = time_sizes(w, run_scatter, &added, &added_small);
     if (status == TP_OK)
-        status = calibration_measure(w, run_barrier, &barrier);
+        status = bench_calibration_measure(w, run_barrier, &barrier);
     if (status != TP_OK || w->rank > 0)
         return status;
     tp_machine *machine = &w->all->machine;
@@ -240,7 +240,7 @@ static tp_status calibrate_transfers(worker *w)
 /* Every rank writes its input anew, then multiplies the one that `reads` says. */
 static tp_status run_fresh(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     float *own = w->inputs.local;
     for (int64_t i = 0; i < (int64_t)DIRECT_ROWS * IN; i++)
         own[i] += 1;
@@ -252,7 +252,7 @@ static tp_status run_fresh(void *arg)
     return w->gemm.status == TP_OK ? tp_barrier(w->ctx, tp_ctx_world(w->ctx)) : w->gemm.status;
 }
 
-static tp_status calibrate_direct(worker *w)
+static tp_status calibrate_direct(bench_worker *w)
 {
     bench_product product = {.layer = "calibrate", .tokens = DIRECT_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
     double own = 0, peer = 0, alone = 0, slower[REPEATS] = {0};
@@ -263,13 +263,13 @@ static tp_status calibrate_direct(worker *w)
     const void *data = w->gemm.args.a.data;
     for (int i = 0; i < REPEATS && status == TP_OK; i++) {
         w->reads = w->rank;
-        status = calibration_measure(w, run_fresh, &own);
+        status = bench_calibration_measure(w, run_fresh, &own);
         w->reads = (w->rank + 1) % w->ranks;
         if (status == TP_OK)
-            status = calibration_measure(w, run_fresh, &peer);
+            status = bench_calibration_measure(w, run_fresh, &peer);
         w->gemm.args.a.data = data;
         if (status == TP_OK)
-            status = calibration_measure(w, calibration_run_gemm, &alone);
+            status = bench_calibration_measure(w, bench_calibration_run_gemm, &alone);
         slower[i] = (peer - own) / alone;
     }
     bench_gemm_close(&w->gemm);
@@ -279,9 +279,9 @@ static tp_status calibrate_direct(worker *w)
     return status;
 }
 
-static tp_status with_worker(tp_ctx *ctx, calibration *all, tp_status (*fn)(worker *w))
+static tp_status with_worker(tp_ctx *ctx, bench_calibration *all, tp_status (*fn)(bench_worker *w))
 {
-    worker w = {.all = all, .ctx = ctx, .rank = tp_ctx_rank(ctx), .ranks = all->team.ranks};
+    bench_worker w = {.all = all, .ctx = ctx, .rank = tp_ctx_rank(ctx), .ranks = all->team.ranks};
     w.in = calloc(1, LARGE);
     w.out = calloc(1, LARGE);
     tp_status status = w.in != NULL && w.out != NULL ? fn(&w) : TP_ERR_MEMORY;
@@ -290,9 +290,9 @@ static tp_status with_worker(tp_ctx *ctx, calibration *all, tp_status (*fn)(work
     return status;
 }
 
-static tp_status calibrate_all(worker *w)
+static tp_status calibrate_all(bench_worker *w)
 {
-    static tp_status (*const all[])(worker * w) = {calibrate_gemm, calibrate_activation, calibrate_memory,
+    static tp_status (*const all[])(bench_worker * w) = {calibrate_gemm, calibrate_activation, calibrate_memory,
                                                    calibrate_transfers, calibrate_direct};
     tp_status status = TP_OK;
     for (size_t i = 0; i < sizeof all / sizeof *all && status == TP_OK; i++) {
@@ -310,7 +310,7 @@ static tp_status plain_main(tp_ctx *ctx, void *arg)
 
 static tp_status link_main(tp_ctx *ctx, void *arg)
 {
-    return with_worker(ctx, arg, calibration_of_lanes);
+    return with_worker(ctx, arg, bench_calibration_of_lanes);
 }
 
 int bench_calibrate(bench_call *call, int ranks, tp_machine *out, bench_figure *samples)
@@ -318,7 +318,7 @@ int bench_calibrate(bench_call *call, int ranks, tp_machine *out, bench_figure *
     *samples = (bench_figure){.kept = 0};
     if (bench_on_gpu(call))
         return bench_calibrate_gpu(call, ranks, out);
-    calibration *all = calloc(1, sizeof *all);
+    bench_calibration *all = calloc(1, sizeof *all);
     if (all == NULL)
         return bench_fail(call, "out of memory");
     bench_team_init(&all->team, ranks, call->machine.cores);

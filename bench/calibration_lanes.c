@@ -18,14 +18,14 @@ static tp_status issue_gemm(const tpi_run *run, tpi_stream *stream, const tp_pla
 {
     (void)stream;
     (void)op;
-    return calibration_run_gemm(tpi_run_job(run)->user);
+    return bench_calibration_run_gemm(tpi_run_job(run)->user);
 }
 
 /* A plan whose chunks cross the link while products run, one a chunk. */
 static tp_status run_plan(void *arg)
 {
     static const tpi_plan_table table = {.issue = {[TP_OP_GEMM] = issue_gemm}};
-    worker *w = arg;
+    bench_worker *w = arg;
     int64_t own = w->chunks * LINK_ROWS;
     tpi_job job = {.table = &table, .user = w, .tokens = own * w->ranks};
     job.view[TP_BUFFER_INPUT] = (tpi_view){w->in, TP_DTYPE_F32, w->cols, w->cols, own * w->rank};
@@ -35,32 +35,32 @@ static tp_status run_plan(void *arg)
 
 static tp_status run_pull(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     w->plan = w->pull;
     return run_plan(w);
 }
 
 static tp_status run_direct(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     w->plan = w->direct;
     return run_plan(w);
 }
 
 static tp_status run_pipeline(void *arg)
 {
-    worker *w = arg;
+    bench_worker *w = arg;
     w->plan = w->pipeline;
     return run_plan(w);
 }
 
 /* What collectives of chunks take longer than their products: the first one crosses alone, the rest beside products. */
-static tp_status time_pipeline(worker *w, int chunks, double *more, double *one_product)
+static tp_status time_pipeline(bench_worker *w, int chunks, double *more, double *one_product)
 {
     const tp_plan_desc desc = {
         .algorithm = TP_OVERLAP_PIPELINE, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
     bench_team_figure with = {.figure = {0}}, product = {.figure = {0}};
-    const bench_team_part parts[] = {{run_pipeline, w, &with, true}, {calibration_run_gemm, w, &product, true}};
+    const bench_team_part parts[] = {{run_pipeline, w, &with, true}, {bench_calibration_run_gemm, w, &product, true}};
     const bench_team_plan plan = {.warmup = 2, .least = 15, .most = 201, .seconds = 0.1};
     w->chunks = chunks;
     tp_status status = tpi_plan_get(w->ctx, tp_ctx_world(w->ctx), &desc, &w->pipeline);
@@ -72,7 +72,7 @@ static tp_status time_pipeline(worker *w, int chunks, double *more, double *one_
 }
 
 /* What pulling chunks takes longer than reading them in place: the same products and waits for peers, without lanes. */
-static tp_status time_pull(worker *w, int chunks, double *more)
+static tp_status time_pull(bench_worker *w, int chunks, double *more)
 {
     tp_plan_desc desc = {
         .algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = w->ranks, .chunks = chunks};
@@ -98,7 +98,7 @@ typedef struct lane_times {
 
 /* One chunk: a lane's start and end, and one op; many: that and as many. interrupts: the kernel let lanes run when they
  * woke, on rank 0. */
-static tp_status time_lanes_once(worker *w, lane_times *to, bool *interrupts)
+static tp_status time_lanes_once(bench_worker *w, lane_times *to, bool *interrupts)
 {
     double one = 0, many = 0, pull_one = 0, pull_many = 0, product = 0, slow = 0;
     TPI_TRY(time_pull(w, 1, &pull_one));
@@ -118,7 +118,7 @@ static tp_status time_lanes_once(worker *w, lane_times *to, bool *interrupts)
 /* Differences of times that are much longer, so they are taken a few times. For seconds the kernel may not let a lane
  * that wakes interrupt compute: lanes then seem to cost nothing, and a collective about as much as the product beside
  * it. Such repeats count only if there are hardly any others. */
-static tp_status time_lanes(worker *w)
+static tp_status time_lanes(bench_worker *w)
 {
     lane_times usual = {.count = 0}, all = {.count = 0};
     while (all.count < LANE_MOST && usual.count < LANE_REPEATS) {
@@ -142,11 +142,11 @@ static tp_status time_lanes(worker *w)
 }
 
 /* Columns of a chunk, so that it crosses in a share of the product's time, and fits into the buffers. */
-static tp_status fit_chunks(worker *w)
+static tp_status fit_chunks(bench_worker *w)
 {
     double seconds = 0, longest = 0;
     int64_t most = LARGE / (int64_t)sizeof(float) / ((int64_t)LINK_CHUNKS * LINK_ROWS * w->ranks);
-    tp_status status = calibration_measure(w, calibration_run_gemm, &seconds);
+    tp_status status = bench_calibration_measure(w, bench_calibration_run_gemm, &seconds);
     if (status == TP_OK)
         status = bench_team_most(&w->all->team, w->ctx, w->rank == 0 ? seconds : 0, &longest);
     double cols = LINK_COLS * LINK_SHARE * longest / LINK_SECONDS;
@@ -154,7 +154,7 @@ static tp_status fit_chunks(worker *w)
     return status;
 }
 
-tp_status calibration_of_lanes(worker *w)
+tp_status bench_calibration_of_lanes(bench_worker *w)
 {
     const bench_product product = {
         .layer = "calibrate", .tokens = LINK_GEMM_ROWS, .out = OUT, .in = IN, .variant = BENCH_NT};
@@ -162,7 +162,7 @@ tp_status calibration_of_lanes(worker *w)
     w->count = (int64_t)(LINK_CHUNK_BYTES / sizeof(float)) * w->ranks / (w->ranks - 1); /* a chunk's bytes arrive */
     tp_status status = TP_OK;
     for (int i = 0; i < LANE_REPEATS && status == TP_OK; i++)
-        status = calibration_measure(w, calibration_run_gather, &gather[i]);
+        status = bench_calibration_measure(w, bench_calibration_run_gather, &gather[i]);
     if (status == TP_OK && w->rank == 0)
         w->all->machine.wake_seconds = fmax(bench_median(gather, LANE_REPEATS) - LINK_SECONDS, 0);
     if (status == TP_OK)

@@ -15,15 +15,15 @@ enum { LINK_COLS = 64, LINK_ROWS = 16 };
 #define LINK_SECONDS 2e-4
 #define LINK_CHUNK_BYTES ((double)LINK_COLS * LINK_ROWS * sizeof(float))
 
-typedef struct calibration {
+typedef struct bench_calibration {
     bench_team team;
     tp_machine machine; /* rank 0 fills them */
     bench_figure samples; /* of all measurements together */
-} calibration;
+} bench_calibration;
 
 /* One rank at work. */
-typedef struct worker {
-    calibration *all;
+typedef struct bench_worker {
+    bench_calibration *all;
     tp_ctx *ctx;
     int rank, ranks;
     float *in, *out; /* LARGE bytes each */
@@ -37,15 +37,15 @@ typedef struct worker {
     int64_t cols; /* of a chunk, on a link */
     tpi_prepared *plan; /* that is run: */
     tpi_prepared *pull, *direct, *pipeline;
-} worker;
+} bench_worker;
 
 /* Seconds of one call, of all ranks together; samples are counted. */
-tp_status calibration_measure(worker *w, tp_status (*fn)(void *arg), double *seconds);
+tp_status bench_calibration_measure(bench_worker *w, tp_status (*fn)(void *arg), double *seconds);
 /* The worker's open product, and an all-gather of its count of floats. */
-tp_status calibration_run_gemm(void *arg);
-tp_status calibration_run_gather(void *arg);
+tp_status bench_calibration_run_gemm(void *arg);
+tp_status bench_calibration_run_gather(void *arg);
 
 /* What lanes cost on shared cores, on a link (calibration_lanes.c). */
-tp_status calibration_of_lanes(worker *w);
+tp_status bench_calibration_of_lanes(bench_worker *w);
 
 #endif
