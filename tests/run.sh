@@ -96,6 +96,7 @@ count_test() {
         esac
     fi
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
+    times+="$4 $2"$'\n'
     printf '  %-9s %-34s %4d passed %3d failed %3d skipped  %7s s%s\n' "[$done_tests/$all_tests]" "$2" "$good" "$bad" "$skip" "$4" "$note"
     if [ "$bad" -gt 0 ]; then
         failures+=("$preset: $2")
@@ -111,8 +112,8 @@ run_tests() {
     [ $schedules = no ] || options+=(-L '^cuda$')
     # Its works have schedules of their own.
     [ -z "${TPT_CUDA_SCHEDULE:-}" ] || options+=(-E "^cuda_sync_mutants$")
-    # The rules hold for the sources, and kernels are nvcc's whatever compiles the rest: once is enough.
-    [ "$1" = "${presets[0]}" ] || options+=(-LE '^(lint|cuda)$')
+    # The rules hold for the sources, headers are compiled by every compiler there, and kernels are nvcc's whatever compiles the rest: once is enough.
+    [ "$1" = "${presets[0]}" ] || options+=(-LE '^(lint|cuda|once)$')
     # The thread sanitizer needs a plain address-space layout, which some kernels don't give by themselves.
     if [[ $1 == *tsan ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
         wrapper=(setarch "$(uname -m)" -R)
@@ -120,7 +121,7 @@ run_tests() {
     declare -A synthesis=() skips=()
     local result='^ *([0-9]+)/([0-9]+) Test +#([0-9]+): ([^ ]+) [. ]*(\*\*\*)?([A-Za-z].*[^ ]) +([0-9.]+) sec' done_tests all_tests
     local counts='^([0-9]+): \[====\] Synthesis: Tested: [0-9]+ \| Passing: ([0-9]+) \| Failing: ([0-9]+)'
-    local before=$((passed + failed + skipped))
+    local before=$((passed + failed + skipped)) times=
     : >"$log"
     while IFS= read -r line; do
         printf '%s\n' "$line" >>"$log"
@@ -138,6 +139,7 @@ run_tests() {
         echo "  no test ran (see $log)"
         failed=$((failed + 1))
     fi
+    echo "  slowest: $(sort -rn <<<"$times" | head -n 10 | awk 'NF { printf "%s%s %.0f s", NR > 1 ? ", " : "", $2, $1 }')"
 }
 
 failures=()

@@ -3,7 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tp/auto.h>
 #include <unistd.h>
 
 #include "program.h"
@@ -214,10 +213,11 @@ Test(command, overlap)
         expect(arguments, 0, "hidden", "both");
         cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     }
+    write_machine(TP_DEVICE_CPU, "bench_trace_machine.tmp");
     expect("mlp --overlap pull --link gemm --sequence-parallel --hidden 64 --batch 1 --sequence 50 --dtype f32 "
-           "--samples 2 --seconds 0.001 "
-           "--trace bench_trace.json",
+           "--samples 2 --seconds 0.001 --machine bench_trace_machine.tmp --trace bench_trace.json",
            0, "modelled link", "as fast as makes its transfers as long");
+    remove("bench_trace_machine.tmp");
     tpt_printed_file("bench_trace.json");
     cr_expect_not_null(strstr(tpt_printed, "\"traceEvents\""), "%s", tpt_printed);
     cr_expect_not_null(strstr(tpt_printed, "\"name\": \"gemm 0\", \"ph\": \"X\", \"pid\": 1"), "%s", tpt_printed);
@@ -301,13 +301,7 @@ Test(command, overlap_refusals)
     expect("mlp --overlap auto --machine bench_some_machine.tmp", 2, "--machine", "the text was cut");
     expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 2,
            "--machine", "the text was cut");
-    char text[8192];
-    tp_machine machine;
-    tp_machine_default(&machine);
-    tp_machine_print(&machine, text, sizeof text);
-    file = fopen("bench_some_machine.tmp", "wb");
-    fputs(text, file);
-    fclose(file);
+    write_machine(TP_DEVICE_CPU, "bench_some_machine.tmp");
     expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --ranks 2 --machine bench_some_machine.tmp", 0,
            "is of 'not measured', this is '", "times may be far");
     expect("mlp --machine bench_some_machine.tmp", 2, "--machine bench_some_machine.tmp", "--overlap auto");

@@ -10,7 +10,11 @@
 #include "../support/data.h"
 #include "../support/layer_tables.h"
 
+#ifdef TPT_SANITIZED
+static const int64_t token_counts[] = {37, 1, 0};
+#else
 static const int64_t token_counts[] = {37, 5, 1, 0, 64};
+#endif
 
 static tpt_case linear_case(const tp_linear_desc *desc, int64_t tokens)
 {

@@ -6,7 +6,13 @@
 #include "support/data.h"
 #include "support/training.h"
 
-enum { SEQUENCES = 4, SEQUENCE = 13, TOKENS = SEQUENCES * SEQUENCE, STEPS = 20 };
+enum { SEQUENCES = 4, SEQUENCE = 13, TOKENS = SEQUENCES * SEQUENCE };
+/* What a sanitizer sees is the same in every step. */
+#ifdef TPT_SANITIZED
+enum { STEPS = 6 };
+#else
+enum { STEPS = 20 };
+#endif
 
 /* 8 heads, everything else odd. */
 static const tp_model_desc gpt2 = {.family = TP_MODEL_GPT2,
@@ -58,8 +64,10 @@ static void check_layouts(const tp_model_desc *desc, int threads)
 {
     tpt_trained one;
     train(desc, (layout){1, 1, false}, &one);
+#ifndef TPT_SANITIZED
     cr_assert_lt(one.loss[STEPS - 1], 0.8 * one.loss[0], "loss %g, then %g: nothing was learned", one.loss[0],
                  one.loss[STEPS - 1]);
+#endif
     for (int ranks = 1; ranks <= 8; ranks *= 2)
         for (int parallel = 0; parallel < 2; parallel++) {
             tpt_trained other;
