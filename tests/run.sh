@@ -139,7 +139,7 @@ run_tests() {
         echo "  no test ran (see $log)"
         failed=$((failed + 1))
     fi
-    echo "  slowest: $(sort -rn <<<"$times" | head -n 10 | awk 'NF { printf "%s%s %.0f s", NR > 1 ? ", " : "", $2, $1 }')"
+    echo "  slowest: $(sort -rn <<<"$times" | head -n 10 | awk 'NF { printf "%s%s %.0f s", (NR == 1 ? "" : ", "), $2, $1 }')"
 }
 
 failures=()
