@@ -15,14 +15,21 @@ enum { GRADIENT_TOKENS = 8 }; /* of a weight gradient that takes as long as it i
 static const int64_t curve_rows[POINTS] = {1, 4, 16, 48, 96, 192, 384, 768};
 static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
+#ifdef BENCH_SANITIZED /* its times mean nothing */
+#define SAMPLE_SECONDS 0.001
+#define REPEATS 1
+enum { WARMUP = 0, LEAST = 1 };
+#else
 #define SAMPLE_SECONDS 0.04
 #define REPEATS 7
+enum { WARMUP = 2, LEAST = 5 };
+#endif
 #define ROUNDS 2 /* of the curves, some seconds apart */
 #define FASTEST_MEMORY 1e12 /* more bytes a second is noise */
 
 tp_status bench_calibration_measure(bench_worker *w, tp_status (*fn)(void *arg), double *seconds)
 {
-    bench_team_plan plan = {.warmup = 2, .least = 5, .most = 256, .seconds = SAMPLE_SECONDS};
+    bench_team_plan plan = {.warmup = WARMUP, .least = LEAST, .most = 256, .seconds = SAMPLE_SECONDS};
     bench_team_figure figure = {.figure = {0}};
     tp_status status = bench_team_measure(&w->all->team, w->ctx, &plan, fn, w, &figure);
     if (status == TP_OK && w->rank == 0) {
