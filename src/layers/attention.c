@@ -278,6 +278,18 @@ static tp_status backward_core(tp_ctx *ctx, const tp_attention *layer, const tp_
     return tpi_attention_core_backward(ctx, layer, pass, &dcore, saved, &delayed->dqkv);
 }
 
+/* What forward has filled, for this number of tokens. */
+static tp_status check_saved(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass,
+                             const tp_attention_saved *saved)
+{
+    tpi_attention_buffers buffers = carve_buffers(layer, pass, NULL);
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "saved queries, keys and values", saved->qkv, &buffers.qkv));
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "saved attention", saved->core, &buffers.core));
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "saved logarithms of sums", saved->lse, &buffers.lse));
+    TPI_TRY(tpi_linear_check_saved(layer->proj, pass, &saved->proj_input));
+    return tpi_linear_check_saved(layer->qkv, pass, &saved->qkv_input);
+}
+
 /* Carves the delayed memory and fills all of it but qkv's part. */
 static tp_status backward_to_qkv(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, tp_tensor dy,
                                  const tp_attention_saved *saved, tp_attention_delayed *delayed)
@@ -302,6 +314,7 @@ tp_status tp_attention_backward_input(tp_ctx *ctx, const tp_attention *layer, co
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_backward_input: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    TPI_TRY(check_saved(ctx, layer, &resolved, saved));
     TPI_TRY(backward_to_qkv(ctx, layer, &resolved, io->in, saved, delayed));
     tp_io qkv = {.in = delayed->dqkv, .out = io->out, .residual = io->residual};
     return tp_linear_backward_input(ctx, layer->qkv, &resolved, &qkv, &delayed->qkv);
@@ -313,6 +326,9 @@ tp_status tp_attention_backward_weight(tp_ctx *ctx, const tp_attention *layer, c
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || saved == NULL || delayed == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_backward_weight: an argument is NULL");
+    tp_pass resolved;
+    TPI_TRY(resolve_pass(ctx, layer, pass, saved->core.shape[0], &resolved));
+    TPI_TRY(check_saved(ctx, layer, &resolved, saved));
     TPI_TRY(tp_linear_backward_weight(ctx, layer->proj, pass, &saved->proj_input, &delayed->proj));
     return tp_linear_backward_weight(ctx, layer->qkv, pass, &saved->qkv_input, &delayed->qkv);
 }
@@ -361,6 +377,7 @@ tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_backward: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    TPI_TRY(check_saved(ctx, layer, &resolved, saved));
     bool chain = tpi_chain_runs_backward(layer->proj, layer->qkv, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status =

@@ -68,6 +68,8 @@ tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass);
 
 tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
 tp_status tpi_linear_check_backward(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
+/* What the weight gradient reads, if there is one: x as forward was given it. */
+tp_status tpi_linear_check_saved(const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved);
 tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows,
                            tpi_linear_call *call);
 

@@ -164,6 +164,25 @@ tp_status tpi_linear_check_backward(const tp_linear *layer, const tp_pass *pass,
     return TP_OK;
 }
 
+tp_status tpi_linear_check_saved(const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved)
+{
+    tp_range rows = tpi_linear_rows(layer, pass);
+    tp_tensor x = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? rows.end - rows.begin : pass->tokens,
+                               layer->in_local);
+    return layer->weight->grad.data == NULL
+               ? TP_OK
+               : tpi_layer_check_matrix(layer->ctx, layer->name, "saved input", saved->x, &x);
+}
+
+static tp_status check_delayed(const tpi_linear_call *call, const tp_linear_delayed *delayed)
+{
+    const tp_linear *layer = call->layer;
+    tp_range rows = tpi_linear_rows(layer, &call->pass);
+    tp_tensor dy = tp_tensor_2d(NULL, layer->desc.dtype, call->direct ? rows.end - rows.begin : call->pass.tokens,
+                                layer->out_local);
+    return tpi_layer_check_matrix(layer->ctx, layer->name, "delayed output gradient", delayed->dy, &dy);
+}
+
 /* What a backward call works with. */
 typedef struct tpi_linear_gradients {
     tp_tensor dy;   /* after dropout's mask, as given: this rank's tokens or all */
@@ -331,6 +350,8 @@ tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const t
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, delayed->dy.shape[0], &call));
     if (layer->weight->grad.data == NULL)
         return TP_OK;
+    TPI_TRY(tpi_linear_check_saved(layer, &call.pass, saved));
+    TPI_TRY(check_delayed(&call, delayed));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = run_weight(&call, delayed->dy, saved->x);
     tpi_arena_release(&ctx->scratch, mark);
@@ -382,6 +403,7 @@ tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
     TPI_TRY(tpi_linear_check_backward(layer, &call.pass, io));
+    TPI_TRY(tpi_linear_check_saved(layer, &call.pass, saved));
     bool both = tpi_site_at(&layer->both, call.pass.tokens) != NULL && !tp_tensor_is_none(io->out) &&
                 layer->weight->grad.data != NULL;
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);

@@ -138,6 +138,12 @@ size_t tp_mlp_saved_bytes(const tp_mlp *layer, const tp_pass *pass)
     return carve_buffers(layer, pass, NULL).bytes;
 }
 
+static tp_status resolve_pass(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, int64_t rows, tp_pass *out)
+{
+    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
+    return tpi_layer_pass(ctx, &need, pass, rows, out);
+}
+
 static tp_status apply_gate(tpi_stream *stream, const tp_mlp *layer, const tp_tensor *pre, const tp_tensor *act)
 {
     return tpi_activate(stream, &(tpi_activation_args){.activation = layer->activation,
@@ -202,8 +208,7 @@ tp_status tpi_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     if (layer == NULL || io == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_forward: %s is NULL", layer == NULL ? "layer" : "io");
     tp_pass resolved;
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
-    TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
+    TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
     TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     tp_mlp_saved unsaved = {0};
     tp_mlp_saved *keep = saved != NULL ? saved : &unsaved;
@@ -285,6 +290,16 @@ static tp_status gate_gradient_rows(const tpi_chain_backward *call, tpi_stream *
     return gate_gradient(stream, call->layer, &pre, &dact, &dpre);
 }
 
+/* What forward has filled, for this number of tokens. */
+static tp_status check_saved(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_mlp_saved *saved)
+{
+    tpi_mlp_buffers buffers = carve_buffers(layer, pass, NULL);
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "saved pre-activation", saved->pre, &buffers.pre));
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "saved activation", saved->act, &buffers.act));
+    TPI_TRY(tpi_linear_check_saved(layer->down, pass, &saved->down_input));
+    return tpi_linear_check_saved(layer->up, pass, &saved->up_input);
+}
+
 /* Both gradients of both layers in one plan. */
 static tp_status backward_chain(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
                                 const tp_mlp_saved *saved)
@@ -345,8 +360,8 @@ tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass 
     if (layer == NULL || io == NULL || saved == NULL || delayed == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_backward_input: an argument is NULL");
     tp_pass resolved;
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
-    TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
+    TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    TPI_TRY(check_saved(ctx, layer, &resolved, saved));
     TPI_TRY(backward_to_up(ctx, layer, &resolved, io->in, saved, delayed));
     tp_io up = {.in = delayed->dpre, .out = io->out, .residual = io->residual};
     return tp_linear_backward_input(ctx, layer->up, &resolved, &up, &delayed->up);
@@ -358,6 +373,9 @@ tp_status tp_mlp_backward_weight(tp_ctx *ctx, const tp_mlp *layer, const tp_pass
     TPI_TRY(tpi_ctx_usable(ctx));
     if (layer == NULL || saved == NULL || delayed == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_backward_weight: an argument is NULL");
+    tp_pass resolved;
+    TPI_TRY(resolve_pass(ctx, layer, pass, saved->act.shape[0], &resolved));
+    TPI_TRY(check_saved(ctx, layer, &resolved, saved));
     TPI_TRY(tp_linear_backward_weight(ctx, layer->down, pass, &saved->down_input, &delayed->down));
     return tp_linear_backward_weight(ctx, layer->up, pass, &saved->up_input, &delayed->up);
 }
@@ -380,8 +398,8 @@ tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     if (layer == NULL || io == NULL || saved == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_backward: an argument is NULL");
     tp_pass resolved;
-    tpi_pass_need need = {layer->name, layer->desc.sequence_parallel, layer->desc.output_dropout, layer->ctx};
-    TPI_TRY(tpi_layer_pass(ctx, &need, pass, io->in.shape[0], &resolved));
+    TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    TPI_TRY(check_saved(ctx, layer, &resolved, saved));
     bool chain = tpi_chain_runs_backward(layer->down, layer->up, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status =

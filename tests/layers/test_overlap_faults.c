@@ -12,7 +12,7 @@
 
 enum { TOKENS = 13, MOST_RANKS = 3, FIRST = 20, SECOND = 16, WIDTH = 24, LONG_MS = 20000 };
 
-typedef enum fault { BACKWARD_FOR_FORWARD, OTHER_LAYER, OTHER_COLLECTIVE, LATE } fault;
+typedef enum fault { BACKWARD_FOR_FORWARD, OTHER_LAYER, OTHER_DTYPE, OTHER_COLLECTIVE, LATE } fault;
 
 typedef struct scene {
     fault fault; /* rank 1's */
@@ -27,14 +27,14 @@ typedef struct scene {
     char message[MOST_RANKS][512];
 } scene;
 
-static tp_status make(tp_ctx *ctx, const scene *s, int64_t width, tp_linear **out)
+static tp_status make(tp_ctx *ctx, const scene *s, int64_t width, tp_dtype dtype, tp_linear **out)
 {
     bool row = s->kind == TP_LINEAR_ROW;
     const tp_linear_desc desc = {.name = "layer",
                                  .kind = s->kind,
                                  .in_features = row ? WIDTH : width,
                                  .out_features = row ? width : WIDTH,
-                                 .dtype = TP_DTYPE_F32,
+                                 .dtype = dtype,
                                  .bias = true,
                                  .sequence_parallel = s->sequence_parallel,
                                  .overlap = s->overlap,
@@ -45,15 +45,15 @@ static tp_status make(tp_ctx *ctx, const scene *s, int64_t width, tp_linear **ou
 }
 
 /* Forward or backward, on zeros. */
-static tp_status call(tp_ctx *ctx, const scene *s, const tp_linear *layer, int64_t width, bool backward)
+static tp_status call(tp_ctx *ctx, const scene *s, const tp_linear *layer, int64_t width, tp_dtype dtype, bool backward)
 {
     const tp_pass pass = {.tokens = TOKENS};
     tp_range own = tp_pass_rows(ctx, &pass, s->sequence_parallel);
     int64_t mine = own.end - own.begin, local = tp_linear_local_features(layer);
     float *memory = calloc((size_t)2 * TOKENS * WIDTH, sizeof *memory);
     cr_assert_not_null(memory);
-    tp_tensor wide = tp_tensor_2d(memory, TP_DTYPE_F32, mine, width);
-    tp_tensor cut = tp_tensor_2d(memory + TOKENS * WIDTH, TP_DTYPE_F32, TOKENS, local);
+    tp_tensor wide = tp_tensor_2d(memory, dtype, mine, width);
+    tp_tensor cut = tp_tensor_2d(memory + TOKENS * WIDTH, dtype, TOKENS, local);
     bool row = s->kind == TP_LINEAR_ROW;
     const tp_io forward = {.in = row ? cut : wide, .out = row ? wide : cut},
                 back = {.in = forward.out, .out = forward.in};
@@ -70,13 +70,14 @@ static tp_status call_wrongly(tp_ctx *ctx, scene *s, const tp_linear *first, con
 {
     const tp_tensor one = tp_tensor_2d(&s->value, TP_DTYPE_F32, 1, 1);
     switch (s->fault) {
-    case BACKWARD_FOR_FORWARD: return call(ctx, s, first, FIRST, true);
-    case OTHER_LAYER: return call(ctx, s, second, SECOND, false);
+    case BACKWARD_FOR_FORWARD: return call(ctx, s, first, FIRST, TP_DTYPE_F32, true);
+    case OTHER_LAYER: return call(ctx, s, second, SECOND, TP_DTYPE_F32, false);
+    case OTHER_DTYPE: return call(ctx, s, second, FIRST, TP_DTYPE_BF16, false);
     case OTHER_COLLECTIVE: return tp_all_reduce(ctx, tp_ctx_group(ctx, TP_AXIS_TP), one, one, NULL);
     default:
         for (int i = 0; i < LONG_MS && atomic_load(&s->failed) < s->ranks - 1; i++)
             nanosleep(&(struct timespec){0, 1000000}, NULL);
-        return call(ctx, s, first, FIRST, false);
+        return call(ctx, s, first, FIRST, TP_DTYPE_F32, false);
     }
 }
 
@@ -87,13 +88,14 @@ static tp_status run(tp_ctx *ctx, void *arg)
     tp_linear *first = NULL, *second = NULL;
     if (s->ahead)
         tpi_ctx_issue_ahead(ctx);
-    tp_status status = make(ctx, s, FIRST, &first);
+    tp_status status = make(ctx, s, FIRST, TP_DTYPE_F32, &first);
     if (status == TP_OK)
-        status = make(ctx, s, SECOND, &second);
+        status = s->fault == OTHER_DTYPE ? make(ctx, s, FIRST, TP_DTYPE_BF16, &second)
+                                         : make(ctx, s, SECOND, TP_DTYPE_F32, &second);
     if (status == TP_OK)
-        status = call(ctx, s, first, FIRST, false);
+        status = call(ctx, s, first, FIRST, TP_DTYPE_F32, false);
     if (status == TP_OK)
-        status = rank == 1 ? call_wrongly(ctx, s, first, second) : call(ctx, s, first, FIRST, false);
+        status = rank == 1 ? call_wrongly(ctx, s, first, second) : call(ctx, s, first, FIRST, TP_DTYPE_F32, false);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
     s->status[rank] = status;
@@ -122,7 +124,9 @@ static void check_mismatch(scene *s, uint64_t lane_delay_seed)
         if (s->fault != OTHER_LAYER)
             cr_expect_not_null(strstr(message, "in 2 chunks for 13 tokens"), "%s", message);
         else
-            cr_expect(strstr(message, "has 20 columns of f32") && strstr(message, "16 of f32"), "%s", message);
+            cr_expect(strstr(message, "has 20 columns, that of rank 1 16"), "%s", message);
+        if (s->fault == OTHER_DTYPE)
+            cr_expect(strstr(message, " of rank 0 is f32, that of rank 1 bf16"), "%s", message);
         if (s->fault == OTHER_COLLECTIVE)
             cr_expect_not_null(strstr(message, "rank 1 called all_reduce(sum, f32, 1 x 1)"), "%s", message);
     }
@@ -132,7 +136,7 @@ static void check_every_algorithm(fault planted)
 {
     for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_AUTO; overlap++)
         for (int i = 0; i < 8; i++) {
-            bool row = i % 2, split = i / 2 % 2 || planted != OTHER_LAYER;
+            bool row = i % 2, split = i / 2 % 2 || (planted != OTHER_LAYER && planted != OTHER_DTYPE);
             if (!row && !split) /* a forward pass that says nothing to other ranks */
                 continue;
             scene s = {.fault = planted,
@@ -153,6 +157,11 @@ Test(overlap_faults, backward_where_others_call_forward, .timeout = 120)
 Test(overlap_faults, another_layer, .timeout = 120)
 {
     check_every_algorithm(OTHER_LAYER);
+}
+
+Test(overlap_faults, another_dtype, .timeout = 120)
+{
+    check_every_algorithm(OTHER_DTYPE);
 }
 
 Test(overlap_faults, a_collective_where_others_call_a_layer, .timeout = 120)
