@@ -79,7 +79,9 @@ TP_API tp_status tp_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, c
                                           tp_linear_delayed *delayed);
 
 /* Computes    dW += dy'^T x, db += sum over tokens of dy'.
- * Collectives COLUMN under sequence parallelism: all-gather of x. */
+ * Collectives COLUMN under sequence parallelism: all-gather of x.
+ * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE, TP_ERR_ARGUMENT before anything is changed: saved or delayed is not what a
+ *             call with this number of tokens fills; those of collectives. */
 TP_API tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass,
                                            const tp_linear_saved *saved, const tp_linear_delayed *delayed);
 
