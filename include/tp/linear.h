@@ -46,7 +46,7 @@ typedef struct tp_linear_delayed {
 TP_BEGIN_DECLS
 
 /* Errors: TP_ERR_ARGUMENT (sizes < 1, in or out units < ranks, a borrowed weight of another shape), TP_ERR_DTYPE,
- * TP_ERR_MEMORY. On failure *out is NULL. */
+ * TP_ERR_UNSUPPORTED (REPLICATED with sequence_parallel on 2 or more ranks), TP_ERR_MEMORY. On failure *out is NULL. */
 TP_API tp_status tp_linear_create(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear **out);
 TP_API void tp_linear_destroy(tp_linear *layer);
 

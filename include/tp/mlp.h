@@ -49,7 +49,8 @@ typedef struct tp_mlp_delayed {
 
 TP_BEGIN_DECLS
 
-/* Errors: TP_ERR_ARGUMENT naming both numbers: sizes < 1, ffn < ranks, unknown activation, dropout outside [0, 1). */
+/* Errors: TP_ERR_ARGUMENT naming both numbers: sizes < 1, ffn < ranks, unknown activation, dropout outside [0, 1), an
+ * init_std or down_init_std that is negative or NaN. */
 TP_API tp_status tp_mlp_create(tp_ctx *ctx, const tp_mlp_desc *desc, tp_mlp **out);
 TP_API void tp_mlp_destroy(tp_mlp *layer);
 TP_API int tp_mlp_params(tp_mlp *layer, tp_param **out, int capacity);

@@ -38,6 +38,9 @@ static tp_status check_desc(tp_ctx *ctx, const tp_mlp_desc *desc)
     int ranks = tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
     if (desc->ffn < ranks)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: ffn %lld < tp %d", name, (long long)desc->ffn, ranks);
+    if (!(desc->down_init_std >= 0)) /* NaN too */
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: down_init_std %g is negative or NaN", name,
+                          (double)desc->down_init_std);
     return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
 }
 
