@@ -92,7 +92,7 @@ typedef struct tp_overlap_table {
 
 TP_BEGIN_DECLS
 
-/* A machine nobody measured: one core of a server, ranks sharing memory, lanes sharing cores. */
+/* A machine nobody measured: one core of a server, ranks sharing memory, lanes sharing cores. NULL: nothing is done. */
 TP_API void tp_machine_default(tp_machine *out);
 
 /* The same of a kind of device. CUDA: an A100 a rank, which reach each other over NVLink, products by cuBLASLt; lanes
@@ -100,12 +100,12 @@ TP_API void tp_machine_default(tp_machine *out);
 TP_API void tp_machine_default_of(tp_device device, tp_machine *out);
 
 /* Text form: a first line that says whose times they are ("tp-machine 3", "tp-machine 3 cuda"), then one line a figure,
- * in whole numbers of the unit in its name. Writes at most `bytes` with the final 0; returns the length it needs
- * without it. */
+ * in whole numbers of the unit in its name; control characters in the machine's name become blanks, so that it is read
+ * back. Writes at most `bytes` with the final 0; returns the length it needs without it (0: machine is NULL). */
 TP_API size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes);
 
-/* Errors: TP_ERR_FORMAT with the line and what is wrong with it: a figure that is missing, comes twice, or can't be, or
- * a text that was cut. */
+/* Errors: TP_ERR_FORMAT with the line and what is wrong with it: a figure that is missing, comes twice, or can't be
+ * (with its bounds), or a text that was cut. */
 TP_API tp_status tp_machine_parse(const char *text, tp_machine *out);
 
 /* Errors: TP_ERR_IO, and those of parse. */
@@ -123,11 +123,11 @@ TP_API tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_sh
 TP_API tp_status tp_overlap_predict(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan *plan,
                                     tp_overlap_candidate *out);
 
-/* Errors: TP_ERR_ARGUMENT (names the field), TP_ERR_MEMORY. */
+/* Errors: TP_ERR_ARGUMENT (names the machine's or shape's field), TP_ERR_MEMORY. */
 TP_API tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_choice *out);
 
 /* All candidates with their predicted times, the chosen one marked, and the reason. Writes at most `bytes` with the
- * final 0; returns the length it needs without it. */
+ * final 0; returns the length it needs without it (0: shape or choice is NULL). */
 TP_API size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap_choice *choice, char *text,
                                  size_t bytes);
 
@@ -138,7 +138,8 @@ TP_API size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap
  * classes of one choice may hide a narrow one in between, which tp_overlap_choose would find. */
 TP_API tp_status tp_overlap_table_fill(const tp_machine *machine, const tp_overlap_shape *shape, tp_overlap_table *out);
 
-/* The choice for so many rows: *algorithm and *chunks. Past the last class: that one's; an empty table: none. */
+/* The choice for so many rows: *algorithm and *chunks. Past the last class: that one's; an empty table, or NULL: none.
+ * A place that is NULL: nothing is done. */
 TP_API void tp_overlap_table_find(const tp_overlap_table *table, int64_t rows, tp_overlap *algorithm, int *chunks);
 
 TP_END_DECLS

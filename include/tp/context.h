@@ -123,10 +123,10 @@ TP_API tp_status tp_ctx_download(tp_ctx *ctx, void *host, const void *from, size
 /* Waits for all work issued so far; returns the first failure of any lane. */
 TP_API tp_status tp_ctx_synchronize(tp_ctx *ctx);
 
-/* The message of the first failure that broke this context, else of the last refused call; "" if none. */
+/* The message of the first failure that broke this context, else of the last refused call; "" if none, or of NULL. */
 TP_API const char *tp_ctx_message(const tp_ctx *ctx);
 
-/* TP_OK, or the failure after which this context can only be destroyed. */
+/* TP_OK, or the failure after which this context can only be destroyed; TP_ERR_ARGUMENT: ctx is NULL. */
 TP_API tp_status tp_ctx_failure(const tp_ctx *ctx);
 
 TP_API int tp_ctx_rank(const tp_ctx *ctx);

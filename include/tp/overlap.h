@@ -87,7 +87,7 @@ TP_API tp_status tp_plan_create(const tp_plan_desc *desc, tp_plan **out);
 
 TP_API const char *tp_overlap_name(tp_overlap algorithm);
 TP_API const char *tp_pattern_name(tp_pattern pattern);
-/* By name; -1 if there is none. */
+/* By name; -1 if there is none, or name is NULL. */
 TP_API int tp_overlap_from_name(const char *name);
 TP_API int tp_pattern_from_name(const char *name);
 

@@ -151,7 +151,7 @@ TP_API void tp_plan_destroy(tp_plan *plan);
  * An op is its letter and part, its pieces (4x3: 4 5 6; 4x3/2: 4 6 8), a collective's name, ~peer, @lane unless
  * compute, its waits (op of this rank, or rank.op), and the regions it reads and writes ([rank:]buffer[#slot][pieces];
  * this rank's memory where no rank is written). Lines end with a newline; a carriage return before it is read too.
- * Writes at most `bytes` with the final 0; returns the length it needs. */
+ * Writes at most `bytes` with the final 0; returns the length it needs (0: plan is NULL). */
 TP_API size_t tp_plan_print(const tp_plan *plan, char *text, size_t bytes);
 
 /* Errors: TP_ERR_FORMAT with line, column and what was expected; TP_ERR_MEMORY. */
@@ -176,7 +176,7 @@ TP_API tp_status tp_plan_parse(const char *text, tp_plan **out);
  * Returns TP_OK with proof->proven false when the plan is wrong; errors only for bad arguments and memory. */
 TP_API tp_status tp_plan_verify(const tp_plan *plan, tp_proof *proof);
 
-/* Draws the failing plan as a rank x step grid with the offending op marked, into text. */
+/* Draws the failing plan as a rank x step grid with the offending op marked, into text; 0: plan or proof is NULL. */
 TP_API size_t tp_plan_explain(const tp_plan *plan, const tp_proof *proof, char *text, size_t bytes);
 
 TP_END_DECLS

@@ -67,8 +67,9 @@ typedef struct tp_plan_traffic {
 TP_BEGIN_DECLS
 
 /* Discrete-event simulation of all ranks.
- * Errors: TP_ERR_ARGUMENT (negative or NaN costs), TP_ERR_STATE (the plan can't run: names rank and op),
- * TP_ERR_UNSUPPORTED (an op of a pipeline schedule, which has no cost here), TP_ERR_MEMORY. */
+ * Errors: TP_ERR_ARGUMENT (costs that are negative or not finite, or bytes, rates and sums that make a time that is
+ * not), TP_ERR_STATE (the plan can't run: names rank and op), TP_ERR_UNSUPPORTED (an op of a pipeline schedule, which
+ * has no cost here), TP_ERR_MEMORY. */
 TP_API tp_status tp_plan_simulate(const tp_plan *plan, const tp_plan_costs *costs, tp_timeline **out);
 
 /* A timeline of a run, from the begin and end of each op of each rank: span[rank][op]. Figures are of the slowest rank;

@@ -21,7 +21,8 @@ TP_BEGIN_DECLS
  * TP_ERR_ARGUMENT, TP_ERR_STATE (it is on already). */
 TP_API tp_status tp_trace_begin(tp_ctx *ctx, tp_trace_span *span, int64_t capacity);
 
-/* Waits for this rank's work. Writes how many spans there were: those past the capacity were dropped. */
+/* Waits for this rank's work. Writes how many spans there were: those past the capacity were dropped. Errors:
+ * TP_ERR_ARGUMENT (ctx or count is NULL), TP_ERR_STATE (it is not on). */
 TP_API tp_status tp_trace_end(tp_ctx *ctx, int64_t *count);
 
 TP_END_DECLS

@@ -11,6 +11,7 @@
 #include "core/context.h"
 #include "core/plugin.h"
 #include "core/stream.h"
+#include "plan/auto.h"
 
 #define MAX_THREADS 1024
 #define DEFAULT_TIMEOUT_MS ((int64_t)600000)
@@ -110,8 +111,10 @@ static tp_status count_dry_ranks(const tp_ctx_desc *desc, int *ranks)
 /* What one kind of device takes says nothing of another. */
 static tp_status check_machine(const tp_ctx_desc *desc)
 {
-    if (desc->machine == NULL || desc->machine->device == desc->device)
+    if (desc->machine == NULL)
         return TP_OK;
+    if (desc->machine->device == desc->device)
+        return tpi_machine_check("tp_ctx_desc.machine", desc->machine);
     return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_desc.machine '%.95s' has times of %s, the context is of %s",
                        desc->machine->name, tp_device_name(desc->machine->device), tp_device_name(desc->device));
 }

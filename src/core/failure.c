@@ -71,10 +71,12 @@ tp_status tpi_object_usable(tp_ctx *ctx, const char *what, const tp_ctx *owner)
 
 tp_status tp_ctx_failure(const tp_ctx *ctx)
 {
-    return (tp_status)atomic_load(&ctx->failure.status);
+    return ctx != NULL ? (tp_status)atomic_load(&ctx->failure.status) : TP_ERR_ARGUMENT;
 }
 
 const char *tp_ctx_message(const tp_ctx *ctx)
 {
+    if (ctx == NULL)
+        return "";
     return tp_ctx_failure(ctx) != TP_OK ? ctx->failure.message : ctx->refused;
 }

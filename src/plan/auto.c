@@ -124,6 +124,7 @@ tp_status tpi_overlap_check_arguments(const char *function, const tp_machine *ma
                            machine == NULL ? "machine"
                            : shape == NULL ? "shape"
                                            : "out");
+    TPI_TRY(tpi_machine_check("machine", machine));
     return tpi_overlap_check_shape(shape);
 }
 

@@ -4,6 +4,9 @@
 
 #include <tp/auto.h>
 
+/* Figures that none can be are refused with TP_ERR_ARGUMENT, which names the field of `what`. */
+tp_status tpi_machine_check(const char *what, const tp_machine *machine);
+
 /* TP_ERR_ARGUMENT names the field. */
 tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape);
 
@@ -33,7 +36,7 @@ bool tpi_overlap_too_fine(const tp_overlap_shape *shape, const tp_plan_desc *des
 tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *shape, const tp_plan_desc *desc,
                           const tp_plan *plan, tp_overlap_choice *choice);
 
-/* TP_ERR_ARGUMENT names what is NULL, or the shape's field. */
+/* TP_ERR_ARGUMENT names what is NULL, or the machine's or shape's field. */
 tp_status tpi_overlap_check_arguments(const char *function, const tp_machine *machine, const tp_overlap_shape *shape,
                                       const void *out);
 

@@ -205,6 +205,11 @@ tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape)
         if (sizes[i] < 0)
             return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.%s is %lld, must be 0 or more", names[i],
                                (long long)sizes[i]);
+    const double work[] = {shape->compute_flops, shape->compute_bytes};
+    for (int i = 0; i < 2; i++)
+        if (!(work[i] >= 0) || !isfinite(work[i]))
+            return tpi_message(TP_ERR_ARGUMENT, "overlap: shape.%s is %g, must be finite and 0 or more",
+                               i == 0 ? "compute_flops" : "compute_bytes", work[i]);
     return TP_OK;
 }
 
@@ -226,6 +231,7 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     if (machine == NULL || shape == NULL || plan == NULL || out == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: an argument is NULL");
     *out = (tp_plan_costs){0};
+    TPI_TRY(tpi_machine_check("machine", machine));
     TPI_TRY(tpi_overlap_check_shape(shape));
     if (plan->ranks != shape->ranks || plan->pattern != (int)shape->pattern)
         return tpi_message(TP_ERR_ARGUMENT, "tp_overlap_costs: the plan is of %s on %d ranks, the shape of %s on %d",

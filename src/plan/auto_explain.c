@@ -31,6 +31,8 @@ static void line(tpi_writer *page, const tp_overlap_choice *choice, const tp_ove
 size_t tp_overlap_explain(const tp_overlap_shape *shape, const tp_overlap_choice *choice, char *text, size_t bytes)
 {
     tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
+    if (shape == NULL || choice == NULL)
+        return tpi_put_end(&page);
     tpi_put(&page, "%s, %s, %d ranks, %lld rows, gemm 0: %lld x %lld", tp_pattern_name(shape->pattern),
             tp_dtype_name(shape->dtype), shape->ranks, (long long)shape->rows, (long long)shape->cols[0],
             (long long)shape->inner[0]);

@@ -155,9 +155,11 @@ tp_status tp_overlap_table_fill(const tp_machine *machine, const tp_overlap_shap
 
 void tp_overlap_table_find(const tp_overlap_table *table, int64_t rows, tp_overlap *algorithm, int *chunks)
 {
+    if (algorithm == NULL || chunks == NULL)
+        return;
     *algorithm = TP_OVERLAP_NONE;
     *chunks = 1;
-    for (int i = 0; i < table->classes; i++) {
+    for (int i = 0; table != NULL && i < table->classes; i++) {
         *algorithm = table->entry[i].algorithm;
         *chunks = table->entry[i].chunks;
         if (rows <= table->entry[i].rows)

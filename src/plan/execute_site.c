@@ -1,6 +1,7 @@
 #include "plan/execute_site.h"
 
 #include <math.h>
+#include <stdio.h>
 
 #include "plan/auto.h"
 #include "plan/execute_state.h"
@@ -30,6 +31,7 @@ static void describe_machine(const tp_ctx *ctx, tp_machine *out)
 typedef struct offer {
     tp_status status;
     bool unfinished; /* the table is being made: another offer follows */
+    char reason[200]; /* why there is no table */
     tp_overlap_table table;
 } offer;
 
@@ -68,6 +70,8 @@ static tp_status make_table(agreement *a, const tp_overlap_shape *shape)
     const tpi_progress progress = {tell_peers, a};
     a->due = tpi_seconds() + silence(a->ctx);
     a->mine->status = tpi_overlap_table_fill(&machine, shape, &progress, &a->mine->table);
+    if (a->mine->status != TP_OK)
+        snprintf(a->mine->reason, sizeof a->mine->reason, "%s", tp_last_message());
     return a->told;
 }
 
@@ -94,7 +98,8 @@ static tp_status agree(tp_ctx *ctx, tpi_auto *choice)
     tp_status status = offer_all(&a, &choice->shape);
     tp_status made = all[0].status == TP_ERR_MEMORY && comm->rank > 0 ? TP_ERR_PEER : all[0].status;
     if (status == TP_OK && made != TP_OK)
-        status = tpi_refuse(ctx, made, "plan executor: rank 0 of %d could not choose an overlap algorithm", comm->size);
+        status = tpi_refuse(ctx, made, "plan executor: rank 0 of %d could not choose an overlap algorithm: %s",
+                            comm->size, all[0].reason);
     choice->table = all[0].table;
     tpi_host_release(ctx, all, bytes);
     return status;

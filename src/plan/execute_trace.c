@@ -19,8 +19,10 @@ tp_status tp_trace_begin(tp_ctx *ctx, tp_trace_span *span, int64_t capacity)
 
 tp_status tp_trace_end(tp_ctx *ctx, int64_t *count)
 {
-    if (ctx == NULL || count == NULL || ctx->executor == NULL || ctx->executor->trace == NULL)
-        return tpi_refuse(ctx, TP_ERR_STATE, "tp_trace_end: %s", count ? "recording is not on" : "count is NULL");
+    if (ctx == NULL || count == NULL)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_trace_end: %s is NULL", ctx == NULL ? "ctx" : "count");
+    if (ctx->executor == NULL || ctx->executor->trace == NULL)
+        return tpi_refuse(ctx, TP_ERR_STATE, "tp_trace_end: recording is not on");
     tp_status status = tp_ctx_synchronize(ctx);
     ctx->executor->trace = NULL;
     *count = atomic_load(&ctx->executor->traced);

@@ -64,7 +64,9 @@ static void put_grid(tpi_writer *writer, const tp_plan *plan, const tp_proof *pr
 
 size_t tp_plan_explain(const tp_plan *plan, const tp_proof *proof, char *text, size_t bytes)
 {
-    tpi_writer writer = {text, bytes, 0};
+    tpi_writer writer = {text, text != NULL ? bytes : 0, 0};
+    if (plan == NULL || proof == NULL)
+        return tpi_put_end(&writer);
     tpi_put(&writer, "plan %s %s ranks %d chunks %d: ", tp_overlap_name((tp_overlap)plan->algorithm),
             tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->chunks);
     if (proof->proven) {

@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <float.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -12,36 +13,40 @@
 #include <unistd.h>
 
 #include "core/context.h"
+#include "plan/auto.h"
 #include "plan/render.h"
 
 static const char footer[] = "end";
 /* By device. */
 static const char *const headers[] = {[TP_DEVICE_CPU] = "tp-machine 3", [TP_DEVICE_CUDA] = "tp-machine 3 cuda"};
 
-/* Nothing that a machine file tells takes longer. */
+/* Nothing that a machine tells takes longer, nor so many times as long. */
 #define MOST_SECONDS 3600.0
+#define MOST_THREADS 4096
 
 /* Figures of one number, in units of `unit`. */
 static const struct {
-    const char *name;
+    const char *name, *field;
     size_t offset;
     double unit;
 } figures[] = {
-    {"direct_slowdown_permille", offsetof(tp_machine, direct_slowdown), 1e-3},
-    {"call_nanoseconds", offsetof(tp_machine, call_seconds), 1e-9},
-    {"transfer_nanoseconds", offsetof(tp_machine, transfer_seconds), 1e-9},
-    {"wait_nanoseconds", offsetof(tp_machine, wait_seconds), 1e-9},
-    {"lane_nanoseconds", offsetof(tp_machine, lane_seconds), 1e-9},
-    {"meet_nanoseconds", offsetof(tp_machine, meet_seconds), 1e-9},
-    {"start_nanoseconds", offsetof(tp_machine, start_seconds), 1e-9},
-    {"wake_nanoseconds", offsetof(tp_machine, wake_seconds), 1e-9},
-    {"activation_picoseconds", offsetof(tp_machine, activation_seconds), 1e-12},
-    {"copy_bytes_per_second", offsetof(tp_machine, copy_bytes_per_second), 1},
-    {"reduce_bytes_per_second", offsetof(tp_machine, reduce_bytes_per_second), 1},
-    {"memory_bytes_per_second", offsetof(tp_machine, memory_bytes_per_second), 1},
-    {"gradient_bytes_per_second", offsetof(tp_machine, gradient_bytes_per_second), 1},
-    {"link_latency_nanoseconds", offsetof(tp_machine, link) + offsetof(tp_link, latency_seconds), 1e-9},
-    {"link_bytes_per_second", offsetof(tp_machine, link) + offsetof(tp_link, bytes_per_second), 1},
+#define FIGURE(name, field, unit) {name, #field, offsetof(tp_machine, field), unit}
+    FIGURE("direct_slowdown_permille", direct_slowdown, 1e-3),
+    FIGURE("call_nanoseconds", call_seconds, 1e-9),
+    FIGURE("transfer_nanoseconds", transfer_seconds, 1e-9),
+    FIGURE("wait_nanoseconds", wait_seconds, 1e-9),
+    FIGURE("lane_nanoseconds", lane_seconds, 1e-9),
+    FIGURE("meet_nanoseconds", meet_seconds, 1e-9),
+    FIGURE("start_nanoseconds", start_seconds, 1e-9),
+    FIGURE("wake_nanoseconds", wake_seconds, 1e-9),
+    FIGURE("activation_picoseconds", activation_seconds, 1e-12),
+    FIGURE("copy_bytes_per_second", copy_bytes_per_second, 1),
+    FIGURE("reduce_bytes_per_second", reduce_bytes_per_second, 1),
+    FIGURE("memory_bytes_per_second", memory_bytes_per_second, 1),
+    FIGURE("gradient_bytes_per_second", gradient_bytes_per_second, 1),
+    FIGURE("link_latency_nanoseconds", link.latency_seconds, 1e-9),
+    FIGURE("link_bytes_per_second", link.bytes_per_second, 1),
+#undef FIGURE
 };
 
 enum { FIGURES = sizeof figures / sizeof *figures };
@@ -64,13 +69,56 @@ static tp_machine_curve *curve_at(tp_machine *machine, int kind, tp_dtype dtype)
     return (tp_machine_curve *)(void *)((char *)machine + curves[kind].offset) + dtype;
 }
 
+/* What figure `index` may be at most; a rate is bounded by nothing. */
+static double most_of(int index)
+{
+    return figures[index].unit < 1 ? MOST_SECONDS : DBL_MAX;
+}
+
 static double *figure_at(tp_machine *machine, int index)
 {
     return (double *)(void *)((char *)machine + figures[index].offset);
 }
 
+static tp_status check_curve(const char *what, int kind, int dtype, const tp_machine_curve *curve)
+{
+    char name[160];
+    snprintf(name, sizeof name, "%.100s.%s[%s]", what, curves[kind].name, tp_dtype_name((tp_dtype)dtype));
+    if (curve->points < 0 || curve->points > TP_MACHINE_POINTS)
+        return tpi_message(TP_ERR_ARGUMENT, "%s.points is %d, must be 0 to %d", name, curve->points,
+                           TP_MACHINE_POINTS);
+    for (int i = 0; i < curve->points; i++) {
+        double before = i > 0 ? curve->rows[i - 1] : 0;
+        if (!(curve->rows[i] > before) || !isfinite(curve->rows[i]))
+            return tpi_message(TP_ERR_ARGUMENT, "%s.rows[%d] is %g, must be finite and more than %g", name, i,
+                               curve->rows[i], before);
+        if (!(curve->flops[i] > 0)) /* without end they cost nothing */
+            return tpi_message(TP_ERR_ARGUMENT, "%s.flops[%d] is %g, must be more than 0", name, i, curve->flops[i]);
+    }
+    return TP_OK;
+}
+
+tp_status tpi_machine_check(const char *what, const tp_machine *machine)
+{
+    tp_machine copy = *machine;
+    if (copy.threads < 0 || copy.threads > MOST_THREADS)
+        return tpi_message(TP_ERR_ARGUMENT, "%s.threads is %d, must be 0 to %d", what, copy.threads, MOST_THREADS);
+    for (int i = 0; i < FIGURES; i++) {
+        double figure = *figure_at(&copy, i);
+        if (!(figure >= 0 && figure <= most_of(i)))
+            return tpi_message(TP_ERR_ARGUMENT, "%s.%s is %g, must be 0 to %g", what, figures[i].field, figure,
+                               most_of(i));
+    }
+    for (int kind = 0; kind < CURVES; kind++)
+        for (int dtype = 0; dtype < TP_DTYPE_COUNT; dtype++)
+            TPI_TRY(check_curve(what, kind, dtype, curve_at(&copy, kind, (tp_dtype)dtype)));
+    return TP_OK;
+}
+
 void tp_machine_default(tp_machine *out)
 {
+    if (out == NULL)
+        return;
     *out = (tp_machine){.name = "not measured",
                         .threads = 1,
                         .direct_slowdown = 1.02,
@@ -121,25 +169,36 @@ static void default_gpu(tp_machine *out)
 
 void tp_machine_default_of(tp_device device, tp_machine *out)
 {
-    if (device == TP_DEVICE_CUDA)
+    if (device == TP_DEVICE_CUDA && out != NULL)
         default_gpu(out);
     else
         tp_machine_default(out);
 }
 
+/* What would end a line, or looks like its end, becomes a blank. */
+static void blank_controls(char *name, size_t bytes)
+{
+    for (size_t i = 0; i < bytes && name[i] != '\0'; i++)
+        if ((unsigned char)name[i] < ' ' || name[i] == 127)
+            name[i] = ' ';
+}
+
 size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
 {
     tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
+    if (machine == NULL)
+        return tpi_put_end(&page);
     tp_machine copy = *machine;
+    blank_controls(copy.name, sizeof copy.name);
     const char *header = headers[machine->device == TP_DEVICE_CUDA ? TP_DEVICE_CUDA : TP_DEVICE_CPU];
     tpi_put(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1,
-            machine->name, machine->threads, machine->lanes_share_cores);
+            copy.name, machine->threads, machine->lanes_share_cores);
     for (int i = 0; i < FIGURES; i++)
         tpi_put(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
     for (int kind = 0; kind < CURVES; kind++)
         for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
             const tp_machine_curve *curve = curve_at(&copy, kind, gemm_dtypes[d]);
-            for (int i = 0; i < curve->points; i++)
+            for (int i = 0; i < curve->points && i < TP_MACHINE_POINTS; i++)
                 tpi_put(&page, "%s %s rows %lld flops_per_second %lld\n", curves[kind].name,
                         tp_dtype_name(gemm_dtypes[d]), llround(curve->rows[i]), llround(curve->flops[i]));
         }
@@ -158,35 +217,16 @@ static bool read_number(const char *text, const char **end, double *out)
     return after != text && errno == 0 && value >= 0;
 }
 
-static bool read_point(const char *text, int kind, tp_machine *machine)
-{
-    for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
-        const char *name = tp_dtype_name(gemm_dtypes[d]), *at = text;
-        size_t length = strlen(name);
-        if (strncmp(at, name, length) != 0 || strncmp(at + length, " rows ", 6) != 0)
-            continue;
-        double rows, flops;
-        tp_machine_curve *curve = curve_at(machine, kind, gemm_dtypes[d]);
-        if (!read_number(at + length + 6, &at, &rows) || strncmp(at, " flops_per_second ", 18) != 0 ||
-            !read_number(at + 18, &at, &flops))
-            return false;
-        double before = curve->points > 0 ? curve->rows[curve->points - 1] : 0;
-        if (*at != '\0' || curve->points == TP_MACHINE_POINTS || rows <= before || flops <= 0)
-            return false;
-        curve->rows[curve->points] = rows;
-        curve->flops[curve->points++] = flops;
-        return true;
-    }
-    return false;
-}
-
 /* What a text has told so far: each figure comes once. */
 enum { SEEN_NAME, SEEN_THREADS, SEEN_LANES, SEEN_END, SEEN_FIGURES, SEEN = SEEN_FIGURES + FIGURES };
 
 typedef struct reading {
     tp_machine *machine;
     bool seen[SEEN];
+    char wrong[120]; /* with the last line */
 } reading;
+
+static const char not_understood[] = "is not understood", not_whole[] = "has no whole number of 0 or more in its place";
 
 static const char *const plain_names[SEEN_FIGURES] = {"name", "threads", "lanes_share_cores", "end"};
 
@@ -195,23 +235,70 @@ static const char *name_of(int index)
     return index < SEEN_FIGURES ? plain_names[index] : figures[index - SEEN_FIGURES].name;
 }
 
-static bool take_number(reading *r, int index, const char *text)
+static const char *out_of_range(reading *r, const char *name, double number, double least, double most)
+{
+    snprintf(r->wrong, sizeof r->wrong, "has %s %.0f, must be %.0f to %.0f", name, number, least, most);
+    return r->wrong;
+}
+
+/* Takes one figure. Returns what is wrong with it, or NULL. */
+static const char *take_number(reading *r, int index, const char *text)
 {
     const char *end;
-    double number;
+    double number, least = index == SEEN_THREADS ? 1 : 0, most = index == SEEN_THREADS ? MOST_THREADS : 1;
     if (!read_number(text, &end, &number) || *end != '\0')
-        return false;
-    if (index == SEEN_THREADS) {
-        r->machine->threads = (int)fmin(number, 4096);
-        return number >= 1 && number <= 4096;
-    }
-    if (index == SEEN_LANES) {
+        return not_whole;
+    if (index >= SEEN_FIGURES)
+        most = round(most_of(index - SEEN_FIGURES) / figures[index - SEEN_FIGURES].unit);
+    if (number < least || number > most)
+        return out_of_range(r, name_of(index), number, least, most);
+    if (index == SEEN_THREADS)
+        r->machine->threads = (int)number;
+    else if (index == SEEN_LANES)
         r->machine->lanes_share_cores = number > 0;
-        return number <= 1;
+    else
+        *figure_at(r->machine, index - SEEN_FIGURES) =
+            fmin(number * figures[index - SEEN_FIGURES].unit, most_of(index - SEEN_FIGURES));
+    return NULL;
+}
+
+/* The next point of one curve; text: what follows its dtype. */
+static const char *take_point(reading *r, tp_machine_curve *curve, const char *text)
+{
+    const char *at = text;
+    double rows, flops;
+    if (!read_number(at + strlen(" rows "), &at, &rows))
+        return not_whole;
+    if (strncmp(at, " flops_per_second ", 18) != 0)
+        return not_understood;
+    if (!read_number(at + 18, &at, &flops) || *at != '\0')
+        return not_whole;
+    double before = curve->points > 0 ? curve->rows[curve->points - 1] : 0;
+    if (curve->points == TP_MACHINE_POINTS)
+        snprintf(r->wrong, sizeof r->wrong, "is point %d of its curve, which has at most %d", curve->points + 1,
+                 TP_MACHINE_POINTS);
+    else if (rows <= before)
+        snprintf(r->wrong, sizeof r->wrong, "has rows %.0f, must be more than %.0f%s", rows, before,
+                 curve->points > 0 ? " of the point before" : "");
+    else if (flops <= 0)
+        snprintf(r->wrong, sizeof r->wrong, "has flops_per_second %.0f, must be at least 1", flops);
+    else {
+        curve->rows[curve->points] = rows;
+        curve->flops[curve->points++] = flops;
+        return NULL;
     }
-    double unit = figures[index - SEEN_FIGURES].unit;
-    *figure_at(r->machine, index - SEEN_FIGURES) = number * unit;
-    return unit == 1 || number * unit <= MOST_SECONDS;
+    return r->wrong;
+}
+
+static const char *read_point(reading *r, int kind, const char *text)
+{
+    for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
+        const char *name = tp_dtype_name(gemm_dtypes[d]);
+        size_t length = strlen(name);
+        if (strncmp(text, name, length) == 0 && strncmp(text + length, " rows ", 6) == 0)
+            return take_point(r, curve_at(r->machine, kind, gemm_dtypes[d]), text + length);
+    }
+    return not_understood;
 }
 
 /* One line after the header; empty lines and # are skipped. Returns what is wrong with it, or NULL. */
@@ -225,7 +312,7 @@ static const char *read_line(reading *r, const char *line)
     const char *value = line + length + (line[length] == ' ');
     for (int kind = 0; kind < CURVES; kind++)
         if (length == strlen(curves[kind].name) && strncmp(line, curves[kind].name, length) == 0)
-            return read_point(value, kind, r->machine) ? NULL : "is not understood";
+            return read_point(r, kind, value);
     for (int index = 0; index < SEEN; index++) {
         if (length != strlen(name_of(index)) || strncmp(line, name_of(index), length) != 0)
             continue;
@@ -234,11 +321,13 @@ static const char *read_line(reading *r, const char *line)
         r->seen[index] = true;
         if (index == SEEN_NAME)
             snprintf(r->machine->name, sizeof r->machine->name, "%s", value);
-        else if (index == SEEN_END ? *value != '\0' : !take_number(r, index, value))
-            return "is not understood";
+        else if (index == SEEN_END)
+            return *value == '\0' ? NULL : not_understood;
+        else
+            return take_number(r, index, value);
         return NULL;
     }
-    return "is not understood";
+    return not_understood;
 }
 
 static bool take_header(const char *line, tp_machine *machine)

@@ -40,7 +40,7 @@ const char *tp_pattern_name(tp_pattern pattern)
 
 int tp_overlap_from_name(const char *name)
 {
-    for (int i = 0; i < TP_OVERLAP_COUNT; i++)
+    for (int i = 0; i < TP_OVERLAP_COUNT && name != NULL; i++)
         if (strcmp(name, algorithms[i].name) == 0)
             return i;
     return -1;
@@ -48,7 +48,7 @@ int tp_overlap_from_name(const char *name)
 
 int tp_pattern_from_name(const char *name)
 {
-    for (int i = 0; i < TP_PATTERN_COUNT; i++)
+    for (int i = 0; i < TP_PATTERN_COUNT && name != NULL; i++)
         if (strcmp(name, patterns[i]) == 0)
             return i;
     return -1;

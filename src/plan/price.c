@@ -115,6 +115,43 @@ double tpi_price_seconds(double bytes, double rate)
     return rate > 0 ? bytes / rate : 0;
 }
 
+/* Where a region's bytes are too many, or too many for a rate. No rank moves more than them all, once a rank. */
+static tp_status check_region(const tp_plan *plan, const tp_plan_costs *costs, const tp_region *region)
+{
+    const struct {
+        const char *name;
+        double value;
+    } rates[] = {
+        {"link.bytes_per_second", costs->link.bytes_per_second},
+        {"copy_bytes_per_second", costs->copy_bytes_per_second},
+        {"reduce_bytes_per_second", costs->reduce_bytes_per_second},
+    };
+    const char *buffer = tp_buffer_name(region->buffer);
+    double given = costs->bytes[region->buffer], bytes = tpi_price_bytes(plan, costs, region) * plan->ranks;
+    if (!isfinite(bytes))
+        return tpi_message(TP_ERR_ARGUMENT, "tp_plan_simulate: costs.bytes[%s] is %g, too many for %d ranks to move",
+                           buffer, given, plan->ranks);
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
+        if (!isfinite(tpi_price_seconds(bytes, rates[i].value)))
+            return tpi_message(TP_ERR_ARGUMENT,
+                               "tp_plan_simulate: costs.bytes[%s] is %g and costs.%s is %g: that takes inf seconds",
+                               buffer, given, rates[i].name, rates[i].value);
+    return TP_OK;
+}
+
+tp_status tpi_price_find_endless(const tp_plan *plan, const tp_plan_costs *costs)
+{
+    for (int rank = 0; rank < plan->ranks; rank++)
+        for (int index = 0; index < plan->rank[rank].count; index++) {
+            const tp_plan_op *op = &plan->rank[rank].op[index];
+            for (int i = 0; i < op->reads; i++)
+                TPI_TRY(check_region(plan, costs, &op->read[i]));
+            for (int i = 0; i < op->writes; i++)
+                TPI_TRY(check_region(plan, costs, &op->write[i]));
+        }
+    return TP_OK;
+}
+
 static double touched(const tp_plan *plan, const tp_plan_costs *costs, const tp_plan_op *op)
 {
     double bytes = 0;

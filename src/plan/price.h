@@ -10,6 +10,10 @@ tp_status tpi_price_check_costs(const char *function, const tp_plan *plan, const
 /* A plan whose peers, regions and lanes exist, so that it can be walked. Says nothing about whether it is right. */
 tp_status tpi_price_check_plan(const tp_plan *plan);
 
+/* Of a plan that takes for ever: TP_ERR_ARGUMENT names a buffer and a rate that do, and both numbers; TP_OK if only
+ * sums do. */
+tp_status tpi_price_find_endless(const tp_plan *plan, const tp_plan_costs *costs);
+
 /* Bytes of a region; pieces of one buffer are of one size. */
 double tpi_price_bytes(const tp_plan *plan, const tp_plan_costs *costs, const tp_region *region);
 

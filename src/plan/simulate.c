@@ -428,6 +428,18 @@ static tp_status allocate_states(tpi_simulation *s, tpi_op_state **memory)
     return TP_OK;
 }
 
+/* Costs that are finite may have quotients and sums that are not. */
+static tp_status check_finite(const tpi_simulation *s)
+{
+    const tp_timeline *timeline = s->timeline;
+    if (isfinite(timeline->seconds) && isfinite(timeline->gemm_seconds + timeline->comm_seconds))
+        return TP_OK;
+    TPI_TRY(tpi_price_find_endless(s->plan, s->costs));
+    return tpi_message(TP_ERR_ARGUMENT,
+                       "tp_plan_simulate: with these costs the plan takes %g seconds, its gemms %g and transfers %g",
+                       timeline->seconds, timeline->gemm_seconds, timeline->comm_seconds);
+}
+
 /* Runs all ops into an empty timeline and sums it up. */
 static tp_status fill(tpi_simulation *s)
 {
@@ -435,6 +447,7 @@ static tp_status fill(tpi_simulation *s)
     TPI_TRY(tpi_timeline_sum(s->timeline));
     int rank = s->timeline->rank;
     tpi_timeline_set_alone(s->timeline, tpi_price_uncut(s->plan, s->costs, rank), seconds_alone(&s->alone[rank]));
+    TPI_TRY(check_finite(s));
     mark_critical(s);
     return TP_OK;
 }

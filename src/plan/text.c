@@ -103,7 +103,9 @@ void tpi_put_op(tpi_writer *writer, int rank, const tp_plan_op *op)
 
 size_t tp_plan_print(const tp_plan *plan, char *text, size_t bytes)
 {
-    tpi_writer writer = {text, bytes, 0};
+    tpi_writer writer = {text, text != NULL ? bytes : 0, 0};
+    if (plan == NULL)
+        return tpi_put_end(&writer);
     tpi_put(&writer, "plan %s %s ranks %d chunks %d\n", tp_overlap_name((tp_overlap)plan->algorithm),
             tp_pattern_name((tp_pattern)plan->pattern), plan->ranks, plan->chunks);
     for (int rank = 0; rank < plan->ranks; rank++) {

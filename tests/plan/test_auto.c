@@ -400,4 +400,12 @@ Test(auto, refused)
     machine.wait_seconds = NAN;
     shape.dtype = TP_DTYPE_F32;
     cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
+    machine.wait_seconds = 0;
+    shape.compute_flops = NAN;
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "shape.compute_flops is nan") != NULL, "%s", tp_last_message());
+    shape.compute_flops = 0;
+    shape.compute_bytes = -1;
+    cr_assert_eq(tp_overlap_choose(&machine, &shape, &choice), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "shape.compute_bytes is -1") != NULL, "%s", tp_last_message());
 }

@@ -1,6 +1,7 @@
 /* Plans that TP_OVERLAP_AUTO makes for a place in a layer: all ranks go by rank 0's table, made for the machine and the
  * link that it runs on; the number of tokens picks the entry. */
 #include <criterion/criterion.h>
+#include <string.h>
 #include <tp/tp.h>
 
 #include "plan/execute_state.h"
@@ -110,6 +111,26 @@ Test(execute_site, tables_are_shared)
     tp_machine machine = machine_with(5e7);
     const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
     cr_assert_eq(tp_run_ranks(&options, share, &machine), TP_OK, "%s", tp_last_message());
+}
+
+static tp_status choose_endless(tp_ctx *ctx, void *arg)
+{
+    tpi_site site;
+    ctx->desc.machine = arg;
+    tp_status status = tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &site);
+    bool told = status == TP_ERR_ARGUMENT && tp_ctx_failure(ctx) == TP_OK &&
+                strstr(tp_ctx_message(ctx), "could not choose an overlap algorithm: ") != NULL &&
+                strstr(tp_ctx_message(ctx), "costs.gemm_seconds[0] is inf") != NULL;
+    return told ? TP_OK : tpi_fail(ctx, TP_ERR_INTERNAL, "%s: %s", tp_status_name(status), tp_ctx_message(ctx));
+}
+
+/* Whichever rank asks: the first one's words. */
+Test(execute_site, why_there_is_no_choice)
+{
+    tp_machine machine = machine_with(5e7);
+    machine.gemm[TP_DTYPE_F32].flops[0] = 1e-320;
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
+    cr_assert_eq(tp_run_ranks(&options, choose_endless, &machine), TP_OK, "%s", tp_last_message());
 }
 
 #define MANY 16

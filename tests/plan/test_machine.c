@@ -82,6 +82,7 @@ Test(machines, text_round_trip)
     machine.threads = 3;
     machine.lanes_share_cores = false;
     machine.meet_seconds = 41e-6;
+    machine.wake_seconds = machine.direct_slowdown = 3600; /* the most there is */
     machine.activation_seconds = 617e-12;
     machine.gradient_bytes_per_second = 7e9;
     machine.weight[TP_DTYPE_F32] = (tp_machine_curve){.points = 1, .rows = {3}, .flops = {5e10}};
@@ -95,6 +96,7 @@ Test(machines, text_round_trip)
     tpt_same(back.link.latency_seconds, 5e-6, "latency");
     tpt_same(back.link.bytes_per_second, 1.25e9, "bandwidth");
     tpt_same(back.direct_slowdown, machine.direct_slowdown, "slowdown");
+    cr_assert(back.wake_seconds <= 3600 && back.direct_slowdown <= 3600);
     tpt_same(back.meet_seconds, 41e-6, "a collective beside compute");
     tpt_same(back.activation_seconds, 617e-12, "an activation");
     tpt_same(back.gradient_bytes_per_second, 7e9, "gradients");
@@ -122,22 +124,26 @@ Test(machines, text_that_is_wrong)
         {"", "empty"},
         {"tp-machine 2\n", "line 1"},
         {"tp-machine 3 \n", "line 1"},
-        {"tp-machine 3\nthreads two\n", "line 2"},
+        {"tp-machine 3\nthreads two\n", "line 2 has no whole number of 0 or more"},
         {"tp-machine 3\n\nspeed 5\n", "line 3"},
-        {"tp-machine 3\ncall_nanoseconds -5\n", "line 2"},
+        {"tp-machine 3\ncall_nanoseconds -5\n", "line 2 has no whole number of 0 or more"},
         {"tp-machine 3\ncall_nanoseconds 5.5\n", "line 2"},
         {"tp-machine 3\ncall_nanoseconds 99999999999999999999\n", "line 2"},
-        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n", "line 3"},
-        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 0\n", "line 2"},
+        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 5\ngemm f32 rows 8 flops_per_second 6\n",
+         "line 3 has rows 8, must be more than 8 of the point before"},
+        {"tp-machine 3\ngemm f32 rows 0 flops_per_second 5\n", "line 2 has rows 0, must be more than 0:"},
+        {"tp-machine 3\ngemm f32 rows 8 flops_per_second 0\n", "line 2 has flops_per_second 0, must be at least 1"},
         {"tp-machine 3\ngemm f33 rows 8 flops_per_second 1\n", "line 2"},
         {"tp-machine 3\ngemm f32 rows 8\n", "line 2"},
-        {"tp-machine 3\nweight bf16 rows 8 flops_per_second 5\nweight bf16 rows 4 flops_per_second 6\n", "line 3"},
+        {"tp-machine 3\nweight bf16 rows 8 flops_per_second 5\nweight bf16 rows 4 flops_per_second 6\n",
+         "line 3 has rows 4, must be more than 8"},
         {"tp-machine 3\nweights f32 rows 8 flops_per_second 5\n", "line 2"},
         {"tp-machine 3\nthreads\n", "line 2"},
-        {"tp-machine 3\nlanes_share_cores 2", "line 2"},
-        {"tp-machine 3\nthreads 0\n", "line 2"},
+        {"tp-machine 3\nlanes_share_cores 2", "line 2 has lanes_share_cores 2, must be 0 to 1"},
+        {"tp-machine 3\nthreads 0\n", "line 2 has threads 0, must be 1 to 4096"},
         {"tp-machine 3\nthreads 2\nthreads 2\n", "line 3 comes a second time"},
-        {"tp-machine 3\ncall_nanoseconds 3600000000001\n", "line 2"},
+        {"tp-machine 3\ncall_nanoseconds 3600000000001\n",
+         "line 2 has call_nanoseconds 3600000000001, must be 0 to 3600000000000"},
         {"tp-machine 3\nend\nthreads 2\n", "line 3 comes after the end"},
         {"tp-machine 3\nend 5\n", "line 2"},
         {"tp-machine 3\nthreads 2\n", "the text was cut"},
@@ -194,4 +200,82 @@ Test(machines, text_that_is_not_whole)
     cr_assert_eq(tp_machine_load("machine-with-zero.txt", &back), TP_ERR_FORMAT);
     cr_assert_not_null(strstr(tp_last_message(), "is 0"), "%s", tp_last_message());
     remove("machine-with-zero.txt");
+}
+
+/* A seventeenth point has no place. */
+Test(machines, text_with_too_many_points)
+{
+    char text[4096];
+    tp_machine machine;
+    int length = snprintf(text, sizeof text, "tp-machine 3\n");
+    for (int i = 1; i <= TP_MACHINE_POINTS + 1; i++)
+        length += snprintf(text + length, sizeof text - (size_t)length, "gemm f32 rows %d flops_per_second 5\n", i);
+    cr_assert_eq(tp_machine_parse(text, &machine), TP_ERR_FORMAT);
+    cr_assert_not_null(strstr(tp_last_message(), "line 18 is point 17 of its curve, which has at most 16"), "%s",
+                       tp_last_message());
+}
+
+/* Whatever is in its name, a machine that was printed is read back. */
+Test(machines, names_with_control_characters)
+{
+    char text[4096], again[4096];
+    tp_machine machine, back;
+    tp_machine_default(&machine);
+    snprintf(machine.name, sizeof machine.name, "two\nlines\tand\r\177 \303\251\r");
+    size_t bytes = tp_machine_print(&machine, text, sizeof text);
+    cr_assert_lt(bytes, sizeof text);
+    cr_assert_eq(tp_machine_parse(text, &back), TP_OK, "%s", tp_last_message());
+    cr_assert_str_eq(back.name, "two lines and   \303\251 ");
+    cr_assert_eq(tp_machine_print(&back, again, sizeof again), bytes);
+    cr_assert_str_eq(again, text);
+}
+
+static void machine_refused(const tp_machine *machine, const char *words)
+{
+    const tp_overlap_shape shape = {.pattern = TP_PATTERN_GATHER_GEMM, .dtype = TP_DTYPE_F32, .ranks = 2, .rows = 64,
+                                    .cols = {32, 32}, .inner = {32, 32}};
+    tp_overlap_choice choice;
+    tp_overlap_table table;
+    tp_plan_costs costs;
+    tp_overlap_candidate candidate;
+    tp_plan *plan = tpt_plan(TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 2, 1);
+    const tp_status status[] = {tp_overlap_table_fill(machine, &shape, &table),
+                                tp_overlap_costs(machine, &shape, plan, &costs),
+                                tp_overlap_predict(machine, &shape, plan, &candidate),
+                                tp_overlap_choose(machine, &shape, &choice)};
+    for (int i = 0; i < 4; i++)
+        cr_assert_eq(status[i], TP_ERR_ARGUMENT, "call %d: %s", i, words);
+    cr_assert(strstr(tp_last_message(), words) != NULL, "'%s' has no '%s'", tp_last_message(), words);
+    tp_plan_destroy(plan);
+    tp_ctx *ctx = NULL;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1, .machine = machine}, &ctx), TP_ERR_ARGUMENT);
+    cr_assert_null(ctx);
+    cr_assert(strstr(tp_last_message(), "tp_ctx_desc.machine") != NULL && strstr(tp_last_message(), words) != NULL,
+              "'%s' has no '%s'", tp_last_message(), words);
+}
+
+/* Made by hand: figures that can't be are named before anything goes by them. */
+Test(machines, figures_that_are_none)
+{
+    tp_machine machine;
+#define REFUSED(field, value, words)    \
+    do {                                \
+        tp_machine_default(&machine);   \
+        machine.field = value;          \
+        machine_refused(&machine, words); \
+    } while (0)
+    REFUSED(call_seconds, NAN, "machine.call_seconds is nan, must be 0 to 3600");
+    REFUSED(start_seconds, 3601, "machine.start_seconds is 3601, must be 0 to 3600");
+    REFUSED(copy_bytes_per_second, -1, "machine.copy_bytes_per_second is -1, must be 0 to");
+    REFUSED(direct_slowdown, -2, "machine.direct_slowdown is -2, must be 0 to 3600");
+    REFUSED(link.latency_seconds, -1e-6, "machine.link.latency_seconds is -1e-06, must be 0 to 3600");
+    REFUSED(link.bytes_per_second, INFINITY, "machine.link.bytes_per_second is inf, must be 0 to");
+    REFUSED(threads, -1, "machine.threads is -1, must be 0 to 4096");
+    REFUSED(gemm[TP_DTYPE_F32].points, 99, "machine.gemm[f32].points is 99, must be 0 to 16");
+    REFUSED(gemm[TP_DTYPE_F16].points, 1000000, "machine.gemm[f16].points is 1000000, must be 0 to 16");
+    REFUSED(weight[TP_DTYPE_BF16].points, -1, "machine.weight[bf16].points is -1, must be 0 to 16");
+    REFUSED(gemm[TP_DTYPE_F32].flops[2], NAN, "machine.gemm[f32].flops[2] is nan, must be more than 0");
+    REFUSED(gemm[TP_DTYPE_F32].rows[0], 0, "machine.gemm[f32].rows[0] is 0, must be finite and more than 0");
+    REFUSED(gemm[TP_DTYPE_F32].rows[1], 1, "machine.gemm[f32].rows[1] is 1, must be finite and more than 1");
+#undef REFUSED
 }

@@ -73,6 +73,34 @@ Test(simulate_refusals, costs_that_are_none)
     tp_plan_destroy(plan);
 }
 
+/* Each cost is a number, but not what they make together. */
+Test(simulate_refusals, times_that_are_none)
+{
+    tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1);
+    tp_plan_costs costs = tpt_costs(1, 1);
+    costs.bytes[TP_BUFFER_INPUT] = 1e18;
+    costs.link.bytes_per_second = 1e-300;
+    refused(plan, &costs, TP_ERR_ARGUMENT, "costs.bytes[input] is 1e+18 and costs.link.bytes_per_second is 1e-300");
+    costs = tpt_costs(1, 1);
+    costs.copy_bytes_per_second = 1e-305;
+    refused(plan, &costs, TP_ERR_ARGUMENT, "is 1.04858e+06 and costs.copy_bytes_per_second is 1e-305");
+    costs = tpt_costs(1.7e308, 1);
+    costs.gemm_overhead[0] = 1e308;
+    refused(plan, &costs, TP_ERR_ARGUMENT, "takes inf seconds");
+    tp_plan_destroy(plan);
+
+    plan = tpt_plan(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, 2, 1);
+    costs = tpt_costs(1, 1);
+    costs.reduce_bytes_per_second = 1e-305;
+    refused(plan, &costs, TP_ERR_ARGUMENT, "costs.reduce_bytes_per_second is 1e-305");
+    costs = tpt_costs(1, 1);
+    costs.copy_bytes_per_second = 1e-305; /* nothing is copied: it does not matter */
+    tp_timeline *timeline = tpt_simulate(plan, &costs);
+    cr_assert(isfinite(timeline->seconds) && isfinite(timeline->hidden));
+    tp_timeline_destroy(timeline);
+    tp_plan_destroy(plan);
+}
+
 /* A plan as its text may have it, which nobody proved: what prices it looks before it indexes. */
 Test(simulate_refusals, unproven_plans_are_not_priced)
 {
