@@ -174,6 +174,42 @@ __global__ void fill_device(const unsigned *flag, int *out)
     }
 }
 
+// A look that is an update which leaves the word as it is.
+template <int kind> __device__ int look_by_atomic(int *flag)
+{
+    return kind == 0   ? atomicAdd(flag, 0)
+           : kind == 1 ? atomicOr(flag, 0)
+           : kind == 2 ? atomicMax(flag, 0)
+           : kind == 3 ? atomicCAS(flag, 1, 1)
+           : kind == 4 ? atomicAnd(flag, -1)
+                       : atomicXor(flag, 0);
+}
+
+template <int kind> __global__ void wait_by_atomic(int *flag)
+{
+    while (look_by_atomic<kind>(flag) == 0 || look_by_atomic<kind>(flag + 1) == 0) {
+    }
+}
+
+__global__ void raise_by_atomic(int *flag)
+{
+    atomicAdd(flag, 1);
+}
+
+// All blocks, started in any order, each after all others; and sums of zeros, which wait for nobody.
+__global__ void meet_by_atomic(int *counter, float *sum)
+{
+    if (threadIdx.x == 0) {
+        atomicAdd(counter, 1);
+        while (atomicAdd(counter, 0) < static_cast<int>(gridDim.x)) {
+        }
+    }
+    __syncthreads();
+    for (int i = 0; i < 2000; i++) {
+        sum[1 + blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(sum, 0.0f);
+    }
+}
+
 __global__ void raise_flag(unsigned *flag)
 {
     store_release(flag, 1);
@@ -270,6 +306,20 @@ bool exchange_all(int size, int blocks, Fault fault)
         }
     }
     return right;
+}
+
+// True: the waiting kernel has ended by itself.
+template <int kind> bool waits_by_atomic(bool raised)
+{
+    cudaStream_t waits = new_stream(), writes = new_stream();
+    int *flags = cleared<int>(2, 0, waits);
+    wait_by_atomic<kind><<<1, 1, 0, waits>>>(flags);
+    for (int i = 0; raised && i < 2; i++) {
+        raise_by_atomic<<<1, 1, 0, writes>>>(flags + i);
+    }
+    const bool ended = cudaStreamSynchronize(waits) == cudaSuccess && cudaStreamSynchronize(writes) == cudaSuccess;
+    cudaFree(flags);
+    return ended;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin)
@@ -436,6 +486,32 @@ GPUSIM_TEST(an_endless_wait_is_told)
         CHECK(strstr(gpusim_report_text(0), "endless polling") != nullptr);
         CHECK(seconds_since(begin) < 10);
     });
+}
+
+GPUSIM_TEST(atomics_that_change_nothing_are_looks)
+{
+    check::in_every_schedule([] {
+        CHECK(waits_by_atomic<0>(true) && waits_by_atomic<1>(true) && waits_by_atomic<2>(true));
+        CHECK(waits_by_atomic<3>(true) && waits_by_atomic<4>(true) && waits_by_atomic<5>(true));
+        cudaStream_t stream = new_stream();
+        int *counter = cleared<int>(1, 0, stream);
+        float *sum = cleared<float>(1 + 5 * 64, 0, stream);
+        meet_by_atomic<<<5, 64, 0, stream>>>(counter, sum);
+        CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+        CHECK(gpusim_reports(-1) == 0);
+    });
+}
+
+GPUSIM_TEST(an_endless_wait_by_atomics_is_told)
+{
+    bool (*const waits[])(bool) = {waits_by_atomic<0>, waits_by_atomic<1>, waits_by_atomic<2>,
+                                   waits_by_atomic<3>, waits_by_atomic<4>, waits_by_atomic<5>};
+    for (auto wait : waits) {
+        check::in_every_schedule([wait] {
+            CHECK(!wait(false));
+            CHECK(check::only_reports(GPUSIM_DEADLOCK));
+        });
+    }
 }
 
 GPUSIM_TEST(a_wait_with_a_limit_ends_by_itself)

@@ -6,6 +6,7 @@
 #include "pick.h"
 
 #include <cmath>
+#include <iterator>
 
 namespace gpusim::ptx
 {
@@ -88,10 +89,28 @@ template <class T> T update(Atomic operation, T old, T value, T other)
 
 const uint32_t kNoResult = UINT32_MAX;
 
+// An update that leaves a word as it is, again and again, is a spin loop's look: atomicAdd(flag, 0) and its like. A
+// loop that goes through many words, as one over sums of zeros may, is none.
+void count_poll(Warp &warp, const Instruction &in, const unsigned char *at)
+{
+    if (in.polls || in.d == kNoResult) {
+        return;
+    }
+    for (const unsigned char *recent : warp.looked_at) {
+        if (recent == at) {
+            warp.polls++;
+            return;
+        }
+    }
+    warp.looked_at[warp.next_look++ % std::size(warp.looked_at)] = at;
+}
+
 // Vectors (red.v4.f32) are one atomic operation for each element.
 template <class T> void do_atomic(Warp &warp, const Instruction &in, uint32_t lanes)
 {
     const uint32_t count = in.count;
+    const unsigned char *first = nullptr;
+    bool changes = false;
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
         Release around(warp, in, lane);
@@ -99,6 +118,7 @@ template <class T> void do_atomic(Warp &warp, const Instruction &in, uint32_t la
         if (!at) {
             return;
         }
+        first = first ? first : at;
         for (uint32_t i = 0; i < count; i++) {
             T old, other{};
             memcpy(&old, at + i * sizeof(T), sizeof old);
@@ -115,10 +135,14 @@ template <class T> void do_atomic(Warp &warp, const Instruction &in, uint32_t la
                 }
             }
             memcpy(at + i * sizeof(T), &result, sizeof result);
+            changes = changes || memcmp(&result, &old, sizeof result) != 0;
             if (in.d != kNoResult) {
                 words<T>(warp, in.list[count + i])[lane] = to_word<T>(old);
             }
         }
+    }
+    if (!changes) {
+        count_poll(warp, in, first);
     }
 }
 

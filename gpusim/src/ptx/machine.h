@@ -49,6 +49,8 @@ struct Warp {
     // Scheduling.
     uint32_t turn = 0;
     uint32_t polls = 0;
+    const unsigned char *looked_at[4] = {}; // words that atomics have left as they were, the latest ones
+    uint32_t next_look = 0;
     bool yields = false; // end this burst
     std::unique_ptr<unsigned char[]> storage;
 };

@@ -189,7 +189,8 @@ uint32_t run_group(Warp &warp, Group group)
             if (grid.fault != cudaSuccess) {
                 return steps;
             }
-            if (in.polls && ++warp.polls >= kPollsBeforeYield) {
+            warp.polls += in.polls;
+            if (warp.polls >= kPollsBeforeYield) {
                 warp.yields = true;
                 set_pc(warp, lanes, pc);
                 return steps;
