@@ -4,6 +4,7 @@
 #include "calibration.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -263,10 +264,12 @@ static int find_costs(bench_call *call)
     bench_figure samples;
     if (call->options.machine_file != NULL)
         return BENCH_OK;
-    if (!call->gpu.simulated)
-        return bench_calibrate(call, (int)call->options.ranks.value[0], &call->costs, &samples);
-    tp_machine_default_of(TP_DEVICE_CUDA, &call->costs);
-    return BENCH_OK;
+    if (call->gpu.simulated) {
+        tp_machine_default_of(TP_DEVICE_CUDA, &call->costs);
+        return BENCH_OK;
+    }
+    fputs("tp_bench auto: calibrating, about 30 s; --machine FILE skips it\n", stderr);
+    return bench_calibrate(call, (int)call->options.ranks.value[0], &call->costs, &samples);
 }
 
 static int check_options(bench_call *call)

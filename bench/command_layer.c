@@ -301,6 +301,11 @@ static int check_shape(bench_call *call, const bench_layer_shape *s)
     const bench_list *ranks = &call->options.ranks;
     if (s->command == BENCH_LINEAR && s->kind == TP_LINEAR_REPLICATED && s->sequence_parallel)
         return bench_refuse(call, "--kind replicated has nothing that --sequence-parallel could shard");
+    if (s->command == BENCH_LINEAR && s->kind == TP_LINEAR_REPLICATED && call->options.overlaps.count > 0)
+        return bench_refuse(call, "--kind replicated has no communication that --overlap could hide");
+    if (s->command == BENCH_LINEAR && s->kind == TP_LINEAR_COLUMN && s->dropout > 0)
+        return bench_refuse(call, "--dropout %g: --kind column has none, --kind row and replicated have",
+                            call->options.dropout);
     for (int i = 0; i < ranks->count; i++) {
         int degree = (int)ranks->value[i];
         bool cut = s->command != BENCH_LINEAR || s->kind != TP_LINEAR_REPLICATED;

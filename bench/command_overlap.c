@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -260,6 +261,10 @@ static int run_dtype(bench_call *call, const bench_layer_shape *shape, tp_dtype 
 
 static int write_trace(bench_call *call, const bench_trace *trace)
 {
+    if (strcmp(call->options.trace, "-") == 0) {
+        bench_trace_write(trace, stdout);
+        return BENCH_OK; /* main says whether that was good */
+    }
     FILE *file = fopen(call->options.trace, "wb");
     if (file == NULL)
         return bench_fail(call, "--trace %s: %s", call->options.trace, strerror(errno));
@@ -278,6 +283,7 @@ static int calibrate(bench_call *call)
         most = ranks->value[i] > most ? ranks->value[i] : most;
     if (!bench_link_modelled(call) || call->options.machine_file != NULL || most < 2)
         return BENCH_OK;
+    fprintf(stderr, "tp_bench %s: calibrating, about 30 s; --machine FILE skips it\n", call->table.command);
     bench_figure samples;
     int cores = call->machine.cores > 1 ? call->machine.cores : 2;
     return bench_calibrate(call, most < cores ? (int)most : cores, &call->costs, &samples);

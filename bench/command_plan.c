@@ -1,7 +1,9 @@
 /* tp_bench plan: makes, proves, prices and draws plans without running them. */
 #include "command.h"
+#include "output.h"
 #include "overlap.h"
 #include "plan_file.h"
+#include "plan_options.h"
 #include "plan_run.h"
 
 #include <errno.h>
@@ -36,14 +38,6 @@ typedef struct pricing {
     tp_plan_costs fixed;
 } pricing;
 
-static bool wants(const bench_list *list, int64_t value)
-{
-    for (int i = 0; i < list->count; i++)
-        if (list->value[i] == value)
-            return true;
-    return false;
-}
-
 static void fixed_costs(const bench_options *options, const tp_link *link, tp_plan_costs *costs)
 {
     double gemm = (options->gemm_ms > 0 ? options->gemm_ms : 10) / 1e3;
@@ -57,9 +51,6 @@ static void fixed_costs(const bench_options *options, const tp_link *link, tp_pl
 static int read_machine(bench_call *call, const tp_link *link, pricing *prices)
 {
     const bench_options *options = &call->options;
-    if (options->rows == 0 || options->cols == 0 || options->inner == 0)
-        return bench_refuse(
-            call, "costs of a machine (--machine, --algorithm auto) and runs (--run) need --rows, --cols and --inner");
     tp_machine_default(&call->costs);
     int status = bench_load_costs(call);
     if (status != BENCH_OK)
@@ -85,19 +76,9 @@ static int choose_prices(bench_call *call, pricing *prices)
         return bench_refuse(call, "--link: '%s' is not LATENCY,BANDWIDTH in seconds and bytes/s, like 5e-6,1e9",
                             options->link);
     const tp_link *given = options->link != NULL ? &link : NULL;
-    prices->shaped = options->machine_file != NULL || options->run || wants(&options->overlaps, TP_OVERLAP_AUTO);
-    if (prices->shaped && (options->gemm_ms > 0 || options->plan_bytes > 0))
-        return bench_refuse(call,
-                            "--gemm-ms and --bytes don't go with costs of a machine (--machine, --algorithm auto)");
+    prices->shaped = bench_plan_shaped(options);
     fixed_costs(options, given, &prices->fixed);
     return prices->shaped ? read_machine(call, given, prices) : BENCH_OK;
-}
-
-/* Nothing but JSON or CSV may go to standard output when it was asked for. */
-static bool may_print(const bench_options *options)
-{
-    return (options->json == NULL || strcmp(options->json, "-") != 0) &&
-           (options->csv == NULL || strcmp(options->csv, "-") != 0);
 }
 
 /* The shape as this pattern has it. A chain goes back; the two GEMMs of a backward have the same weight. */
@@ -131,8 +112,9 @@ static int resolve(bench_call *call, const pricing *prices, tp_plan_desc *desc)
     if (text == NULL)
         return bench_fail(call, "out of memory");
     tp_overlap_explain(&shape, &choice, text, length + 1);
-    if (may_print(&call->options) || call->options.explain)
-        fprintf(may_print(&call->options) ? stdout : stderr, "%s\n", text);
+    bool elsewhere = bench_output_taken(&call->options) != NULL;
+    if (!elsewhere || call->options.explain)
+        fprintf(elsewhere ? stderr : stdout, "%s\n", text);
     free(text);
     desc->algorithm = choice.algorithm;
     desc->chunks = choice.chunks;
@@ -166,7 +148,7 @@ static size_t write_plan(const void *plan, char *text, size_t bytes)
     return tp_plan_print(plan, text, bytes);
 }
 
-/* Writes a text into a file; path "-": to standard output. */
+/* Writes a text into a file; path "-": to standard output, of which main says whether it was good. */
 static int put_text(bench_call *call, const char *path, writer write, const void *what)
 {
     size_t length = write(what, NULL, 0);
@@ -176,7 +158,7 @@ static int put_text(bench_call *call, const char *path, writer write, const void
     write(what, text, length + 1);
     bool standard = strcmp(path, "-") == 0;
     FILE *file = standard ? stdout : fopen(path, "wb");
-    bool good = file != NULL && fwrite(text, 1, length, file) == length;
+    bool good = file != NULL && (fwrite(text, 1, length, file) == length || standard);
     if (file != NULL && !standard)
         good = fclose(file) == 0 && good;
     free(text);
@@ -196,8 +178,7 @@ static int prove(bench_call *call, const tp_plan *plan, tp_proof *proof)
     if (text == NULL)
         return bench_fail(call, "out of memory");
     tp_plan_explain(plan, proof, text, length + 1);
-    if (may_print(&call->options))
-        printf("%s\n", text);
+    fprintf(bench_output_taken(&call->options) != NULL ? stderr : stdout, "%s\n", text);
     free(text);
     return BENCH_OK;
 }
@@ -245,7 +226,7 @@ static int show(bench_call *call, const finding *found)
 {
     const bench_options *options = &call->options;
     int status = BENCH_OK;
-    if (options->print_text && may_print(options))
+    if (options->print_text)
         status = put_text(call, "-", write_plan, found->simulated->plan);
     if (status == BENCH_OK && options->svg != NULL)
         status = put_text(call, options->svg, write_svg, found);
@@ -375,9 +356,7 @@ static int run_file(bench_call *call, const pricing *prices)
 static int run_chunks(bench_call *call, const pricing *prices, tp_plan_desc desc)
 {
     const bench_list *chunks = &call->options.chunk_counts;
-    /* Of these there is only one plan, whatever the chunks. */
-    bool once =
-        desc.algorithm == TP_OVERLAP_AUTO || desc.algorithm == TP_OVERLAP_NONE || desc.algorithm == TP_OVERLAP_BULK;
+    bool once = !bench_plan_takes_chunks(desc.algorithm);
     int status = BENCH_OK;
     for (int i = 0; i < (once ? 1 : chunks->count) && status == BENCH_OK; i++) {
         desc.chunks = once ? 1 : (int)chunks->value[i];
@@ -403,40 +382,11 @@ static int run_all(bench_call *call, const pricing *prices)
     return status;
 }
 
-static int check_options(bench_call *call)
-{
-    bench_options *options = &call->options;
-    if (options->plan_file != NULL) {
-        if (options->overlaps.count + options->patterns.count + options->ranks.count + options->chunk_counts.count > 0)
-            return bench_refuse(call,
-                                "--plan %s: the plan says what --algorithm, --pattern, --ranks and --chunks would",
-                                options->plan_file);
-        if (options->run)
-            return bench_refuse(call, "--plan %s: --run runs layers, which make their own plans", options->plan_file);
-        options->verify = true;
-    }
-    if (options->explain && !wants(&options->overlaps, TP_OVERLAP_AUTO))
-        return bench_refuse(call, "--explain tells how auto chooses: --algorithm auto");
-    bench_list_default(&options->overlaps, 1, (const int64_t[]){TP_OVERLAP_PULL});
-    bench_list_default(&options->patterns, 1, (const int64_t[]){TP_PATTERN_GATHER_GEMM});
-    bench_list_default(&options->ranks, 1, (const int64_t[]){2});
-    bench_list_default(&options->chunk_counts, 1, (const int64_t[]){0});
-    if (options->overlaps.count == TP_OVERLAP_COUNT && options->rows == 0)
-        options->overlaps.count--; /* "all" without a shape: auto has nothing to choose by */
-    int plans = options->overlaps.count * options->patterns.count * options->ranks.count * options->chunk_counts.count;
-    if (plans != 1 && (options->svg != NULL || options->trace != NULL))
-        return bench_refuse(
-            call,
-            "--svg and --trace draw one plan, these are %d: give one algorithm, pattern, rank count and chunk count",
-            plans);
-    return BENCH_OK;
-}
-
 int bench_command_plan(bench_call *call)
 {
     const bench_options *options = &call->options;
     pricing *prices = calloc(1, sizeof *prices);
-    int status = prices == NULL ? bench_fail(call, "out of memory") : check_options(call);
+    int status = prices == NULL ? bench_fail(call, "out of memory") : bench_plan_check_options(call);
     if (status == BENCH_OK)
         status = choose_prices(call, prices);
     if (status != BENCH_OK) {
@@ -460,7 +410,7 @@ int bench_command_plan(bench_call *call)
             RUNS);
     if (prices->shaped)
         bench_note(&call->table, "costs of machine '%s'; adds, copies and fixed costs included", prices->machine.name);
-    if (prices->shaped && prices->machine.lanes_share_cores && wants(&options->overlaps, TP_OVERLAP_AUTO))
+    if (prices->shaped && prices->machine.lanes_share_cores && bench_list_has(&options->overlaps, TP_OVERLAP_AUTO))
         bench_note(&call->table, "auto's predictions above the table hold what lanes without a core of their own take "
                                  "from compute; the table's times don't");
     if (!prices->shaped)

@@ -55,17 +55,30 @@ static const bench_command *find_command(const char *name)
     return NULL;
 }
 
+/* Says so, once, if what was printed did not get out. */
+static bool printed_all(void)
+{
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return true;
+    fputs("tp_bench: standard output could not be written\n", stderr);
+    return false;
+}
+
+/* Path "-": to standard output, of which printed_all() says whether it was good. */
 static bool write_file(const bench_table *table, const char *path, void (*write)(const bench_table *, FILE *))
 {
-    bool standard = strcmp(path, "-") == 0;
-    FILE *file = standard ? stdout : fopen(path, "wb");
+    if (strcmp(path, "-") == 0) {
+        write(table, stdout);
+        return true;
+    }
+    FILE *file = fopen(path, "wb");
     if (file == NULL) {
         fprintf(stderr, "tp_bench: %s: %s\n", path, strerror(errno));
         return false;
     }
     write(table, file);
     bool good = fflush(file) == 0 && !ferror(file);
-    good = (standard || fclose(file) == 0) && good;
+    good = fclose(file) == 0 && good;
     if (!good)
         fprintf(stderr, "tp_bench: %s: could not be written\n", path);
     return good;
@@ -75,23 +88,19 @@ static bool write_outputs(const bench_call *call)
 {
     const bench_options *options = &call->options;
     const bench_table *table = &call->table;
-    bool good = true, silent = false;
-    if (options->json != NULL) {
-        silent = strcmp(options->json, "-") == 0;
+    bool good = true;
+    if (options->json != NULL)
         good = write_file(table, options->json, bench_write_json) && good;
-    }
-    if (options->csv != NULL) {
-        silent = silent || strcmp(options->csv, "-") == 0;
+    if (options->csv != NULL)
         good = write_file(table, options->csv, bench_write_csv) && good;
-    }
-    if (!silent)
+    if (!bench_output_taken(options))
         bench_write_human(table, stdout);
     char message[512];
     if (options->plot != NULL && !bench_write_plot(table, options->plot, message)) {
         fprintf(stderr, "tp_bench: %s\n", message);
         good = false;
     }
-    return fflush(stdout) == 0 && good;
+    return good;
 }
 
 static int run_command(const bench_command *command, bench_call *call)
@@ -101,6 +110,7 @@ static int run_command(const bench_command *command, bench_call *call)
     int status = command->run(call);
     bench_progress_end();
     bool written = call->table.columns == NULL || status == BENCH_USAGE || write_outputs(call);
+    written = printed_all() && written;
     if (status != BENCH_OK)
         fprintf(stderr, "tp_bench %s: %s\n", command->name, call->message);
     else if (call->table.failed_checks > 0) {
@@ -121,7 +131,7 @@ int main(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
         print_usage(stdout);
-        return BENCH_OK;
+        return printed_all() ? BENCH_OK : BENCH_FAILED;
     }
     const bench_command *command = find_command(argv[1]);
     if (command == NULL)
@@ -136,9 +146,10 @@ int main(int argc, char **argv)
         (!call->options.help && !bench_outputs_good(&call->options, command->bit, call->message))) {
         fprintf(stderr, "tp_bench %s: %s\n", command->name, call->message);
         status = BENCH_USAGE;
-    } else if (call->options.help)
+    } else if (call->options.help) {
         print_help(command);
-    else
+        status = printed_all() ? BENCH_OK : BENCH_FAILED;
+    } else
         status = run_command(command, call);
     free(call);
     return status;

@@ -118,7 +118,7 @@ const bench_option bench_option_table[] = {
     {"sequence-parallel", 0, BENCH_OPTION_FLAG, AT(sequence_parallel), SHAPED, 0, 0, NULL, NULL,
      "shard tokens where tensor parallelism would replicate them"},
     {"dropout", 0, BENCH_OPTION_REAL, AT(dropout), SHAPED & ~BENCH_NORM, 0, 0.99, NULL, "P",
-     "dropout probability; default 0"},
+     "dropout probability; default 0 (linear: not of --kind column)"},
     {"text", 0, BENCH_OPTION_TEXTS, AT(text), BENCH_MODELS, 0, 0, NULL, "FILE",
      "training text or .bin tokens, repeatable; default: /usr/share/common-licenses as one stream"},
 
@@ -192,7 +192,8 @@ const bench_option bench_option_table[] = {
      "rows are labelled"},
     {"machine", 0, BENCH_OPTION_TEXT, AT(machine_file), (SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE)) | BENCH_AUTO, 0, 0,
      NULL, "FILE",
-     "what --overlap auto goes by: a file that calibrate wrote on this kind of device"},
+     "what --overlap auto goes by: a file that calibrate wrote on this kind of device; without it linear, mlp, "
+     "attention with --overlap and --link, and auto, calibrate first: about 30 s"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), OVERLAPPED, 0, 0, NULL, NULL,
      "with --overlap auto: of each combination the candidates, their predicted times and why one was taken; on "
      "standard error if the table is not printed"},
@@ -201,14 +202,15 @@ const bench_option bench_option_table[] = {
     {"only", 0, BENCH_OPTION_TEXT, AT(only), BENCH_AUTO, 0, 0, NULL, "TEXT",
      "those of its layers whose name has the text, like mlp or \"row 640\""},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), OVERLAPPED, 0, 0, NULL, "FILE",
-     "with --overlap: when each op of one call ran on each rank, for Chrome or Perfetto; the last row's"},
+     "with --overlap: when each op of one call ran on each rank, for Chrome or Perfetto; the last row's; - : to "
+     "standard output instead of the table"},
 
     {"algorithm", 0, BENCH_OPTION_CHOICES, AT(overlaps), BENCH_PLAN, 0, 0, bench_overlap_names, "NAME,...",
      "none bulk ring pipeline pull direct, auto (needs --rows --cols --inner); default: pull"},
     {"pattern", 0, BENCH_OPTION_CHOICES, AT(patterns), BENCH_PLAN, 0, 0, bench_pattern_names, "NAME,...",
      "what is overlapped: gather-gemm gemm-scatter gemm-reduce backward chain ...; default: gather-gemm"},
     {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), BENCH_PLAN, 0, 16, NULL, "1,4,8",
-     "pieces of one owner's rows; 0: the algorithm's default"},
+     "pieces of one owner's rows; 0: the algorithm's default; none and bulk have one, auto chooses"},
     {"plan", 0, BENCH_OPTION_TEXT, AT(plan_file), BENCH_PLAN, 0, 0, NULL, "FILE",
      "a plan in its text form (- : standard input), instead of those an algorithm makes: proven, priced and drawn"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_PLAN, 0, 0, NULL, NULL,
@@ -232,10 +234,12 @@ const bench_option bench_option_table[] = {
      "input features of the GEMMs on one rank"},
     {"run", 0, BENCH_OPTION_FLAG, AT(run), BENCH_PLAN, 0, 0, NULL, NULL,
      "run each plan too, by the layer that has it, and compare; needs --rows --cols --inner"},
-    {"print", 0, BENCH_OPTION_FLAG, AT(print_text), BENCH_PLAN, 0, 0, NULL, NULL, "print the plan's text form"},
-    {"svg", 0, BENCH_OPTION_TEXT, AT(svg), BENCH_PLAN, 0, 0, NULL, "FILE", "draw lanes x time; of one plan"},
+    {"print", 0, BENCH_OPTION_FLAG, AT(print_text), BENCH_PLAN, 0, 0, NULL, NULL,
+     "print the plan's text form, before the table"},
+    {"svg", 0, BENCH_OPTION_TEXT, AT(svg), BENCH_PLAN, 0, 0, NULL, "FILE",
+     "draw lanes x time; of one plan; - : to standard output instead of the table"},
     {"trace", 0, BENCH_OPTION_TEXT, AT(trace), BENCH_PLAN, 0, 0, NULL, "FILE",
-     "write a Chrome/Perfetto trace; of one plan"},
+     "write a Chrome/Perfetto trace; of one plan; - : to standard output instead of the table"},
     {"out", 0, BENCH_OPTION_TEXT, AT(out), BENCH_CALIBRATE, 0, 0, NULL, "FILE",
      "the machine file; default machine.txt, of a GPU machine-cuda.txt"},
 

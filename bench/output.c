@@ -116,6 +116,33 @@ static bool spares_inputs(const bench_options *options, const output *o, char *m
     return true;
 }
 
+static bool is_standard(const char *path)
+{
+    return path != NULL && strcmp(path, "-") == 0;
+}
+
+const char *bench_output_taken(const bench_options *options)
+{
+    return is_standard(options->json)    ? "json"
+           : is_standard(options->csv)   ? "csv"
+           : is_standard(options->svg)   ? "svg"
+           : is_standard(options->trace) ? "trace"
+                                         : NULL;
+}
+
+/* Two things in one stream could be read by nobody. */
+static bool takes_standard_alone(const bench_options *options, const output *outputs, char *message)
+{
+    const char *taken = bench_output_taken(options);
+    for (int i = 0; i < OUTPUTS && taken != NULL; i++)
+        if (outputs[i].standard && is_standard(outputs[i].path) && strcmp(outputs[i].option, taken) != 0)
+            return bench_say(message, "--%s and --%s can't both go to standard output: give one a file", taken,
+                             outputs[i].option);
+    if (taken != NULL && options->print_text)
+        return bench_say(message, "--print and --%s can't both go to standard output: give --%s a file", taken, taken);
+    return true;
+}
+
 const char *bench_machine_path(const bench_options *options)
 {
     return options->out != NULL ? options->out : options->device == TP_DEVICE_CUDA ? "machine-cuda.txt" : "machine.txt";
@@ -126,9 +153,9 @@ bool bench_outputs_good(const bench_options *options, unsigned command, char mes
     const char *machine = (command & BENCH_CALIBRATE) != 0 ? bench_machine_path(options) : options->out;
     const output outputs[OUTPUTS] = {{"json", options->json, true}, {"csv", options->csv, true},
                                      {"plot", options->plot, false}, {"svg", options->svg, true},
-                                     {"trace", options->trace, (command & BENCH_PLAN) != 0}, {"out", machine, false}};
-    if (options->json != NULL && options->csv != NULL && !is_file(&outputs[0]) && !is_file(&outputs[1]))
-        return bench_say(message, "--json and --csv can't both go to standard output: give one a file");
+                                     {"trace", options->trace, true}, {"out", machine, false}};
+    if (!takes_standard_alone(options, outputs, message))
+        return false;
     if (options->plot != NULL && !plot_good(options->plot, message))
         return false;
     for (int i = 0; i < OUTPUTS; i++) {

@@ -12,8 +12,12 @@ const char *bench_machine_path(const bench_options *options);
    the path. */
 bool bench_output_good(const char *option, const char *path, char message[BENCH_MESSAGE]);
 
+/* Which of the options takes standard output ("-"), where nothing else is printed then; NULL: none. */
+const char *bench_output_taken(const bench_options *options);
+
 /* All output options of a command (a BENCH_ bit): each path as above, no two of them the same file, none of them what
-   is read, a plot's suffix and its gnuplot. "-" is standard output to those that can go there. */
+   is read, a plot's suffix and its gnuplot. "-" is standard output to those that can go there, which one thing takes
+   alone. */
 bool bench_outputs_good(const bench_options *options, unsigned command, char message[BENCH_MESSAGE]);
 
 #endif

@@ -1,4 +1,5 @@
 /* --explain: what AUTO chose in one rank's layers, and why: made again from the shapes that the layers asked for. */
+#include "output.h"
 #include "overlap.h"
 
 #include "core/context.h"
@@ -33,8 +34,7 @@ static int64_t class_of(const tp_overlap_table *table, int64_t rows)
 tp_status bench_overlap_explain(const bench_overlap_job *job, tp_ctx *ctx)
 {
     const bench_options *options = &job->call->options;
-    bool elsewhere = (options->json != NULL && strcmp(options->json, "-") == 0) ||
-                     (options->csv != NULL && strcmp(options->csv, "-") == 0);
+    bool elsewhere = bench_output_taken(options) != NULL;
     tp_machine machine = job->call->costs;
     const struct tpi_executor *executor = ctx->executor;
     if (options->machine_file == NULL) {

@@ -136,7 +136,7 @@ void bench_write_gnuplot(const bench_table *table, const char *path, FILE *file)
     for (int row = 0; row < table->rows; row++) {
         if (!first_of_group(table, row))
             continue;
-        char name[256];
+        char name[BENCH_GROUPS * BENCH_CELL_TEXT];
         group_name(table, row, name, sizeof name);
         fprintf(file, "%s'-' using 1:2 with %s pointtype 7 title ", separator,
                 plot->points ? "points" : "linespoints linewidth 2");

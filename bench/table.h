@@ -7,7 +7,7 @@
 #include <stdio.h>
 
 #define BENCH_COLUMNS 28
-#define BENCH_CELL_TEXT 72
+#define BENCH_CELL_TEXT 256 /* room for TP_DEVICE_TEXT: why a GPU can't be used */
 #define BENCH_NOTES 24
 #define BENCH_NOTE 400
 

@@ -1,7 +1,7 @@
 #!/bin/bash
 # docs/pictures/make.sh TP_BENCH: draws the pictures of docs/overlap.md again, each by one command.
 set -eu
-bench=$1
+bench=$(realpath "$1")
 cd "$(dirname "$0")"
 draw() { # FILE ALGORITHM PATTERN RANKS CHUNKS
     "$bench" plan --algorithm "$2" --pattern "$3" --ranks "$4" --chunks "$5" --svg "$1.svg" >/dev/null

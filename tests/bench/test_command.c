@@ -25,6 +25,27 @@ Test(command, help)
     }
 }
 
+/* What was asked for and did not get out is a failure, in one line. */
+Test(command, standard_output_that_fails)
+{
+    static const char *const arguments[] = {"--help >/dev/full",
+                                            "--help >&-",
+                                            "plan --help >/dev/full",
+                                            "plan >/dev/full",
+                                            "plan --print >/dev/full",
+                                            "plan --json >/dev/full",
+                                            "plan --csv - >/dev/full",
+                                            "plan --svg - >/dev/full",
+                                            "plan --trace - >/dev/full"};
+    for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+        char command[64];
+        snprintf(command, sizeof command, "%s 2>bench_full.tmp #", arguments[i]); /* apart from the other */
+        cr_assert_eq(run(command), 3, "%s", arguments[i]);
+        tpt_printed_file("bench_full.tmp");
+        cr_expect_str_eq(tpt_printed, "tp_bench: standard output could not be written\n", "%s", arguments[i]);
+    }
+}
+
 Test(command, refusals_name_field_and_both_numbers)
 {
     FILE *file = fopen("bench_short.tmp", "w");
@@ -47,6 +68,8 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("model --model gpt2 --family llama", 2, "--family", "--model gpt2");
     expect("block --hidden 100 --heads 8", 2, "--hidden 100", "--heads 8");
     expect("mlp --ffn 3 --ranks 4", 2, "--ffn 3", "4 ranks");
+    expect("linear --dropout 0.5", 2, "--dropout 0.5", "--kind column");
+    expect("linear --kind replicated --overlap pull", 2, "--kind replicated", "--overlap");
     expect("attention --dtype i32", 2, "--dtype i32", "f32, bf16 or f16");
     expect("collective -f 2 -i 1K", 2, "--factor 2", "--increment 1024");
     expect("collective -b 2M -e 1M", 2, "--begin 2097152", "--end 1048576");
@@ -217,16 +240,23 @@ Test(command, overlap)
     expect("mlp --overlap pull --link gemm --sequence-parallel --hidden 64 --batch 1 --sequence 50 --dtype f32 "
            "--samples 2 --seconds 0.001 --machine bench_trace_machine.tmp --trace bench_trace.json",
            0, "modelled link", "as fast as makes its transfers as long");
+    cr_expect_null(strstr(tpt_printed, "calibrating"), "%s", tpt_printed);
     remove("bench_trace_machine.tmp");
     tpt_printed_file("bench_trace.json");
     cr_expect_not_null(strstr(tpt_printed, "\"traceEvents\""), "%s", tpt_printed);
     cr_expect_not_null(strstr(tpt_printed, "\"name\": \"gemm 0\", \"ph\": \"X\", \"pid\": 1"), "%s", tpt_printed);
+    expect("mlp --overlap pull --sequence-parallel --hidden 64 --batch 1 --sequence 50 --dtype f32 --samples 2 "
+           "--seconds 0.001 --trace -",
+           0, "{\"displayTimeUnit\": \"ms\", \"traceEvents\"", "\n]}\n");
+    cr_expect_null(strstr(tpt_printed, "# tp_bench"), "%s", tpt_printed);
+    cr_expect_neq(access("-", F_OK), 0);
 }
 
 /* Beside what was measured on a modelled link stands what the simulator says of it, with the costs of a machine
  * file. */
 Test(command, overlap_is_simulated_too)
 {
+    expect("linear --help", 0, "about 30 s", "--machine");
     expect("calibrate --ranks 2 --out bench_machine.tmp", 0, "waking up for a modelled link", "were dropped because");
     static const char *const layers[] = {"linear", "linear --kind row", "mlp --activation swiglu",
                                          "attention --heads 2"};

@@ -42,7 +42,8 @@ Test(device, missing)
         snprintf(arguments, sizeof arguments, "%s --device cuda --plugin ./no_such_plugin.so", commands[i]);
         expect(arguments, 3, "CUDA: no plugin", "no_such_plugin.so");
     }
-    expect("info --seconds 0.001 --plugin ./no_such_plugin.so", 0, "backend cuda", "CUDA: no plugin");
+    expect("info --seconds 0.001 --plugin ./no_such_plugin.so", 0, "backend cuda",
+           "CUDA: no plugin: ./no_such_plugin.so: cannot open shared object file: No such file or directory\n");
 }
 
 Test(device, refusals)

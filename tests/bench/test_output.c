@@ -149,6 +149,28 @@ Test(output, one_file_for_two_outputs_is_refused, .init = enter_folder, .fini = 
     cr_assert_eq(run("plan --json rows.json --csv rows.csv"), 0, "%s", tpt_printed);
 }
 
+/* Standard output is of one kind; the table gives way. */
+Test(output, standard_output_is_taken_once)
+{
+    static const char *const kinds[] = {"json", "csv", "svg", "trace"};
+    static const char *const begins[] = {"{\n  \"command\"", "algorithm,", "<svg ", "{\"displayTimeUnit\""};
+    for (int i = 0; i < 4; i++) {
+        char arguments[64], first[16];
+        snprintf(arguments, sizeof arguments, "plan --verify --%s -", kinds[i]);
+        cr_assert_eq(run(arguments), 0, "%s", tpt_printed);
+        cr_assert_eq(strncmp(tpt_printed, begins[i], strlen(begins[i])), 0, "%s", tpt_printed);
+        cr_assert_null(strstr(tpt_printed, "# tp_bench"), "%s", tpt_printed);
+        snprintf(first, sizeof first, "--%s", kinds[i]);
+        snprintf(arguments, sizeof arguments, "plan --print --%s -", kinds[i]);
+        refused(arguments, first, "--print");
+        for (int j = 0; j < i; j++) {
+            snprintf(arguments, sizeof arguments, "plan --%s - --%s -", kinds[i], kinds[j]);
+            refused(arguments, first, "can't both go to standard output");
+        }
+    }
+    refused("linear --overlap pull --trace - --csv", "--trace", "can't both go to standard output");
+}
+
 static void check_untouched(const char *path, const char *wanted)
 {
     tpt_printed_file(path);

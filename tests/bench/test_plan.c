@@ -32,7 +32,7 @@ static double cell(const cJSON *row, const char *name)
 
 Test(plan, json)
 {
-    cr_assert_eq(run("plan --algorithm pull,ring --chunks 2,8 --link 0,8e8 --json --print"), 0);
+    cr_assert_eq(run("plan --algorithm pull,ring --chunks 2,8 --link 0,8e8 --json"), 0);
     cJSON *root = cJSON_Parse(tpt_printed);
     cr_assert_not_null(root, "%s", tpt_printed);
     const cJSON *rows = cJSON_GetObjectItemCaseSensitive(root, "rows"), *row;
@@ -91,6 +91,8 @@ Test(plan, automatic_choices_of_layers_say_why)
     snprintf(arguments, sizeof arguments,
              "linear --overlap pull,auto --explain --kind row %s --link 5us,1GB/s --json%s", shape, machine);
     expect(arguments, 0, "gemm-reduce, f32, 2 ranks, 24 rows, gemm 0: 64 x 48", "\"rows\"");
+    cr_assert_eq(strstr(tpt_printed, "linear: calibrating, about 30 s; --machine") != NULL, machine[0] == '\0', "%s",
+                 tpt_printed);
     remove("plan_machine.tmp");
     snprintf(arguments, sizeof arguments, "mlp --overlap pull --explain %s", shape);
     expect(arguments, 2, "--explain", "--overlap auto");
@@ -141,6 +143,10 @@ Test(plan, reads_plans)
         else
             expect(arguments, 1, "rank 0, op 2: gemm is not waited for by the leave of input piece 1 of rank 1",
                    ">G0 1<");
+        snprintf(arguments, sizeof arguments, "plan --plan %s --link 0,8e8 --svg - >/dev/null 2>plan-svg.tmp #", path);
+        cr_assert_eq(run(arguments), right ? 0 : 1);
+        tpt_printed_file("plan-svg.tmp");
+        cr_assert_eq(strstr(tpt_printed, ">G0 1<") != NULL, !right, "%s", tpt_printed);
         snprintf(arguments, sizeof arguments, "plan --plan - --link 0,8e8 < %s", path);
         expect(arguments, right ? 0 : 1, "direct", "gather-gemm");
         remove(path);
@@ -161,6 +167,15 @@ Test(plan, refusals)
     expect("plan --algorithm auto", 2, "--rows", "--inner");
     expect("plan --machine missing.tmp --rows 1 --cols 1 --inner 1", 2, "missing.tmp", "No such file");
     expect("plan --algorithm auto --rows 1 --cols 1 --inner 1 --gemm-ms 3", 2, "--gemm-ms", "--machine");
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --dtype i32", 2, "--dtype i32", "f32, bf16 or f16");
+    expect("plan --run --rows 8 --cols 8 --inner 8 --dtype i32", 2, "--dtype i32", "f32, bf16 or f16");
+    expect("plan --run --rows 8 --cols 8 --inner 8 --dtype f32,bf16", 2, "--dtype", "2 are given");
+    expect("plan --run --rows 8 --cols 8 --inner 8 --compute-ms 3", 2, "--compute-ms", "--machine");
+    expect("plan --rows 5", 2, "--rows", "--machine");
+    expect("plan --algorithm all --cols 5", 2, "--cols", "--machine");
+    expect("plan --dtype bf16", 2, "--dtype", "--machine");
+    expect("plan --algorithm auto --rows 8 --cols 8 --inner 8 --chunks 3", 2, "--chunks 3", "auto chooses");
+    expect("plan --algorithm none,bulk --chunks 1,2", 2, "--chunks 2", "cut nothing");
     expect("plan --chunks 1,2 --svg x.svg", 2, "--svg", "these are 2");
     expect("plan --chunks 17", 2, "17", "[0, 16]");
     expect("plan --svg /missing/folder/x.svg", 2, "/missing/folder/x.svg", "No such file");

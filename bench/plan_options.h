@@ -1,0 +1,18 @@
+/* What the options of `tp_bench plan` mean together. */
+#ifndef BENCH_PLAN_OPTIONS_H
+#define BENCH_PLAN_OPTIONS_H
+
+#include "command.h"
+
+bool bench_list_has(const bench_list *list, int64_t value);
+
+/* Of the others there is only one plan, whatever the chunks. */
+bool bench_plan_takes_chunks(int64_t algorithm);
+
+/* Whether plans are priced by a shape on a machine: --machine, --run, --algorithm auto. */
+bool bench_plan_shaped(const bench_options *options);
+
+/* Refuses what contradicts itself or would go unheeded, and fills in defaults. */
+int bench_plan_check_options(bench_call *call);
+
+#endif
