@@ -179,8 +179,8 @@ Test(command, dropped_samples_are_told)
     static const char *const commands[] = {
         "roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --steps 3 --ranks 1 --threads 1 --dtype f32",
         "linear --hidden 64 --ffn 96 --batch 1 --sequence 9 --dtype f32 --samples 2 --seconds 0.001",
-        "mlp --overlap pull --sequence-parallel --hidden 64 --ffn 96 --batch 1 --sequence 23 --dtype f32 --samples 2 "
-        "--seconds 0.001",
+        ("mlp --overlap pull --sequence-parallel --hidden 64 --ffn 96 --batch 1 --sequence 23 --dtype f32 --samples 2 "
+         "--seconds 0.001"),
         "model --layers 1 --hidden 32 --steps 3 --warmup 1 --ranks 1",
         "sweep --layers 1 --hidden 32 --sequence 32 --steps 3 --batch 2 --scaling strong --ranks 1",
         "gemm --shapes 33x48x40 --seconds 0.002 --samples 3",
