@@ -188,10 +188,12 @@ bool older_interval(const Reading &old, const Accessor &now)
 // Whether what comes after this read must come after the old one too: that need not be remembered then.
 bool superseded(const Reading &old, const Reading &made, const Accessor &now)
 {
-    if (old.operation != made.operation)
-        return !old.operation || operation_before(old.operation, *now.operation);
+    if (!old.operation)
+        return true;
     if (!(old.warp & kReadingAtomic) && made.warp & kReadingAtomic)
         return false;
+    if (old.operation != made.operation)
+        return operation_before(old.operation, *now.operation);
     if (!now.place || old.epoch != made.epoch)
         return !now.place || older_interval(old, now);
     if ((old.warp | kReadingAtomic) != (made.warp | kReadingAtomic))
@@ -205,6 +207,7 @@ bool superseded(const Reading &old, const Reading &made, const Accessor &now)
 void remember_read(Cell &cell, const Accessor &now)
 {
     const Reading made = reading_of(now);
+    const bool strong = now.flags & kAtomic;
     Reading &last = cell.reader;
     if (last.operation == made.operation && last.epoch == made.epoch && last.warp == made.warp &&
         last.clock == made.clock) {
@@ -216,11 +219,11 @@ void remember_read(Cell &cell, const Accessor &now)
         Reading spilled = last;
         if (!now.shared)
             spilled.lanes = 0; // by warps: a set for each lane's cell would be too many
-        cell.readers = readers_of(now).extended(cell.readers, spilled, *now.operation);
-    } else if (cell.readers && now.shared && last.epoch != made.epoch) {
+        cell.readers = readers_of(now).extended(cell.readers, spilled, *now.operation, strong);
+    } else if (cell.readers && now.shared && last.operation && last.epoch != made.epoch) {
         cell.readers = 0;
     } else if (cell.readers && last.operation != made.operation) {
-        cell.readers = readers_of(now).extended(cell.readers, Reading{}, *now.operation);
+        cell.readers = readers_of(now).extended(cell.readers, Reading{}, *now.operation, strong);
     }
     last = made;
 }
@@ -235,14 +238,14 @@ void check_against_reading(const Accessor &now, const Reading &old)
     } else if (!now.place || !old.epoch || (old.epoch != now.place->epoch && older_interval(old, now))) {
         return;
     }
-    const uint16_t thread =
-        uint16_t((old.warp & ~kReadingAtomic) * 32 | (old.warp & kReadingAtomic ? kAccessAtomic : 0));
+    const char *old_verb = old.warp & kReadingWrite ? "write" : "read";
+    const uint16_t thread = uint16_t((old.warp & kWarpMask) * 32 | (old.warp & kReadingAtomic ? kAccessAtomic : 0));
     Access one{old.operation, old.epoch, old.site, old.clock, uint16_t(thread | kAccessSomeLane)};
     if (!old.lanes)
-        check_against(now, one, "read");
+        check_against(now, one, old_verb);
     for (uint32_t lanes = old.lanes; lanes; lanes &= lanes - 1) {
         one.thread = uint16_t(thread + __builtin_ctz(lanes));
-        check_against(now, one, "read");
+        check_against(now, one, old_verb);
     }
 }
 
@@ -257,6 +260,32 @@ void check_cell(const Cell &cell, const Accessor &now)
     readers_of(now).each(cell.readers, [&now](const Reading &one) { check_against_reading(now, one); });
 }
 
+// Of an interval before the latest block barrier: nobody of the block can race with it any more.
+bool passed(uint32_t operation, uint32_t epoch, const Accessor &now)
+{
+    return !operation || (now.shared && epoch != now.place->epoch);
+}
+
+// What an atomic write leaves of the cell's plain accesses: whoever comes next by an atomic need not be ordered after
+// this one, but must be after them.
+uint32_t plain_accesses(const Cell &cell, const Accessor &now)
+{
+    const Access &old = cell.writer;
+    const bool reader_passed = passed(cell.reader.operation, cell.reader.epoch, now);
+    const bool writer_passed = passed(old.operation, old.epoch, now);
+    uint32_t kept = now.shared && reader_passed && writer_passed ? 0 : cell.readers;
+    Reading last = reader_passed ? Reading{} : cell.reader;
+    if (!now.shared)
+        last.lanes = 0; // as of those that remember_read() puts into the set
+    kept = readers_of(now).plain(kept, last);
+    if (old.thread & kAccessAtomic || writer_passed)
+        return kept;
+    Reading write{old.operation, old.epoch, old.site, old.clock, 0, 0};
+    write.warp = uint16_t((old.thread & kThreadMask) / 32 | kReadingWrite);
+    write.lanes = now.shared ? 1u << old.thread % 32 : 0;
+    return readers_of(now).plain(kept, write);
+}
+
 void cell_access(Cell &cell, const Accessor &now)
 {
     check_cell(cell, now);
@@ -264,8 +293,10 @@ void cell_access(Cell &cell, const Accessor &now)
         remember_read(cell, now);
         return;
     }
+    const uint32_t kept = now.flags & kAtomic ? plain_accesses(cell, now) : 0;
     cell = Cell{};
     cell.writer = access_of(now);
+    cell.readers = kept;
 }
 
 } // namespace

@@ -12,6 +12,7 @@ namespace {
 constexpr int looked_at = 64;
 
 constexpr size_t most_buckets = 256;
+constexpr uint16_t strong_question = 0x2000; // Reading::warp, in questions
 
 } // namespace
 
@@ -30,8 +31,10 @@ size_t ReaderSets::Hash::operator()(const Node &node) const
     return size_t(mixed ^ mixed >> 32);
 }
 
-bool ReaderSets::superseded(const Reading &old, const Reading &added, const Operation &now) const
+bool ReaderSets::superseded(const Reading &old, const Reading &added, const Operation &now, bool strong) const
 {
+    if (strong && !(old.warp & kReadingAtomic))
+        return false;
     if (old.operation != now.id && operation_before(old.operation, now))
         return true;
     if (old.operation != added.operation || added.operation != now.id ||
@@ -45,13 +48,27 @@ bool ReaderSets::superseded(const Reading &old, const Reading &added, const Oper
 
 uint32_t ReaderSets::with(uint32_t set, const Reading &added)
 {
-    const auto made = numbers_.emplace(Node{added, set}, uint32_t(nodes_.size()));
-    if (made.second)
-        nodes_.push_back(Node{added, set});
-    return made.first->second;
+    const uint32_t number = uint32_t(nodes_.size());
+    const auto made = numbers_.emplace(Node{added, set}, number);
+    if (!made.second)
+        return made.first->second;
+    const uint32_t rest = nodes_[set].plain;
+    const bool atomic = added.warp & kReadingAtomic;
+    nodes_.push_back(Node{added, set, !atomic && rest == set ? number : rest});
+    if (!atomic && rest != set) {
+        const uint32_t plain = with(rest, added);
+        nodes_[number].plain = plain;
+    }
+    return number;
 }
 
-uint32_t ReaderSets::computed(uint32_t set, const Reading &added, const Operation &now)
+uint32_t ReaderSets::plain(uint32_t set, const Reading &added)
+{
+    const uint32_t kept = nodes_[set].plain;
+    return added.operation && !(added.warp & kReadingAtomic) ? with(kept, added) : kept;
+}
+
+uint32_t ReaderSets::computed(uint32_t set, const Reading &added, const Operation &now, bool strong)
 {
     std::vector<Reading> kept;
     uint32_t rest = set, unchanged = set; // what lies deeper than the last that is dropped stays as it is
@@ -60,7 +77,7 @@ uint32_t ReaderSets::computed(uint32_t set, const Reading &added, const Operatio
     for (; rest && limit; rest = nodes_[rest].rest, limit--) {
         if (memcmp(&nodes_[rest].reading, &added, sizeof added) == 0)
             return set; // blocks that poll one word in turns would else make a set of each order of theirs
-        if (superseded(nodes_[rest].reading, added, now)) {
+        if (superseded(nodes_[rest].reading, added, now, strong)) {
             unchanged = nodes_[rest].rest;
             above = kept.size();
         } else {
@@ -70,13 +87,16 @@ uint32_t ReaderSets::computed(uint32_t set, const Reading &added, const Operatio
     uint32_t result = unchanged;
     while (above > 0)
         result = with(result, kept[--above]);
-    const bool known = !added.operation || (added.operation != now.id && operation_before(added.operation, now));
+    const bool stays = strong && !(added.warp & kReadingAtomic);
+    const bool known =
+        !added.operation || (!stays && added.operation != now.id && operation_before(added.operation, now));
     return known ? result : with(result, added);
 }
 
-uint32_t ReaderSets::extended(uint32_t set, const Reading &added, const Operation &now)
+uint32_t ReaderSets::extended(uint32_t set, const Reading &added, const Operation &now, bool strong)
 {
-    const Node question{added, set};
+    Node question{added, set};
+    question.reading.warp |= strong ? strong_question : 0;
     const size_t hash = Hash()(question);
     Recent &recent = recent_[hash % (sizeof recent_ / sizeof *recent_)];
     if (recent.operation == now.id && recent.question == question)
@@ -92,7 +112,7 @@ uint32_t ReaderSets::extended(uint32_t set, const Reading &added, const Operatio
     }
     auto found = answers_.find(question);
     if (found == answers_.end())
-        found = answers_.emplace(question, computed(set, added, now)).first;
+        found = answers_.emplace(question, computed(set, added, now, strong)).first;
     recent = {question, now.id, found->second};
     return found->second;
 }

@@ -18,7 +18,10 @@ public:
 
     // `set` with `added` (operation 0: nothing), without what comes before `added` or before the operation `now`:
     // whoever comes after those comes after these too.
-    uint32_t extended(uint32_t set, const Reading &added, const Operation &now);
+    // `strong`: whoever comes after them has come by an atomic read; plain ones stay then.
+    uint32_t extended(uint32_t set, const Reading &added, const Operation &now, bool strong);
+    // `set` without atomic reads, and with `added` if that is none (operation 0: nothing).
+    uint32_t plain(uint32_t set, const Reading &added);
 
     template <class Visit> void each(uint32_t set, Visit visit) const
     {
@@ -30,6 +33,7 @@ private:
     struct Node {
         Reading reading;
         uint32_t rest; // of the set
+        uint32_t plain = 0; // the set without atomic reads
         bool operator==(const Node &other) const;
     };
     struct Hash {
@@ -39,9 +43,9 @@ private:
         Node question;
         uint32_t operation, answer;
     };
-    uint32_t computed(uint32_t set, const Reading &added, const Operation &now);
+    uint32_t computed(uint32_t set, const Reading &added, const Operation &now, bool strong);
     uint32_t with(uint32_t set, const Reading &added);
-    bool superseded(const Reading &old, const Reading &added, const Operation &now) const;
+    bool superseded(const Reading &old, const Reading &added, const Operation &now, bool strong) const;
 
     BlockOf block_of_;
     std::vector<Node> nodes_ = {Node{}};

@@ -25,16 +25,19 @@ struct Reading {
     uint32_t operation; // 0: none
     uint32_t epoch, site;
     uint16_t clock;
-    uint16_t warp;  // flag above
+    uint16_t warp;  // low five bits; flags above
     uint32_t lanes; // a bit each; 0: unknown, or not a kernel
 };
 
-constexpr uint16_t kReadingAtomic = 0x8000;
+constexpr uint16_t kWarpMask = 0x1F, kReadingAtomic = 0x8000;
+constexpr uint16_t kReadingWrite = 0x4000; // in sets only: no read but a plain write that atomic ones have followed
 
 struct Cell {
     Access writer;
     Reading reader;   // the latest
-    uint32_t readers; // those before it that don't come before it: a ReaderSets number; 0: none
+    // Those before it that don't come before it: a ReaderSets number; 0: none. After atomic writes also the plain
+    // accesses before them: other atomics need not be ordered after the last one, but must be after these.
+    uint32_t readers;
 };
 
 class ShadowMap {
