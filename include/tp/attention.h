@@ -51,8 +51,8 @@ typedef struct tp_attention_delayed {
 TP_BEGIN_DECLS
 
 /* Errors: TP_ERR_ARGUMENT naming both numbers: heads not a multiple of kv_heads, hidden not a multiple of heads
- * (head_dim 0), heads < ranks, odd rope_dim or > head_dim, dropout outside [0, 1). TP_ERR_UNSUPPORTED: a head_dim above
- * 256 on a GPU. */
+ * (head_dim 0), heads < ranks, odd rope_dim or > head_dim, dropout outside [0, 1), init_std or proj_init_std that is
+ * negative or NaN. TP_ERR_UNSUPPORTED: a head_dim above 256 on a GPU. */
 TP_API tp_status tp_attention_create(tp_ctx *ctx, const tp_attention_desc *desc, tp_attention **out);
 TP_API void tp_attention_destroy(tp_attention *layer);
 TP_API int tp_attention_params(tp_attention *layer, tp_param **out, int capacity);

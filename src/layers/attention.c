@@ -38,6 +38,7 @@ static tp_status check_desc(tp_ctx *ctx, const tp_attention_desc *desc)
     if (desc->rope_theta != 0 && (rope_dim < 2 || rope_dim % 2 != 0 || rope_dim > head_dim))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_dim %lld must be even and at most head_dim %lld", name,
                           (long long)rope_dim, (long long)head_dim);
+    TPI_TRY(tpi_layer_check_std(ctx, name, "proj_init_std", desc->proj_init_std));
     TPI_TRY(tpi_layer_check_dropout(ctx, name, "probability_dropout", desc->probability_dropout));
     return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
 }
@@ -135,7 +136,7 @@ void tp_attention_destroy(tp_attention *layer)
 
 int tp_attention_params(tp_attention *layer, tp_param **out, int capacity)
 {
-    return tpi_params_of_linears(layer->qkv, layer->proj, out, capacity);
+    return layer == NULL ? 0 : tpi_params_of_linears(layer->qkv, layer->proj, out, capacity);
 }
 
 typedef struct tpi_attention_buffers {

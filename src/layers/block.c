@@ -114,6 +114,8 @@ void tp_block_destroy(tp_block *layer)
 
 int tp_block_params(tp_block *layer, tp_param **out, int capacity)
 {
+    if (layer == NULL)
+        return 0;
     tp_param *own[12];
     int count = tp_norm_params(layer->norm1, own, 12);
     count += tp_attention_params(layer->attention, own + count, 12 - count);

@@ -26,6 +26,8 @@ static tp_status check_desc(tp_ctx *ctx, const tp_embedding_desc *desc, int rank
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "embedding: positions is %" PRId64 ", must be at least 0",
                           desc->positions);
     TPI_TRY(tpi_layer_check_dtype(ctx, "embedding", desc->dtype));
+    TPI_TRY(tpi_layer_check_std(ctx, "embedding", "init_std", desc->init_std));
+    TPI_TRY(tpi_layer_check_std(ctx, "embedding", "position_init_std", desc->position_init_std));
     return tpi_layer_check_dropout(ctx, "embedding", "dropout", desc->dropout);
 }
 
@@ -95,6 +97,8 @@ void tp_embedding_destroy(tp_embedding *layer)
 
 int tp_embedding_params(tp_embedding *layer, tp_param **out, int capacity)
 {
+    if (layer == NULL)
+        return 0;
     tp_param *all[2] = {layer->table, layer->position};
     int count = layer->position != NULL ? 2 : 1;
     for (int i = 0; i < count && i < capacity; i++)

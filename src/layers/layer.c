@@ -76,6 +76,13 @@ tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *fi
     return TP_OK;
 }
 
+tp_status tpi_layer_check_std(tp_ctx *ctx, const char *layer, const char *field, float std)
+{
+    if (!(std >= 0)) /* NaN too */
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s %g is negative or NaN", layer, field, (double)std);
+    return TP_OK;
+}
+
 tp_status tpi_layer_check_overlap(tp_ctx *ctx, const char *layer, tp_overlap overlap, int chunks)
 {
     if ((int)overlap < 0 || overlap >= TP_OVERLAP_COUNT)

@@ -45,6 +45,8 @@ float tpi_pass_dropout(const tp_pass *pass, float probability);
 
 /* Checks of common descriptor fields. */
 tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability);
+/* Of initial values; 0: the default. */
+tp_status tpi_layer_check_std(tp_ctx *ctx, const char *layer, const char *field, float std);
 tp_status tpi_layer_check_overlap(tp_ctx *ctx, const char *layer, tp_overlap overlap, int chunks);
 tp_status tpi_layer_check_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);
 

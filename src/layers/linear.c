@@ -22,8 +22,7 @@ static tp_status check_desc(tp_ctx *ctx, const tp_linear_desc *desc)
     TPI_TRY(tpi_layer_check_overlap(ctx, name, desc->overlap, desc->chunks));
     if (desc->parts < 0 || desc->parts > TP_PARAM_PARTS)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %d parts, at most %d", name, desc->parts, TP_PARAM_PARTS);
-    if (!(desc->init_std >= 0)) /* NaN too */
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: init_std %g is negative or NaN", name, (double)desc->init_std);
+    TPI_TRY(tpi_layer_check_std(ctx, name, "init_std", desc->init_std));
     return TP_OK;
 }
 
@@ -215,6 +214,8 @@ void tp_linear_destroy(tp_linear *layer)
 
 int tp_linear_params(tp_linear *layer, tp_param **out, int capacity)
 {
+    if (layer == NULL)
+        return 0;
     int count = layer->desc.weight == NULL ? tpi_params_append(out, capacity, 0, layer->weight) : 0;
     return tpi_params_append(out, capacity, count, layer->bias);
 }

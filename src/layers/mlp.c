@@ -38,9 +38,7 @@ static tp_status check_desc(tp_ctx *ctx, const tp_mlp_desc *desc)
     int ranks = tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
     if (desc->ffn < ranks)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: ffn %lld < tp %d", name, (long long)desc->ffn, ranks);
-    if (!(desc->down_init_std >= 0)) /* NaN too */
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: down_init_std %g is negative or NaN", name,
-                          (double)desc->down_init_std);
+    TPI_TRY(tpi_layer_check_std(ctx, name, "down_init_std", desc->down_init_std));
     return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
 }
 
@@ -114,7 +112,7 @@ void tp_mlp_destroy(tp_mlp *layer)
 
 int tp_mlp_params(tp_mlp *layer, tp_param **out, int capacity)
 {
-    return tpi_params_of_linears(layer->up, layer->down, out, capacity);
+    return layer == NULL ? 0 : tpi_params_of_linears(layer->up, layer->down, out, capacity);
 }
 
 /* The activations between the projections, carved out of `memory` (NULL: only counted). */

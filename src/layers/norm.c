@@ -81,7 +81,9 @@ void tp_norm_destroy(tp_norm *layer)
 
 int tp_norm_params(tp_norm *layer, tp_param **out, int capacity)
 {
-    return tpi_params_append(out, capacity, tpi_params_append(out, capacity, 0, layer->gain), layer->bias);
+    return layer == NULL
+               ? 0
+               : tpi_params_append(out, capacity, tpi_params_append(out, capacity, 0, layer->gain), layer->bias);
 }
 
 static tp_tensor stats_view(void *memory, int64_t rows)

@@ -1,6 +1,7 @@
 /* Tensors, passes and memory that do not fit: refused before anything is written, and sizes that cannot be are told,
  * not wrapped. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,4 +227,53 @@ Test(hostile, sizes_that_cannot_be)
     tp_attention_destroy(attention);
     tp_mlp_destroy(mlp);
     drop(&f);
+}
+
+/* Of every layer, by number: field of initial values, what creates it. */
+static tp_status create_with(tp_ctx *ctx, int field, float std, void **out)
+{
+    const tp_linear_desc linear = {.in_features = 4, .out_features = 4, .dtype = TP_DTYPE_F32, .init_std = std};
+    const tp_mlp_desc mlp = {.hidden = 4, .ffn = 8, .dtype = TP_DTYPE_F32, .down_init_std = std};
+    const tp_attention_desc attention = {.hidden = 4, .heads = 2, .kv_heads = 2, .dtype = TP_DTYPE_F32,
+                                         .proj_init_std = std};
+    const tp_embedding_desc embedding = {.vocabulary = 5, .features = 4, .dtype = TP_DTYPE_F32, .init_std = std};
+    tp_embedding_desc positions = embedding;
+    positions.init_std = 0;
+    positions.position_init_std = std;
+    switch (field) {
+    case 0: return tp_linear_create(ctx, &linear, (tp_linear **)out);
+    case 1: return tp_mlp_create(ctx, &mlp, (tp_mlp **)out);
+    case 2: return tp_attention_create(ctx, &attention, (tp_attention **)out);
+    case 3: return tp_embedding_create(ctx, &embedding, (tp_embedding **)out);
+    default: return tp_embedding_create(ctx, &positions, (tp_embedding **)out);
+    }
+}
+
+Test(hostile, spreads_of_initial_values)
+{
+    static const char *const fields[] = {" init_std", "down_init_std", "proj_init_std", " init_std",
+                                         "position_init_std"};
+    static const float spreads[] = {-1, NAN, -INFINITY};
+    tp_ctx *ctx;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK, "%s", tp_last_message());
+    for (int field = 0; field < 5; field++)
+        for (int i = 0; i < 3; i++) {
+            void *layer = &layer;
+            cr_assert_eq(create_with(ctx, field, spreads[i], &layer), TP_ERR_ARGUMENT, "%s %g", fields[field],
+                         (double)spreads[i]);
+            cr_assert_null(layer);
+            cr_assert_not_null(strstr(tp_ctx_message(ctx), fields[field]), "%s", tp_ctx_message(ctx));
+        }
+    tp_ctx_destroy(ctx);
+}
+
+Test(hostile, no_layer_has_no_parameters)
+{
+    tp_param *param[1];
+    cr_expect_eq(tp_linear_params(NULL, param, 1), 0);
+    cr_expect_eq(tp_mlp_params(NULL, param, 1), 0);
+    cr_expect_eq(tp_attention_params(NULL, param, 1), 0);
+    cr_expect_eq(tp_norm_params(NULL, param, 1), 0);
+    cr_expect_eq(tp_embedding_params(NULL, param, 1), 0);
+    cr_expect_eq(tp_block_params(NULL, param, 1), 0);
 }
