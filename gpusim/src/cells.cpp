@@ -253,6 +253,8 @@ void check_cell(const Cell &cell, const Accessor &now)
 {
     if (!(now.flags & kWrite) || (now.flags & kRead))
         check_value(cell, now);
+    else if (cell.writer.thread & kAccessPending && !(now.flags & kLands))
+        report_access(GPUSIM_PENDING_COPY, now, "the cp.async that fills it was not waited for");
     check_against(now, cell.writer, "write");
     if (!(now.flags & kWrite))
         return;

@@ -113,6 +113,12 @@ void monitor_unwritten_local(const Place &place, size_t bytes, const Site &site)
                  format_text("read of %zu bytes of a local array that the thread has not written", bytes));
 }
 
+void monitor_pending_source(const Place &place, size_t bytes, const Site &site)
+{
+    report_place(GPUSIM_PENDING_COPY, *current_operation(), &place, site_number(site),
+                 format_text("write of %zu bytes that a cp.async which was not waited for still reads", bytes));
+}
+
 void monitor_fence(const Place &place, Scope scope)
 {
     const Operation &operation = *current_operation();

@@ -24,6 +24,7 @@ enum AccessFlags : unsigned {
     kSystem = 64,  // with kAtomic: at system scope; else that of the device
     kBlock = 128,  // with kAtomic: at the scope of the block
     kReadOnly = 256, // a load of memory that the kernel must not write (ld.global.nc)
+    kLands = 512, // the write of a cp.async that was waited for
 };
 
 // How far a fence reaches.
@@ -47,6 +48,9 @@ bool monitor_access(const Place &place, uintptr_t address, size_t bytes, unsigne
 
 // A read of an element of the thread's own local memory that it has not written.
 void monitor_unwritten_local(const Place &place, size_t bytes, const Site &site);
+
+// A write of memory that a cp.async of the same block, which was not waited for yet, still reads.
+void monitor_pending_source(const Place &place, size_t bytes, const Site &site);
 
 // A fence. What a thread had done (and known) before its fence is ordered before what another thread does after it has
 // read, by an atomic, volatile or relaxed access and then a fence or with kAcquire, what the first wrote in that way

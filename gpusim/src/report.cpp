@@ -19,7 +19,7 @@ struct Report {
 
 const char *const kind_names[GPUSIM_REPORT_KINDS] = {
     "race in shared memory",  "race in global memory",  "missing order between streams", "out of bounds",
-    "use after free",         "uninitialised read",     "read of a pending copy",        "deadlock",
+    "use after free",         "uninitialised read",     "use of a pending copy",        "deadlock",
     "host access",            "wrong device",           "API misuse",                    "cuBLASLt misuse",
     "NCCL misuse",            "not simulated",          "leak",
 };

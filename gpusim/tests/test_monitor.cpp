@@ -225,7 +225,7 @@ GPUSIM_TEST(pending_copies)
     CHECK(monitor_shared_access(shared, kernel.place(block, 0), 0, 4, kRead, site));
     CHECK(check::only_reports(GPUSIM_PENDING_COPY));
     gpusim_clear_reports();
-    CHECK(monitor_shared_access(shared, kernel.place(block, 0), 0, 16, kWrite, site)); // the wait
+    CHECK(monitor_shared_access(shared, kernel.place(block, 0), 0, 16, kWrite | kLands, site)); // the wait
     kernel.barrier(block);
     CHECK(monitor_shared_access(shared, kernel.place(block, 33), 0, 4, kRead, site) && gpusim_reports(-1) == 0);
     CHECK(monitor_shared_access(shared, kernel.place(block, 0), 0, 16, kWrite | kPending, site)); // refilled too early

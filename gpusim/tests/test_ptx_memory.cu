@@ -93,6 +93,40 @@ template <int Pending> __global__ void copy_async(const float4 *in, float4 *out,
     out[32 + threadIdx.x] = tiles[1][threadIdx.x ^ 1];
 }
 
+enum class Over { nothing, copied_twice, stored, stored_by_another, source_stored, source_stored_by_another };
+
+// A copy whose target or source is written before its wait, by the thread itself or after a barrier by another.
+__global__ void copy_and_write(float4 *in, float4 *out, Over over)
+{
+    __shared__ float4 tile[64];
+    const unsigned own = threadIdx.x, other = threadIdx.x ^ 33;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&tile[own])), "l"(in + own) : "memory");
+    if (over == Over::copied_twice) {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&tile[own])), "l"(in + 64 + own)
+                     : "memory");
+    }
+    asm volatile("cp.async.commit_group;" ::: "memory");
+    __syncthreads();
+    if (over == Over::stored) {
+        tile[own].x = 1;
+    } else if (over == Over::stored_by_another) {
+        tile[other].x = 1;
+    } else if (over == Over::source_stored) {
+        in[own].x = 1;
+    } else if (over == Over::source_stored_by_another) {
+        in[other].x = 1;
+    }
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    tile[other].y += 1; // all of them are free again
+    in[other].y = 2;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&tile[other])), "l"(in + 64 + own)
+                 : "memory");
+    asm volatile("cp.async.wait_all;" ::: "memory");
+    __syncthreads();
+    out[own] = tile[own];
+}
+
 // ------------------------------------------------------------------ matrices
 
 template <class H> __device__ unsigned pair(H low, H high)
@@ -196,6 +230,24 @@ void check_product(int inner, Kernel kernel, Result *, float first)
 }
 
 } // namespace
+
+GPUSIM_TEST(writes_over_pending_copies)
+{
+    for (Over over : {Over::nothing, Over::copied_twice, Over::stored, Over::stored_by_another, Over::source_stored,
+                      Over::source_stored_by_another}) {
+        check::in_every_schedule([over] {
+            cudaStream_t stream = new_stream();
+            float4 *in = device_array<float4>(128), *out = device_array<float4>(64);
+            CHECK(cudaMemsetAsync(in, 0, 128 * sizeof(float4), stream) == cudaSuccess);
+            copy_and_write<<<1, 64, 0, stream>>>(in, out, over);
+            CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
+            CHECK(over == Over::nothing             ? gpusim_reports(-1) == 0
+                  : over == Over::stored_by_another ? gpusim_reports(GPUSIM_PENDING_COPY) > 0 // and a race
+                                                    : check::only_reports(GPUSIM_PENDING_COPY));
+            CHECK(cudaFree(in) == cudaSuccess && cudaFree(out) == cudaSuccess);
+        });
+    }
+}
 
 GPUSIM_TEST_EVERYWHERE(types_and_vectors)
 {

@@ -69,6 +69,21 @@ void tell_release_end(Warp &warp, int lane)
     monitor_release_end(place_of(warp, lane));
 }
 
+static bool reads_still(const Block &block, uint64_t address, size_t bytes)
+{
+    for (const Warp &warp : block.warps) {
+        for (const LaneCopies &copies : warp.copies) {
+            for (const PendingCopy &copy : copies.pending) {
+                uint64_t source = reinterpret_cast<uint64_t>(copy.source);
+                if (address < source + copy.source_bytes && source < address + bytes) {
+                    return true;
+                }
+            }
+        }
+    }
+    return false;
+}
+
 // Parameters and the machine's own workspace are not the monitor's.
 bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, size_t bytes, unsigned flags)
 {
@@ -84,6 +99,9 @@ bool tell_global(Warp &warp, const Instruction &in, int lane, uint64_t address, 
         return true;
     }
     Place place = place_of(warp, lane);
+    if (flags & kWrite && warp.block->pending_copies > 0 && reads_still(*warp.block, backing(address), bytes)) {
+        monitor_pending_source(place, bytes, *in.site);
+    }
     if (monitor_access(place, address, bytes, flags, *in.site)) {
         return true;
     }

@@ -43,6 +43,7 @@ void do_copy(Warp &warp, const Instruction &in, uint32_t lanes)
         LaneCopies &copies = warp.copies[lane];
         copies.pending.push_back({static_cast<uint32_t>(offset), static_cast<uint8_t>(bytes),
                                   static_cast<uint8_t>(taken), copies.committed, from, &in});
+        warp.block->pending_copies++;
     }
 }
 
@@ -115,10 +116,11 @@ bool land_copies(Warp &warp, int lane, uint32_t end)
             pending[kept++] = copy;
             continue;
         }
-        unsigned char *to = shared_memory(warp, *copy.instruction, lane, copy.shared_offset, copy.bytes, kWrite);
+        unsigned char *to = shared_memory(warp, *copy.instruction, lane, copy.shared_offset, copy.bytes, kWrite | kLands);
         if (!to) {
             return false;
         }
+        warp.block->pending_copies--;
         if (copy.source_bytes > 0) {
             memcpy(to, copy.source, copy.source_bytes);
         }

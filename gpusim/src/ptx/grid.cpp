@@ -143,6 +143,7 @@ void start_block(Grid *grid, Block *block, uint32_t index)
     block->index = index;
     block->live = block->threads;
     block->polling = false;
+    block->pending_copies = 0;
     block->first_epoch = grid->next_epoch++;
     memset(block->shared, 0xFF, block->shared_bytes);
     std::fill(block->local_storage.begin(), block->local_storage.end(), static_cast<unsigned char>(0xFF));

@@ -78,6 +78,7 @@ struct Block {
     unsigned char *local_written = nullptr; // for each of its bytes: 1 if its thread has written it. NULL: not checked
     SharedShadow *shadow = nullptr;
     uint32_t first_epoch = 0;
+    uint32_t pending_copies = 0; // cp.async of its threads that were not waited for
     bool polling = false; // its last turn did nothing but poll
     std::vector<unsigned char> shared_storage, local_storage, written_storage;
 };
