@@ -170,7 +170,7 @@ tp_status tpi_cuda_attention(tpi_stream *stream, const tpi_attention_args *args)
 
 tp_status tpi_cuda_attention_grad(tpi_stream *stream, const tpi_attention_grad_args *args)
 {
-    tp_status status = tpi_cuda_attention_check(stream, &args->forward);
+    tp_status status = tpi_cuda_attention_grad_check(stream, args);
 
     if (status != TP_OK || args->forward.rows == 0)
         return status;

@@ -4,6 +4,7 @@
 #define TPI_CUDA_ATTENTION_TILE_CUH
 
 #include "cuda/attention.cuh"
+#include "cuda/attention.h"
 
 namespace tpi {
 
@@ -86,6 +87,7 @@ static __device__ __forceinline__ bool is_covered(AttentionRange range, int begi
 template <int Rows, int Dim, int Threads> struct AttentionRows {
     static constexpr int Chunks = Dim / 8, Apart = Threads / Chunks, Count = Rows / Apart, Line = Dim + 8;
     static_assert(Threads % Chunks == 0 && Rows % Apart == 0, "each thread has as much");
+    static_assert(Apart <= TPI_CUDA_ROWS_APART, "their distance fits in 32 bits");
     const uint16_t *from; /* this thread's first chunk of the next tile; where it has no columns: an address of which
                            * nothing is read */
 };

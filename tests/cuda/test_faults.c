@@ -1,5 +1,5 @@
-/* Faults that trainers of the field have had in their kernels: the right values on a GPU, as numbers, and large
- * distances in memory. */
+/* Faults that trainers of the field have had in their kernels: the right values on a GPU, as numbers. Large distances
+ * in memory are in test_distances.c. */
 #include "cuda/cuda_ranks.h"
 #include "support/training.h"
 
@@ -301,52 +301,4 @@ Test(cuda_faults, nothing_to_learn, .timeout = 100)
         tpt_trained_free(&trained);
         tpt_no_reports("nothing to learn");
     }
-}
-
-/* ---- O40: distances beyond 32 bits ------------------------------------------------------------------------------- */
-
-/* Three rows, the last one more than 2^31 elements behind the first. */
-Test(cuda_faults, rows_far_apart, .timeout = 100)
-{
-    enum { ROWS = 3, COLS = 8 };
-    const int64_t stride = (INT64_C(1) << 30) + 8;
-    const size_t bytes = (size_t)(2 * stride + COLS) * sizeof(uint16_t);
-    tpt_sides sides;
-    uint16_t x[ROWS][COLS];
-    void *memory, *dense;
-
-    tpt_sides_open_on(&sides, &(gpusim_options){.devices = 1, .device_bytes = (size_t)12 << 30});
-    tp_ctx *ctx = sides.ctx[TPT_GPU];
-    cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, bytes, &memory), TP_OK, "%s", tp_ctx_message(ctx));
-    cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, sizeof x, &dense), TP_OK);
-    for (int r = 0; r < ROWS; r++) {
-        for (int c = 0; c < COLS; c++)
-            x[r][c] = tp_bf16_from_f32((float)(10 * r + c));
-        cr_assert_eq(tp_ctx_upload(ctx, (uint16_t *)memory + r * stride, x[r], sizeof x[r]), TP_OK);
-    }
-    tpi_map_args map = {
-        .rows = ROWS, .cols = COLS, .in = memory, .in_dtype = TP_DTYPE_BF16, .in_stride = stride, .out = dense,
-        .out_dtype = TP_DTYPE_BF16, .out_stride = COLS, .scale = 2};
-    cr_assert_eq(tpi_map(ctx->compute, &map), TP_OK);
-    cr_assert_eq(tp_ctx_download(ctx, x, dense, sizeof x), TP_OK);
-    for (int r = 0; r < ROWS; r++)
-        for (int c = 0; c < COLS; c++)
-            cr_assert_eq(tp_f32_from_bf16(x[r][c]), 2.0f * (float)(10 * r + c), "row %d, column %d", r, c);
-    /* out[0] = rows times the first row, read by a product. */
-    tpi_gemm_args gemm = {.rows = ROWS,
-                          .cols = 1,
-                          .inner = COLS,
-                          .a = {memory, TP_DTYPE_BF16, stride, 1},
-                          .b = {memory, TP_DTYPE_BF16, stride, 1},
-                          .c = dense,
-                          .c_dtype = TP_DTYPE_F32,
-                          .c_stride = 1};
-    float product[ROWS];
-    cr_assert_eq(tpi_gemm(ctx->compute, &gemm), TP_OK);
-    cr_assert_eq(tp_ctx_download(ctx, product, dense, sizeof product), TP_OK);
-    for (int r = 0; r < ROWS; r++)
-        cr_assert_eq(product[r], 140.0f + 280.0f * (float)r, "row %d: %g", r, (double)product[r]);
-    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, bytes);
-    tp_ctx_release(ctx, TP_MEMORY_OTHER, dense, sizeof x);
-    tpt_sides_close(&sides);
 }

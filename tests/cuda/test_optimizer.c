@@ -102,6 +102,50 @@ Test(cuda_optimizer, one_array_that_is_not_aligned)
     tpt_sides_close(&sides);
 }
 
+/* Elements that never had a gradient: 0 / 0 with an epsilon of 0. */
+Test(cuda_optimizer, zero_gradient_and_zero_epsilon_stay_put)
+{
+    enum { COUNT = 19 };
+    const float one = 1;
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (int d = 0; d < 3; d++) {
+        float *zeros = tpt_array(TP_DTYPE_F32, COUNT);
+        tpt_pair master = tpt_pair_normal(&sides, TP_DTYPE_F32, COUNT, 1, 1),
+                 value = tpt_pair_array(&sides, zeros, tpt_floats[d], COUNT),
+                 grad = tpt_pair_array(&sides, zeros, TP_DTYPE_F32, COUNT),
+                 m = tpt_pair_array(&sides, zeros, TP_DTYPE_F32, COUNT),
+                 v = tpt_pair_array(&sides, zeros, TP_DTYPE_F32, COUNT), scale = tpt_pair_of(&sides, &one, sizeof one);
+        float *before = tpt_pair_get(&sides, &master, TPT_GPU), *after;
+
+        for (int step = 1; step <= 2; step++) {
+            tpi_optimizer_args args = {.kind = TPI_OPTIMIZER_ADAMW,
+                                       .elements = COUNT,
+                                       .master = (float *)(void *)master.at[TPT_GPU],
+                                       .value = value.at[TPT_GPU],
+                                       .value_dtype = tpt_floats[d],
+                                       .grad = (float *)(void *)grad.at[TPT_GPU],
+                                       .m = (float *)(void *)m.at[TPT_GPU],
+                                       .v = (float *)(void *)v.at[TPT_GPU],
+                                       .grad_scale = (float *)(void *)scale.at[TPT_GPU],
+                                       .lr = 1,
+                                       .beta1 = 0.9f,
+                                       .beta2 = 0.95f,
+                                       .step = step};
+
+            TPT_ISSUE(&sides, TPT_GPU, tpi_optimizer, &args);
+        }
+        after = tpt_pair_get(&sides, &master, TPT_GPU);
+        cr_assert(tpt_same_bits("master", after, before, TP_DTYPE_F32, COUNT));
+        free(zeros);
+        free(before);
+        free(after);
+        tpt_sides_reset(&sides);
+    }
+    tpt_sides_close(&sides);
+}
+
 /* Parameters of all sizes, dtypes and alignments, each a part of one array: more than one launch can take. */
 enum { LIST = 450, MOST = 41 };
 
