@@ -203,18 +203,24 @@ Allocation *memory_find(uintptr_t address)
     return recent[0] = below;
 }
 
+// Beside which allocation an address outside of all lies.
 std::string memory_near(uintptr_t address)
 {
+    static const char *const names[] = {"device memory", "pinned memory", "registered host memory"};
+    auto text = [](size_t distance, const char *side, const Allocation &near) {
+        return format_text("%zu bytes %s an allocation of %zu bytes of %s%s", distance, side, near.bytes,
+                           names[int(near.space)], near.live ? "" : ", which was freed");
+    };
     auto next = arena().allocations.upper_bound(address);
-    if (next == arena().allocations.begin())
-        return "in no memory of any device";
-    const Allocation &below = *std::prev(next)->second;
-    const size_t beyond = address - (below.base + below.bytes);
+    const Allocation *above = next == arena().allocations.end() ? nullptr : next->second.get();
+    const Allocation *below = next == arena().allocations.begin() ? nullptr : std::prev(next)->second.get();
+    const size_t beyond = below ? address - (below->base + below->bytes) : SIZE_MAX;
+    const size_t ahead = above ? above->base - address : SIZE_MAX;
+    if (ahead < beyond && ahead <= most_region_bytes)
+        return text(ahead, "before", *above);
     if (beyond > most_region_bytes)
         return "in no memory of any device";
-    static const char *const names[] = {"device memory", "pinned memory", "registered host memory"};
-    return format_text("%zu bytes past the end of an allocation of %zu bytes of %s%s", beyond, below.bytes,
-                       names[int(below.space)], below.live ? "" : ", which was freed");
+    return text(beyond, "past the end of", *below);
 }
 
 size_t memory_used(int device)

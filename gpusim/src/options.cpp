@@ -4,6 +4,8 @@
 #include "report.h"
 #include "runtime/runtime.h"
 
+#include <cerrno>
+#include <climits>
 #include <cstdlib>
 #include <cstring>
 
@@ -23,19 +25,36 @@ void seed_random(uint64_t seed)
         random_state() = 1;
 }
 
-long number_from(const char *name, long missing)
+// A value that means nothing must not pass for the default one: the first that is found, said by whoever uses the
+// simulator next.
+long number_from(const char *name, long low, long high, long missing, std::string *wrong)
 {
     const char *text = getenv(name);
-    return text && *text ? strtol(text, nullptr, 0) : missing;
+    if (!text || !*text)
+        return missing;
+    char *end = nullptr;
+    errno = 0;
+    const long value = strtol(text, &end, 0);
+    if (errno == 0 && !*end && value >= low && value <= high)
+        return value;
+    if (wrong->empty() && high == LONG_MAX)
+        *wrong = format_text("%s is '%s', and should be a number", name, text);
+    else if (wrong->empty())
+        *wrong = format_text("%s is '%s', and should be a number from %ld to %ld", name, text, low, high);
+    return missing;
 }
 
-int choice_from(const char *name, const char *const words[3], int missing)
+int choice_from(const char *name, const char *const words[3], std::string *wrong)
 {
     const char *text = getenv(name);
-    for (int i = 0; text && i < 3; i++)
+    if (!text || !*text)
+        return 0;
+    for (int i = 0; i < 3; i++)
         if (strcmp(text, words[i]) == 0)
             return i;
-    return missing;
+    if (wrong->empty())
+        *wrong = format_text("%s is '%s', and should be %s, %s or %s", name, text, words[0], words[1], words[2]);
+    return 0;
 }
 
 int clamp(long value, long low, long high)
@@ -48,15 +67,17 @@ Options options_from_environment()
     static const char *const schedules[3] = {"eager", "lazy", "random"};
     static const char *const orders[3] = {"up", "down", "random"};
     Options chosen;
-    chosen.devices = clamp(number_from("GPUSIM_DEVICES", chosen.devices), 0, 16);
-    chosen.compute_capability = int(number_from("GPUSIM_CC", chosen.compute_capability));
-    chosen.multiprocessors = clamp(number_from("GPUSIM_MULTIPROCESSORS", chosen.multiprocessors), 1, 1024);
-    chosen.schedule = gpusim_schedule(choice_from("GPUSIM_SCHEDULE", schedules, GPUSIM_EAGER));
-    chosen.order = gpusim_order(choice_from("GPUSIM_ORDER", orders, GPUSIM_UP));
-    chosen.seed = uint64_t(number_from("GPUSIM_SEED", 0));
-    chosen.check = number_from("GPUSIM_CHECKS", 1) != 0;
-    chosen.skip_barrier = int(number_from("GPUSIM_SKIP_BARRIER", 0));
-    chosen.skip_wait = int(number_from("GPUSIM_SKIP_WAIT", 0));
+    std::string *wrong = &chosen.wrong;
+    chosen.devices = int(number_from("GPUSIM_DEVICES", 0, 16, chosen.devices, wrong));
+    chosen.compute_capability = int(number_from("GPUSIM_CC", 50, 200, chosen.compute_capability, wrong));
+    chosen.multiprocessors = int(number_from("GPUSIM_MULTIPROCESSORS", 1, 1024, chosen.multiprocessors, wrong));
+    chosen.schedule = gpusim_schedule(choice_from("GPUSIM_SCHEDULE", schedules, wrong));
+    chosen.order = gpusim_order(choice_from("GPUSIM_ORDER", orders, wrong));
+    chosen.seed = uint64_t(number_from("GPUSIM_SEED", LONG_MIN, LONG_MAX, 0, wrong));
+    chosen.check = number_from("GPUSIM_CHECKS", 0, 1, 1, wrong) != 0;
+    chosen.skip_barrier = int(number_from("GPUSIM_SKIP_BARRIER", 0, INT_MAX, 0, wrong));
+    chosen.skip_wait = int(number_from("GPUSIM_SKIP_WAIT", 0, INT_MAX, 0, wrong));
+    number_from("GPUSIM_GUARD", 0, 1, 1, wrong); // guard.cpp reads it
     return chosen;
 }
 

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <mutex>
+#include <string>
 
 namespace gpusim {
 
@@ -19,6 +20,7 @@ struct Options {
     int skip_thread = 0;
     int multiprocessors = 4;
     size_t device_bytes = size_t(4) << 30;
+    std::string wrong; // a variable whose value means nothing: every call fails
 };
 
 const Options &options();

@@ -200,6 +200,52 @@ GPUSIM_TEST(no_device)
     CHECK(cudaMalloc(&memory, 1) == cudaErrorNoDevice);
 }
 
+GPUSIM_TEST(values_of_variables_that_mean_nothing)
+{
+    static const char *const wrong[][2] = {
+        {"GPUSIM_SCHEDULE", "lasy"}, {"GPUSIM_ORDER", "Down"},     {"GPUSIM_DEVICES", "17"}, {"GPUSIM_DEVICES", "four"},
+        {"GPUSIM_CC", "sm_80"},      {"GPUSIM_CC", "8"},           {"GPUSIM_SEED", "1x"},    {"GPUSIM_CHECKS", "yes"},
+        {"GPUSIM_GUARD", "2"},       {"GPUSIM_SKIP_WAIT", "last"}, {"GPUSIM_MULTIPROCESSORS", "0"}};
+    static const char *const right[][2] = {{"GPUSIM_SCHEDULE", "random"}, {"GPUSIM_ORDER", "down"},
+                                           {"GPUSIM_DEVICES", "2"},       {"GPUSIM_CC", "100"},
+                                           {"GPUSIM_SEED", "-5"},         {"GPUSIM_CHECKS", ""}};
+    int count = 0;
+    for (const auto &one : wrong) {
+        setenv(one[0], one[1], 1);
+        gpusim_configure(nullptr);
+        CHECK(cudaGetDeviceCount(&count) == cudaErrorInitializationError && check::only_reports(GPUSIM_API));
+        CHECK(strstr(gpusim_report_text(0), one[0]) && strstr(gpusim_report_text(0), one[1]));
+        CHECK(cudaFree(nullptr) == cudaErrorInitializationError);
+        unsetenv(one[0]);
+    }
+    for (const auto &one : right) {
+        setenv(one[0], one[1], 1);
+        gpusim_configure(nullptr);
+        CHECK(cudaGetDeviceCount(&count) == cudaSuccess && gpusim_reports(-1) == 0);
+        unsetenv(one[0]);
+    }
+}
+
+GPUSIM_TEST(where_an_access_outside_lies)
+{
+    static const struct {
+        int offset;
+        const char *place;
+    } outside[] = {{100, "0 bytes past the end of an allocation of 100 bytes"},
+                   {140, "40 bytes past the end of an allocation of 100 bytes"},
+                   {-4, "4 bytes before an allocation of 100 bytes"}};
+    for (const auto &one : outside) {
+        check::in_every_schedule([&one] {
+            cudaStream_t stream = new_stream();
+            device_array<char>(64);
+            char *memory = device_array<char>(100);
+            device_array<char>(64);
+            cudaMemsetAsync(memory + one.offset, 0, 4, stream);
+            CHECK(gpusim_reports(-1) == 1 && strstr(gpusim_report_text(0), one.place));
+        });
+    }
+}
+
 GPUSIM_TEST(properties)
 {
     gpusim_options options = {};

@@ -100,7 +100,8 @@ __global__ void copy_and_write(float4 *in, float4 *out, Over over)
 {
     __shared__ float4 tile[64];
     const unsigned own = threadIdx.x, other = threadIdx.x ^ 33;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&tile[own])), "l"(in + own) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&tile[own])), "l"(in + own)
+                 : "memory");
     if (over == Over::copied_twice) {
         asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(&tile[own])), "l"(in + 64 + own)
                      : "memory");

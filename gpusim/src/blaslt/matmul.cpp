@@ -189,7 +189,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *made)
     Locked lock(machine_lock());
     if (!made)
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (options().devices == 0)
+    if (no_device() != cudaSuccess)
         return CUBLAS_STATUS_NOT_INITIALIZED;
     *made = new cublasLtContext{current_device()};
     return CUBLAS_STATUS_SUCCESS;

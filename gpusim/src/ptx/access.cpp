@@ -6,8 +6,9 @@ namespace gpusim::ptx
 unsigned char *refuse_shared(Warp &warp, const Instruction &in, int lane, uint64_t offset, size_t bytes)
 {
     fault(warp, in, lane, cudaErrorIllegalAddress, GPUSIM_OUT_OF_BOUNDS,
-          "an access of %zu bytes at offset %llu of shared memory, of which the block has %zu bytes", bytes,
-          static_cast<unsigned long long>(offset), warp.block->shared_bytes);
+          "an access of %zu bytes at offset %lld of shared memory, of which the block has %zu bytes", bytes,
+          static_cast<long long>(in.wide_address ? static_cast<int64_t>(offset) : static_cast<int32_t>(offset)),
+          warp.block->shared_bytes);
     return nullptr;
 }
 

@@ -116,7 +116,8 @@ bool land_copies(Warp &warp, int lane, uint32_t end)
             pending[kept++] = copy;
             continue;
         }
-        unsigned char *to = shared_memory(warp, *copy.instruction, lane, copy.shared_offset, copy.bytes, kWrite | kLands);
+        unsigned char *to =
+            shared_memory(warp, *copy.instruction, lane, copy.shared_offset, copy.bytes, kWrite | kLands);
         if (!to) {
             return false;
         }

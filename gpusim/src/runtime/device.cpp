@@ -86,8 +86,8 @@ cudaError_t cudaRuntimeGetVersion(int *version)
 cudaError_t cudaGetDeviceCount(int *count)
 {
     Locked lock(machine_lock());
-    if (options().devices == 0)
-        return fail(cudaErrorNoDevice); // the real one leaves *count unwritten too
+    if (const cudaError_t error = no_device())
+        return fail(error); // the real one leaves *count unwritten too
     *count = options().devices;
     return cudaSuccess;
 }
@@ -95,8 +95,8 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaSetDevice(int device)
 {
     Locked lock(machine_lock());
-    if (options().devices == 0)
-        return fail(cudaErrorNoDevice);
+    if (const cudaError_t error = no_device())
+        return fail(error);
     if (!device_exists(device))
         return fail(cudaErrorInvalidDevice);
     chosen_device = device;
@@ -112,8 +112,8 @@ cudaError_t cudaInitDevice(int device, unsigned, unsigned)
 cudaError_t cudaGetDevice(int *device)
 {
     Locked lock(machine_lock());
-    if (options().devices == 0)
-        return fail(cudaErrorNoDevice);
+    if (const cudaError_t error = no_device())
+        return fail(error);
     *device = current_device();
     return cudaSuccess;
 }

@@ -85,10 +85,18 @@ cudaError_t fail(cudaError_t error)
     return error;
 }
 
+cudaError_t no_device()
+{
+    if (options().wrong.empty())
+        return options().devices == 0 ? cudaErrorNoDevice : cudaSuccess;
+    report(GPUSIM_API, "%s", options().wrong.c_str());
+    return cudaErrorInitializationError;
+}
+
 cudaError_t enter()
 {
-    if (options().devices == 0)
-        return fail(cudaErrorNoDevice);
+    if (const cudaError_t error = no_device())
+        return fail(error);
     if (current_operation()) { // of this thread: nothing else calls
         report(GPUSIM_API, "a CUDA call in a stream's host function, which must make none");
         return fail(cudaErrorNotPermitted);

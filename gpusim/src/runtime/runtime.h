@@ -22,6 +22,7 @@ cudaError_t fail(cudaError_t error);
 
 // The start of every call: cudaErrorNoDevice, or the fault of the current device.
 cudaError_t enter();
+cudaError_t no_device(); // that there is none, or a variable that says how many means nothing
 
 // The stream behind a handle. NULL and the other default streams: reported, as their implicit order is not simulated.
 Stream *stream_of(cudaStream_t handle, const char *call);
