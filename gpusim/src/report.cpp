@@ -22,6 +22,7 @@ const char *const kind_names[GPUSIM_REPORT_KINDS] = {
     "use after free",         "uninitialised read",     "use of a pending copy",        "deadlock",
     "host access",            "wrong device",           "API misuse",                    "cuBLASLt misuse",
     "NCCL misuse",            "not simulated",          "leak",
+    "trap",
 };
 
 struct Reports {

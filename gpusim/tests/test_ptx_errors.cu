@@ -222,13 +222,13 @@ GPUSIM_TEST_EVERYWHERE(accesses_outside_shared_memory_stop)
 
 GPUSIM_TEST_EVERYWHERE(traps_stop)
 {
-    expect(cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "trap",
+    expect(cudaErrorLaunchFailure, GPUSIM_TRAP, "trap",
            [](int *, cudaStream_t stream) { traps<<<1, 1, 0, stream>>>(); });
 }
 
 GPUSIM_TEST_EVERYWHERE(assertions_stop)
 {
-    expect(cudaErrorAssert, GPUSIM_OUT_OF_BOUNDS, "value == 3", [](int *, cudaStream_t stream) {
+    expect(cudaErrorAssert, GPUSIM_TRAP, "value == 3", [](int *, cudaStream_t stream) {
         asserts<<<1, 32, 0, stream>>>(3);
         CHECK(cudaStreamSynchronize(stream) == cudaSuccess);
         asserts<<<1, 32, 0, stream>>>(4);

@@ -22,7 +22,7 @@ typedef enum gpusim_report_kind {
     GPUSIM_OUT_OF_BOUNDS,
     GPUSIM_USE_AFTER_FREE,
     GPUSIM_UNINITIALISED,
-    GPUSIM_PENDING_COPY, /* cp.async data read before its wait */
+    GPUSIM_PENDING_COPY, /* before the wait of a cp.async its data is read, or its target or source written */
     GPUSIM_DEADLOCK,
     GPUSIM_HOST_ACCESS, /* host code read or wrote device memory, or pinned memory that the GPU may still write */
     GPUSIM_WRONG_DEVICE,
@@ -31,6 +31,7 @@ typedef enum gpusim_report_kind {
     GPUSIM_NCCL,
     GPUSIM_UNSUPPORTED, /* the simulator itself can't do it: an opcode, an epilogue */
     GPUSIM_LEAK,
+    GPUSIM_TRAP, /* a kernel stopped itself: __trap(), assert() */
     GPUSIM_REPORT_KINDS
 } gpusim_report_kind;
 

@@ -104,7 +104,7 @@ void do_assert(Warp &warp, const Instruction &in, uint32_t lanes)
     int lane = __builtin_ctz(lanes);
     auto text = [&](size_t i) { return text_at(argument(warp, lane, arguments.offsets[i])); };
     uint32_t line = static_cast<uint32_t>(argument(warp, lane, arguments.offsets[2]));
-    fault(warp, in, lane, cudaErrorAssert, GPUSIM_OUT_OF_BOUNDS, "assertion '%s' failed at %s:%u in %s", text(0),
+    fault(warp, in, lane, cudaErrorAssert, GPUSIM_TRAP, "assertion '%s' failed at %s:%u in %s", text(0),
           text(1), line, text(3));
 }
 

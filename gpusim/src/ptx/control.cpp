@@ -57,7 +57,7 @@ void do_exit(Warp &warp, const Instruction &, uint32_t lanes)
 
 void do_trap(Warp &warp, const Instruction &in, uint32_t lanes)
 {
-    fault(warp, in, __builtin_ctz(lanes), cudaErrorLaunchFailure, GPUSIM_OUT_OF_BOUNDS, "trap");
+    fault(warp, in, __builtin_ctz(lanes), cudaErrorLaunchFailure, GPUSIM_TRAP, "trap");
 }
 
 void do_pause(Warp &warp, const Instruction &, uint32_t)
