@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#include "machine_file.h"
 #include "tp/tp.h"
 
 #define TEXT_BYTES 65536
@@ -62,16 +63,6 @@ Test(device, refusals)
     expect("auto --device cuda --link 5us,2GB/s", 2, "--link 5us,2GB/s", "cuda");
     expect("roofline --devices 2", 2, "--devices 2", "--device cuda");
     expect("calibrate --transport nccl", 2, "--transport nccl", "--device cuda");
-}
-
-static void write_machine(tp_device device, const char *path)
-{
-    char figures[8192];
-    tp_machine machine;
-    tp_machine_default_of(device, &machine);
-    size_t bytes = tp_machine_print(&machine, figures, sizeof figures);
-    FILE *file = fopen(path, "wb");
-    cr_assert(file != NULL && bytes < sizeof figures && fwrite(figures, 1, bytes, file) == bytes && fclose(file) == 0);
 }
 
 /* Times of a GPU say nothing of the CPU. */
