@@ -65,7 +65,7 @@ static tp_status walk(void *arg)
     if (party->run->peer != NULL && atomic_load(&party->run->peer->failed))
         return tpi_fail(w->stepper.ctx, TP_ERR_COMM, "the peer has failed");
     bool clean;
-    const bench_watch watch = bench_watch_start(false);
+    const bench_watch watch = bench_watch_start(bench_watched_of(w->stepper.ctx));
     tp_status status = bench_stepper_step(&w->stepper);
     bench_watch_stop(&watch, &clean);
     bool root = tp_ctx_rank(w->stepper.ctx) == 0;

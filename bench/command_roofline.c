@@ -74,7 +74,7 @@ static tp_status walk(void *arg)
         if (w->root)
             probe->phase = phase;
         tp_ctx_times(w->stepper.ctx, &compute, &before);
-        const bench_watch watch = bench_watch_start(false);
+        const bench_watch watch = bench_watch_start(bench_watched_of(w->stepper.ctx));
         TPI_TRY(bench_stepper_phase(&w->stepper, (bench_phase)phase));
         bench_watch_stop(&watch, &clean);
         tp_ctx_times(w->stepper.ctx, &compute, &after);

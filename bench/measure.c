@@ -1,5 +1,7 @@
 #include "measure.h"
 
+#include <dirent.h>
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
@@ -48,10 +50,42 @@ bool bench_is_clean(long switches, double seconds, double lost_seconds)
     return switches == 0 || lost_seconds < BENCH_LOST * seconds;
 }
 
-bench_watch bench_watch_start(bool whole_process)
+/* Seconds that this process's threads were ready to run and waited for a core, added up; NaN: the system doesn't say.
+ * And how many threads these are. */
+static double waited_seconds(int *count)
 {
-    bench_watch watch = {.whole_process = whole_process,
-                         .switches = whole_process ? bench_process_switches() : bench_thread_switches()};
+    *count = 0;
+    DIR *threads = opendir("/proc/self/task");
+    double sum = threads != NULL ? 0 : NAN;
+    for (const struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
+        char path[64];
+        unsigned long long ran, waited;
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", entry->d_name);
+        FILE *file = entry->d_name[0] != '.' ? fopen(path, "r") : NULL;
+        *count += file != NULL;
+        if (file != NULL)
+            sum += fscanf(file, "%llu %llu", &ran, &waited) == 2 ? 1e-9 * (double)waited : NAN;
+        else if (entry->d_name[0] != '.' && errno != ENOENT && errno != ESRCH) /* it has not just ended */
+            sum = NAN;
+        if (file != NULL)
+            fclose(file);
+    }
+    if (threads != NULL)
+        closedir(threads);
+    return sum;
+}
+
+static long watched_switches(bench_watched watched)
+{
+    return watched == BENCH_OWN_THREAD ? bench_thread_switches() : bench_process_switches();
+}
+
+bench_watch bench_watch_start(bench_watched watched)
+{
+    bench_watch watch = {.watched = watched};
+    if (watched == BENCH_ALL_WAITS)
+        watch.waited = waited_seconds(&watch.threads);
+    watch.switches = watched_switches(watched);
     watch.cpu = bench_thread_seconds();
     watch.start = bench_now();
     return watch;
@@ -59,9 +93,16 @@ bench_watch bench_watch_start(bool whole_process)
 
 double bench_watch_stop(const bench_watch *watch, bool *clean)
 {
-    double seconds = bench_now() - watch->start, cpu = bench_thread_seconds() - watch->cpu;
-    long now = watch->whole_process ? bench_process_switches() : bench_thread_switches();
-    *clean = bench_is_clean(now - watch->switches, seconds, watch->whole_process ? seconds : seconds - cpu);
+    double seconds = bench_now() - watch->start, lost = seconds - (bench_thread_seconds() - watch->cpu);
+    long switches = watched_switches(watch->watched) - watch->switches;
+    if (watch->watched == BENCH_ALL_SWITCHES)
+        lost = seconds;
+    if (watch->watched == BENCH_ALL_WAITS && switches > 0) {
+        int threads;
+        double waited = waited_seconds(&threads) - watch->waited;
+        lost = threads >= watch->threads && !isnan(waited) ? waited : seconds; /* else what one lost went with it */
+    }
+    *clean = bench_is_clean(switches, seconds, lost);
     return seconds;
 }
 
@@ -150,7 +191,7 @@ static void take_turn(const bench_part *parts, int count, bool whole_process)
     bool all_clean = true;
     for (int i = 0; i < count; i++) {
         bool clean;
-        const bench_watch watch = bench_watch_start(whole_process);
+        const bench_watch watch = bench_watch_start(whole_process ? BENCH_ALL_SWITCHES : BENCH_OWN_THREAD);
         parts[i].fn(parts[i].arg);
         double seconds = bench_watch_stop(&watch, &clean);
         all_clean = all_clean && clean;

@@ -36,13 +36,22 @@ long bench_process_switches(void);
  * time. A step is too long to be without any switch. */
 bool bench_is_clean(long switches, double seconds, double lost_seconds);
 
+/* Whose switches a sample is judged by. */
+typedef enum bench_watched {
+    BENCH_OWN_THREAD,   /* the calling thread's */
+    BENCH_ALL_SWITCHES, /* those of the process: what its threads lost isn't known, so no switch of any is clean */
+    BENCH_ALL_WAITS     /* those of the process, lost being what its threads waited for a core, added up, where the
+                         * system counts that; slower to start and to stop */
+} bench_watched;
+
 /* One sample: started right before it, stopped right after. */
 typedef struct bench_watch {
-    bool whole_process; /* fn has threads of its own: what they lost isn't known, so no switch of any is clean */
+    bench_watched watched;
+    int threads;
     long switches;
-    double cpu, start;
+    double cpu, waited, start;
 } bench_watch;
-bench_watch bench_watch_start(bool whole_process);
+bench_watch bench_watch_start(bench_watched watched);
 double bench_watch_stop(const bench_watch *watch, bool *clean); /* its seconds */
 
 void bench_sample_add(bench_samples *samples, double seconds, bool clean);

@@ -200,7 +200,7 @@ static void peak_thread(void *arg, int index)
     double flops = 0;
     for (double begin = bench_now(); samples.count < BENCH_SAMPLES && bench_now() - begin < run->seconds;) {
         bool clean;
-        const bench_watch watch = bench_watch_start(false);
+        const bench_watch watch = bench_watch_start(BENCH_OWN_THREAD);
         flops = run->peak->run(rounds);
         double seconds = bench_watch_stop(&watch, &clean);
         bench_sample_add(&samples, seconds, clean);
@@ -245,7 +245,7 @@ double bench_clock_measure(double seconds)
     bench_samples samples = {0};
     for (double begin = bench_now(); samples.count < BENCH_SAMPLES && bench_now() - begin < seconds;) {
         bool clean;
-        const bench_watch watch = bench_watch_start(false);
+        const bench_watch watch = bench_watch_start(BENCH_OWN_THREAD);
         additions(rounds);
         double taken = bench_watch_stop(&watch, &clean);
         bench_sample_add(&samples, taken, clean);

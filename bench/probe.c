@@ -87,7 +87,7 @@ static tp_status start(bench_probe *probe, tpi_stream *stream, begun_op *begun)
         TPI_TRY(next_mark(probe, &begun->mark));
         return probe->real->timer_mark(begun->mark->timer, stream, 0);
     }
-    begun->watch = bench_watch_start(probe->whole_process);
+    begun->watch = bench_watch_start(probe->whole_process ? BENCH_ALL_SWITCHES : BENCH_OWN_THREAD);
     return TP_OK;
 }
 

@@ -7,9 +7,6 @@
 
 #define SAMPLE_SECONDS 2e-4
 #define PROBE_ROUNDS 64
-/* Flags pass between cores that share an L3 cache in about 50 ns, between others in about 190. */
-#define NEAR_SECONDS 110e-9
-#define BOGUS_SECONDS 10e-9 /* faster than any exchange: the other rank had given the round up */
 #define GIVE_UP_SECONDS 1e-3
 
 void bench_team_init(bench_team *team, int ranks, int cores)
@@ -23,6 +20,11 @@ static tp_status meet(tp_ctx *ctx)
 {
     TPI_TRY(tp_barrier(ctx, tp_ctx_world(ctx)));
     return tp_ctx_synchronize(ctx);
+}
+
+bench_watched bench_watched_of(const tp_ctx *ctx)
+{
+    return tp_ctx_threads(ctx) > 1 ? BENCH_ALL_WAITS : BENCH_OWN_THREAD;
 }
 
 /* Ranks 0 and 1 answer each other's flags. The other rank may be switched out: then it is given up, and the time is
@@ -75,7 +77,7 @@ static tp_status sample(const sampler *self, const bench_team_part *part, int64_
     double compute[2], comm[2];
     tp_ctx_times(self->ctx, &compute[0], &comm[0]);
     bool clean;
-    const bench_watch watch = bench_watch_start(false);
+    const bench_watch watch = bench_watch_start(bench_watched_of(self->ctx));
     TPI_TRY(mark(self, 0));
     for (int64_t i = 0; i < repeats; i++)
         TPI_TRY(part->fn(part->arg));
@@ -101,11 +103,6 @@ static void pass_turn(const sampler *self)
 {
     if (self->rank == 0)
         bench_turns_pass(self->team->turns, self->team->party);
-}
-
-static bool is_near(double seconds)
-{
-    return seconds > BOGUS_SECONDS && seconds < NEAR_SECONDS;
 }
 
 static void gather_slots(const bench_team *team, double *seconds, bool *clean)
@@ -152,58 +149,11 @@ static tp_status warm_up(const sampler *self, const bench_team_plan *plan)
     return TP_OK;
 }
 
-typedef bench_team_notes notes;
-
-static int count_turns(const notes *book)
-{
-    return book->near.count + book->far.count;
-}
-
-/* What was seen more often, of all parts together: figures that are compared are of the same distance. */
-static bool mostly_near(const notes *books, int count)
-{
-    int clean = 0, all = 0;
-    for (int i = 0; i < count; i++) {
-        clean += bench_sample_clean(&books[i].near) - bench_sample_clean(&books[i].far);
-        all += books[i].near.count - books[i].far.count;
-    }
-    return clean > 0 || (clean == 0 && all > 0);
-}
-
-static void take_figure(notes *book, bool nearer, bool probed, bench_team_figure *out)
-{
-    int total = count_turns(book);
-    /* A part that was never seen at that distance has its figure from the other. */
-    nearer = book->near.count == 0 || book->far.count == 0 ? book->near.count > 0 : nearer;
-    out->figure = bench_sample_figure(nearer ? &book->near : &book->far);
-    out->figure.total = total;
-    out->distance = !probed ? "" : nearer ? "near" : "far";
-    out->probe_seconds = probed ? bench_median(book->probes, total) : 0;
-}
-
-static void enter_sample(const bench_team *team, notes *book, int64_t repeats, bench_samples *taken, double before,
-                         double after)
-{
-    double seconds;
-    bool clean;
-    gather_slots(team, &seconds, &clean);
-    /* Moved in between: neither near nor far. */
-    bool moved = team->probed && is_near(before) != is_near(after);
-    int turn = count_turns(book);
-    bench_samples *samples = is_near(before) ? &book->near : &book->far;
-    book->last = samples->count < BENCH_SAMPLES ? &samples->clean[samples->count] : NULL;
-    bench_sample_add(samples, seconds, clean && !moved);
-    if (taken != NULL)
-        bench_sample_add(taken, seconds, clean && !moved);
-    book->probes[turn < BENCH_SAMPLES ? turn : BENCH_SAMPLES - 1] = before < after ? before : after;
-    book->passed += seconds * (double)repeats;
-}
-
 /* Whether there is to be one more turn. */
-static bool wanted(const notes *books, int count, const bench_team_plan *plan)
+static bool wanted(const bench_team_notes *books, int count, const bench_team_plan *plan)
 {
     int most = plan->most < BENCH_SAMPLES ? plan->most : BENCH_SAMPLES, clean = BENCH_SAMPLES,
-        turns = count_turns(&books[0]);
+        turns = bench_notes_turns(&books[0]);
     double passed = 0;
     for (int i = 0; i < count; i++) {
         int here = bench_sample_clean(&books[i].near) + bench_sample_clean(&books[i].far);
@@ -216,17 +166,7 @@ static bool wanted(const notes *books, int count, const bench_team_plan *plan)
     return turns < most && (turns < plan->least || passed < limit);
 }
 
-static void judge_turn(notes *books, int count)
-{
-    bool clean = true;
-    for (int i = 0; i < count; i++)
-        clean = clean && (books[i].last == NULL || *books[i].last);
-    for (int i = 0; i < count; i++)
-        if (books[i].last != NULL)
-            *books[i].last = clean;
-}
-
-static tp_status take_sample(const sampler *self, int index, notes *book, bench_samples *taken)
+static tp_status take_sample(const sampler *self, int index, bench_team_notes *book, bench_samples *copy)
 {
     bench_team *team = self->team;
     TPI_TRY(meet(self->ctx));
@@ -234,20 +174,25 @@ static tp_status take_sample(const sampler *self, int index, notes *book, bench_
     TPI_TRY(meet(self->ctx));
     TPI_TRY(sample(self, &self->parts[index], team->repeats[index]));
     double after = probe(team, self->rank);
-    if (self->rank == 0)
-        enter_sample(team, book, team->repeats[index], taken, before, after);
+    if (self->rank != 0)
+        return TP_OK;
+    bench_taken taken = {.repeats = team->repeats[index], .probed = team->probed, .before = before, .after = after};
+    gather_slots(team, &taken.seconds, &taken.clean);
+    bool clean = bench_notes_enter(book, &taken);
+    if (copy != NULL)
+        bench_sample_add(copy, taken.seconds, clean);
     return TP_OK;
 }
 
 /* books: rank 0's. */
-static tp_status take_samples(const sampler *self, const bench_team_plan *plan, notes *books)
+static tp_status take_samples(const sampler *self, const bench_team_plan *plan, bench_team_notes *books)
 {
     while (self->team->more) {
         take_turn(self);
         for (int i = 0; i < self->count; i++)
             TPI_TRY(take_sample(self, i, self->rank == 0 ? &books[i] : NULL, i == 0 ? plan->taken : NULL));
         if (self->rank == 0 && plan->together)
-            judge_turn(books, self->count);
+            bench_notes_judge(books, self->count);
         if (self->rank == 0)
             self->team->more = wanted(books, self->count, plan);
         TPI_TRY(meet(self->ctx));
@@ -261,7 +206,7 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
 {
     sampler self = {
         .team = team, .ctx = ctx, .rank = tp_ctx_rank(ctx), .parts = parts, .count = count, .whole = plan->whole};
-    notes *own = self.rank == 0 && plan->notes == NULL ? calloc((size_t)count, sizeof *own) : NULL,
+    bench_team_notes *own = self.rank == 0 && plan->notes == NULL ? calloc((size_t)count, sizeof *own) : NULL,
           *books = own != NULL ? own : plan->notes;
     if (self.rank == 0 && books == NULL)
         return TP_ERR_MEMORY;
@@ -273,7 +218,7 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
     if (status == TP_OK)
         status = take_samples(&self, plan, books);
     for (int i = 0; i < count && status == TP_OK && self.rank == 0; i++)
-        take_figure(&books[i], mostly_near(books, count), team->probed, parts[i].figure);
+        *parts[i].figure = bench_notes_figure(books, count, i, team->probed);
     ctx->backend->timer_destroy(self.timer);
     free(own);
     return status;

@@ -3,7 +3,7 @@
 #ifndef BENCH_TEAM_H
 #define BENCH_TEAM_H
 
-#include "measure.h"
+#include "notes.h"
 #include "turns.h"
 
 #include <stdatomic.h>
@@ -36,23 +36,6 @@ typedef struct bench_team {
     long probe_round;
 } bench_team;
 
-/* What rank 0 learns. The host moves virtual cores between core complexes, which changes every exchange between two of
- * them by a factor; so samples are told apart by a probe of flags before and after each, and the figure is of the kind
- * that was seen more often. */
-typedef struct bench_team_figure {
-    bench_figure figure; /* seconds of one call */
-    const char *distance; /* "near", "far", or "" where it was not probed */
-    double probe_seconds; /* of one exchange of flags; 0: not probed */
-} bench_team_figure;
-
-/* Rank 0's samples of one part. */
-typedef struct bench_team_notes {
-    bench_samples near, far;
-    double probes[BENCH_SAMPLES];
-    double passed; /* seconds in samples */
-    bool *last;    /* whether the last sample is clean; NULL: there was no room for it */
-} bench_team_notes;
-
 typedef struct bench_team_plan {
     int warmup, least, most; /* samples of a part, those in its notes included; so are the seconds */
     double seconds;
@@ -72,6 +55,9 @@ typedef struct bench_team_sample {
 } bench_team_sample;
 
 void bench_team_init(bench_team *team, int ranks, int cores);
+
+/* Whom a rank's samples watch: its thread, and where it has workers, these too. */
+bench_watched bench_watched_of(const tp_ctx *ctx);
 
 /* Collective: times fn(arg), taking turns with other parties for each sample. Rank 0 gets the figure. Called without
  * the turn. */

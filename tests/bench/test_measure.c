@@ -1,16 +1,14 @@
 /* Figures of samples, threads at once, turns, and the machine. */
 #include <criterion/criterion.h>
 #include <math.h>
-#include <sched.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "machine.h"
 #include "measure.h"
+#include "other_work.h"
 #include "program.h"
 #include "turns.h"
 
@@ -75,57 +73,18 @@ Test(measure, clean_is_what_lost_little)
 
 /* ---- beside other work ------------------------------------------------------------------------------------------- */
 
-/* This process on one core, and another one that never sleeps beside it. */
-static pid_t begin_other_work(void)
-{
-    cpu_set_t set;
-    cr_assert_eq(sched_getaffinity(0, sizeof set, &set), 0);
-    size_t core = 0;
-    while (!CPU_ISSET(core, &set))
-        core++;
-    CPU_ZERO(&set);
-    CPU_SET(core, &set);
-    cr_assert_eq(sched_setaffinity(0, sizeof set, &set), 0);
-    pid_t parent = getpid(), other = fork();
-    if (other == 0) {
-        while (getppid() == parent)
-            ;
-        _exit(0);
-    }
-    cr_assert_gt(other, 0);
-    return other;
-}
-
-static void end_other_work(pid_t other)
-{
-    kill(other, SIGKILL);
-    waitpid(other, NULL, 0);
-}
-
 static void quick(void *arg)
 {
     (void)arg;
 }
 
-/* Until it was switched out for more than a few percent of its time. */
-static void until_disturbed(void *arg)
-{
-    (void)arg;
-    long before = bench_thread_switches();
-    double start = bench_now(), cpu = bench_thread_seconds(), passed, lost;
-    do {
-        passed = bench_now() - start;
-        lost = passed - (bench_thread_seconds() - cpu);
-    } while (bench_thread_switches() == before || lost < 0.05 * passed);
-}
-
 Test(measure, a_turn_is_clean_for_all_or_for_none)
 {
     static bench_samples samples[2];
-    bench_part parts[] = {{quick, NULL, &samples[0]}, {until_disturbed, NULL, &samples[1]}};
-    pid_t other = begin_other_work();
+    bench_part parts[] = {{quick, NULL, &samples[0]}, {tpt_until_disturbed, NULL, &samples[1]}};
+    pid_t other = tpt_begin_other_work();
     bench_measure(parts, 2, &(bench_plan){.least = 2, .most = 2, .seconds = 0});
-    end_other_work(other);
+    tpt_end_other_work(other);
     cr_assert_eq(samples[1].count, 2);
     cr_assert_eq(bench_sample_clean(&samples[1]), 0);
     cr_assert_eq(bench_sample_clean(&samples[0]), 0, "compared with what was disturbed");
@@ -137,10 +96,10 @@ Test(measure, a_full_buffer_keeps_its_marks)
     static bench_samples full, other;
     for (int i = 0; i < BENCH_SAMPLES; i++)
         bench_sample_add(&full, 1, i % 2 == 1);
-    bench_part parts[] = {{until_disturbed, NULL, &other}, {quick, NULL, &full}};
-    pid_t work = begin_other_work();
+    bench_part parts[] = {{tpt_until_disturbed, NULL, &other}, {quick, NULL, &full}};
+    pid_t work = tpt_begin_other_work();
     bench_measure(parts, 2, &(bench_plan){.least = 1, .most = 1, .seconds = 0});
-    end_other_work(work);
+    tpt_end_other_work(work);
     cr_assert_eq(bench_sample_clean(&other), 0, "the turn was disturbed");
     cr_assert_eq(full.calls, BENCH_SAMPLES + 1);
     cr_assert_eq(bench_sample_clean(&full), BENCH_SAMPLES / 2);
@@ -165,10 +124,10 @@ Test(measure, pairs_are_of_the_same_turns)
 /* Products of some scheduler ticks are never alone: there is no share of them, and a note says so. */
 Test(measure, products_beside_other_work_have_no_share)
 {
-    pid_t other = begin_other_work();
+    pid_t other = tpt_begin_other_work();
     int status = run("gemm --shapes 1024x3072x768 --variant NT,NN --dtype f32 --callers 1 --samples 3 --seconds 0.001 "
                      "--no-check --csv");
-    end_other_work(other);
+    tpt_end_other_work(other);
     cr_assert_eq(status, 0, "%s", tpt_printed);
     cr_assert_not_null(strstr(tpt_printed, "geometric mean,of 0,"), "%s", tpt_printed);
     int rows = 0;
@@ -293,4 +252,20 @@ Test(machine, peak_loops)
             cr_assert_gt(bench_peak_measure(&peak, 0.005), 1e8, "%s", peak.what);
         }
     }
+}
+
+/* By round: chains, lanes, and a multiplication with an addition; a pair of them in dot products. What runs through
+ * more of them in the same time has that many times the peak. */
+Test(machine, peak_loops_count_every_lane)
+{
+    static const struct {
+        tp_isa isa;
+        tp_dtype dtype;
+        double flops;
+    } loops[] = {{TP_ISA_AVX2, TP_DTYPE_F32, 12 * 8 * 2},
+                 {TP_ISA_AVX512, TP_DTYPE_F32, 12 * 16 * 2},
+                 {TP_ISA_AVX512_BF16, TP_DTYPE_BF16, 12 * 32 * 2}};
+    for (size_t i = 0; i < sizeof loops / sizeof *loops; i++)
+        if (tp_isa_available(loops[i].isa))
+            cr_assert_eq(bench_peak_of(loops[i].isa, loops[i].dtype).run(100), 100 * loops[i].flops);
 }
