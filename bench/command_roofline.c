@@ -31,6 +31,8 @@ static const char *const phase_names[BENCH_PHASES] = {"forward", "backward", "fi
 typedef enum bandwidth_level { IN_L2 = 0, IN_L3, IN_MEMORY, LEVELS } bandwidth_level;
 static const char *const level_names[LEVELS] = {"L2 cache", "L3 cache", "memory"};
 
+#define HIGH_SHARE 1.03
+
 typedef struct rank_limits {
     double peak[TP_DTYPE_COUNT]; /* FLOP/s of products; f32 and the run's */
     double plain;                /* FLOP/s of what is no product and computes in f32, never TF32 */
@@ -346,6 +348,10 @@ static void add_rows(bench_call *call, const roofline_run *run)
     step.op = "peak and optimizer's bytes";
     step.limit = physical_limit(run);
     add_line(call, run, &step);
+    if (step.limit > HIGH_SHARE * step.seconds)
+        bench_note(&call->table,
+                   "%s, %d ranks: a step beats its limit, which can't be: the limits were disturbed; measure again",
+                   tp_dtype_name(run->dtype), run->ranks);
     const rank_limits *limits = &run->limits;
     if (run->team.on_gpu && !run->team.untimed)
         bench_note(
@@ -363,8 +369,9 @@ static void add_rows(bench_call *call, const roofline_run *run)
                    limits->bandwidth[IN_L3] / 1e9, limits->holds[IN_L3] / 1e6, limits->bandwidth[IN_MEMORY] / 1e9);
     if (run->stream.figure.total > 0)
         bench_note(&call->table,
-                   "memory: adding in place on all ranks at once, between the steps: median of %d of %d samples",
-                   run->stream.figure.kept, run->stream.figure.total);
+                   "memory: adding in place on all ranks at once, between the steps: median of %d of %d samples%s",
+                   run->stream.figure.kept, run->stream.figure.total,
+                   run->stream.figure.kept > 0 ? "" : ": taken before the steps instead");
     if (run->probe->lost > 0)
         bench_note(&call->table, "%d calls of ops had no place in the table", run->probe->lost);
 }
@@ -383,7 +390,8 @@ static int run_one(bench_call *call, const bench_training *training, tp_dtype dt
         tp_run_options options = bench_run_options(call, ranks, run->threads);
         bool good = tp_run_ranks(&options, rank_main, run) == TP_OK;
         if (good && run->stream.figure.total > 0)
-            run->limits.bandwidth[IN_MEMORY] = BENCH_STREAMER_BYTES / run->stream.figure.seconds;
+            run->limits.bandwidth[IN_MEMORY] =
+                bench_streamer_rate(&run->stream.figure, run->limits.bandwidth[IN_MEMORY]);
         if (good)
             add_rows(call, run);
         else

@@ -3,6 +3,8 @@
 #ifndef BENCH_MACHINE_H
 #define BENCH_MACHINE_H
 
+#include "measure.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <tp/tp.h>
@@ -63,6 +65,8 @@ typedef struct bench_streamer {
 bool bench_streamer_open(bench_streamer *streamer);
 void bench_streamer_close(bench_streamer *streamer);
 void bench_streamer_run(bench_streamer *streamer);
+/* Bytes a second by samples of that; `before`, measured otherwise, if none of them is clean. */
+double bench_streamer_rate(const bench_figure *figure, double before);
 #define BENCH_STREAMER_BYTES ((double)(48 << 20)) /* that one run reads and writes: about a millisecond's */
 
 #endif

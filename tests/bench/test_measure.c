@@ -223,6 +223,51 @@ Test(machine, looks_plausible)
     cr_assert_not_null(strstr(line, "portable"), "%s", line);
 }
 
+/* What was disturbed whenever it was looked at is no bandwidth to hold steps against. */
+Test(machine, memory_is_as_fast_as_clean_samples_say)
+{
+    cr_assert_eq(bench_streamer_rate(&(bench_figure){.seconds = 0.002, .kept = 3, .total = 9}, 1e9),
+                 BENCH_STREAMER_BYTES / 0.002);
+    cr_assert_eq(bench_streamer_rate(&(bench_figure){.seconds = 0.2, .kept = 0, .total = 9}, 1e9), 1e9);
+}
+
+/* Whether the mapping that has an address was advised to lie on huge pages. */
+static bool is_advised(const void *address)
+{
+    FILE *maps = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool inside = false, advised = false;
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
+        unsigned long begin, end;
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            inside = (uintptr_t)address >= begin && (uintptr_t)address < end;
+        if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            advised = strstr(line, " hg") != NULL;
+    }
+    if (maps != NULL)
+        fclose(maps);
+    return advised;
+}
+
+/* As the library's own arrays are, whose speed is compared with it. */
+Test(machine, streams_are_of_memory_as_the_library_has_it)
+{
+    tp_ctx *ctx;
+    void *own;
+    bench_streamer streamer;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, BENCH_STREAM_MEMORY, &own), TP_OK);
+    cr_assert(bench_streamer_open(&streamer));
+    const uintptr_t huge = (uintptr_t)2 << 20;
+    cr_assert_eq((uintptr_t)own % huge, 0);
+    cr_assert((uintptr_t)streamer.in % huge == 0 && (uintptr_t)streamer.out % huge == 0);
+    cr_assert_eq(is_advised(streamer.in), is_advised(own));
+    cr_assert_eq(is_advised(streamer.out), is_advised(own));
+    bench_streamer_close(&streamer);
+    tp_ctx_release(ctx, TP_MEMORY_PARAM, own, BENCH_STREAM_MEMORY);
+    tp_ctx_destroy(ctx);
+}
+
 /* Goes round its arrays, and adds every time. */
 Test(machine, streamer_adds_all_of_memory_in_turn)
 {
