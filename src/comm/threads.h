@@ -419,7 +419,8 @@ struct tpi_device_comm {
     tpi_event *ready[2]; /* used in turn, like a seat's posts */
     tpi_event *done;     /* behind the last operation's reads and writes of peers' buffers */
     tpi_event *taken[TPI_MAX_RANKS]; /* p2p: by sender; NULL until used */
-    char *staging;       /* [2][TPI_DEVICE_STAGING_BYTES] of device memory, in turn too; NULL until used */
+    char *staging;       /* [2][TPI_DEVICE_STAGING_BYTES] of device memory, in turn by `stagings`; NULL until used */
+    unsigned stagings;   /* uses of it: not posts, as not behind each of these all streams have met */
     unsigned ops, shared; /* begun; the last one that all ranks came to */
     tpi_pointer_ring arrays;
     tpi_peer_memory *memory; /* of device memory; NULL until used */

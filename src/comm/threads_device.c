@@ -5,9 +5,9 @@
  *     record `done`; gate; wait for peers' `done`
  *
  * A small all-reduce between devices is one kernel a rank (threads_peer.c). Where it isn't, it goes through staging,
- * used in turn: the next operation's `ready` says that nobody reads it any more, so its second gate falls away. Between
- * the gates a rank is marked as touching peers' buffers; after a failure it waits for its stream before the mark
- * goes. */
+ * used in turn: the `ready` of the next one that does so says that nobody reads it any more, and its second gate falls
+ * away. Between the gates a rank is marked as touching peers' buffers; after a failure it waits for its stream before
+ * the mark goes. */
 #include "comm/threads.h"
 
 /* Slices begin at multiples of this many elements, so that neighbours don't write into one cache line. */
@@ -99,7 +99,7 @@ static tpi_span span_of(device_op *op, const void *const *in, void *const *out, 
 
 static char *staging_of(const device_op *op)
 {
-    return op->device->staging + (op->call.seat->posts & 1) * TPI_DEVICE_STAGING_BYTES;
+    return op->device->staging + (op->device->stagings & 1) * TPI_DEVICE_STAGING_BYTES;
 }
 
 static tp_status make_staging(device_op *op)
@@ -118,6 +118,7 @@ static tp_status add_stretch(device_op *op, int64_t begin, int64_t end)
     const tpi_collective_args *args = op->args;
     tpi_call *call = &op->call;
     tpi_call_next(call);
+    op->device->stagings++;
     TPI_TRY(backend_of(op)->copy(call->stream, staging_of(op), tpi_comm_at(args->in, begin, args->in_dtype),
                                  tpi_comm_bytes(end - begin, args->in_dtype), TPI_COPY_WITHIN));
     tpi_post post = tpi_post_of_reduction(args);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <tp/tp.h>
 
+#include "comm/table.h"
 #include "core/context.h"
 #include "cuda/gpus.h"
 #include "cuda/simulator.h"
@@ -170,6 +171,29 @@ static tp_status symmetric_case(const scene *s)
     return TP_OK;
 }
 
+/* Small all-reduces, and between them what not all ranks' streams meet in: a broadcast, and what only the hosts do.
+ * What the ranks stage is used in turn all the same. */
+static tp_status turns_case(const scene *s)
+{
+    enum { COUNT = 300, ROUNDS = 4 };
+    tp_status status = TP_OK;
+    tp_tensor in = tensor_up(s, TP_DTYPE_F32, 1, COUNT, 80 + (uint64_t)s->rank, &status), out[ROUNDS];
+    for (int i = 0; i < ROUNDS; i++)
+        out[i] = tensor_up(s, TP_DTYPE_F32, 1, COUNT, 90, &status);
+    TPI_TRY(status);
+    for (int i = 0; i < ROUNDS; i++) {
+        int mine = s->rank, all[MOST_RANKS];
+        TPI_TRY(tp_all_reduce(s->ctx, s->comm, i == 0 ? in : out[i - 1], out[i], NULL));
+        if (i % 2 == 0)
+            TPI_TRY(tp_broadcast(s->ctx, s->comm, in, s->size - 1));
+        else
+            TPI_TRY(s->comm->table->exchange(s->ctx, s->comm, &mine, all, sizeof mine));
+    }
+    for (int i = 0; i < ROUNDS; i++)
+        TPI_TRY(down(s, out[i].data, tp_tensor_bytes(out[i])));
+    return down(s, in.data, tp_tensor_bytes(in));
+}
+
 static tp_status all_cases(tp_ctx *ctx, void *arg)
 {
     static const int64_t rows[] = {0, 1, 7, 2000}; /* the last one is more than staging holds */
@@ -180,6 +204,7 @@ static tp_status all_cases(tp_ctx *ctx, void *arg)
         TPI_TRY(reduce_case(&s, dtype, rows[i] > 100 ? 40 : rows[i], TP_ALL_REDUCE_TWO_SHOT));
         TPI_TRY(shard_case(&s, dtype, rows[i] > 100 ? 53 : rows[i]));
     }
+    TPI_TRY(turns_case(&s));
     TPI_TRY(exchange_case(&s));
     TPI_TRY(message_case(&s));
     return symmetric_case(&s);
