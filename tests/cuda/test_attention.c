@@ -45,8 +45,12 @@ static void from_device(tp_ctx *ctx, device_matrix *x)
 
 enum { Q, K, V, DOUT, OUT, LSE, DQ, DK, DV, ARRAYS };
 
-/* Poisons all results, runs forward and backward on the GPU, and brings the results back. */
-static void run_case(tp_ctx *ctx, attention_data *data, bool aligned)
+/* Of the arrays whose rows may begin anywhere. */
+static const unsigned all_aligned = 1 << Q | 1 << K | 1 << V | 1 << DOUT | 1 << OUT | 1 << DQ;
+
+/* Poisons all results, runs forward and backward on the GPU, and brings the results back. aligned: bits of the arrays
+ * that are. */
+static void run_case(tp_ctx *ctx, attention_data *data, unsigned aligned)
 {
     const attention_case *shape = &data->shape;
     const tpi_attention_args host = data->args.forward;
@@ -64,7 +68,7 @@ static void run_case(tp_ctx *ctx, attention_data *data, bool aligned)
     for (int i = 0; i < ARRAYS; i++) {
         if (i >= OUT)
             case_poison(x[i].host, x[i].dtype, x[i].rows * x[i].stride);
-        x[i] = to_device(ctx, x[i], aligned && i != LSE && i != DK && i != DV);
+        x[i] = to_device(ctx, x[i], aligned >> i & 1);
     }
     tpi_attention_grad_args args = data->args;
     tpi_attention_args *forward = &args.forward;
@@ -73,8 +77,12 @@ static void run_case(tp_ctx *ctx, attention_data *data, bool aligned)
     forward->v = x[V].device;
     forward->out = x[OUT].device;
     forward->lse = x[LSE].device;
-    forward->q_stride = forward->out_stride = args.dout_stride = args.dq_stride = x[Q].device_stride;
-    forward->k_stride = forward->v_stride = x[K].device_stride;
+    forward->q_stride = x[Q].device_stride;
+    forward->k_stride = x[K].device_stride;
+    forward->v_stride = x[V].device_stride;
+    forward->out_stride = x[OUT].device_stride;
+    args.dout_stride = x[DOUT].device_stride;
+    args.dq_stride = x[DQ].device_stride;
     args.dout = x[DOUT].device;
     args.dq = x[DQ].device;
     args.dk = x[DK].device;
@@ -179,7 +187,7 @@ static void check_dtype(tp_dtype dtype)
 
         shape.dtype = shape.weights = dtype;
         attention_data *data = case_create(&shape, 10 * i);
-        run_case(sides.ctx[TPT_GPU], data, i % 3 != 2);
+        run_case(sides.ctx[TPT_GPU], data, i % 3 != 2 ? all_aligned : 0);
         check_results(data, i);
         case_destroy(data);
     }
@@ -253,7 +261,7 @@ Test(cuda_attention, heads_may_be_split_over_ranks)
         half.kv_heads = half.slots = 1;
         memset(half.kv_of_head, 0, sizeof half.kv_of_head);
         memset(half.slot_of_head, 0, sizeof half.slot_of_head);
-        run_case(sides.ctx[TPT_GPU], whole, true);
+        run_case(sides.ctx[TPT_GPU], whole, all_aligned);
         for (int64_t rank = 0; rank < 2; rank++) {
             attention_data *part = case_create(&half, 4);
             const tpi_attention_args *all = &whole->args.forward;
@@ -270,7 +278,7 @@ Test(cuda_attention, heads_may_be_split_over_ranks)
                          all->v_stride, narrow, (size_t)size);
             part->args.forward.first_head = all->first_head + 2 * rank;
             part->args.forward.total_heads = all->total_heads;
-            run_case(sides.ctx[TPT_GPU], part, false);
+            run_case(sides.ctx[TPT_GPU], part, 0);
             cr_assert(same_columns("out", whole, whole->out, rank * cols, part, part->out, cols));
             cr_assert(same_columns("dq", whole, whole->dq, rank * cols, part, part->dq, cols));
             cr_assert(tpt_same_bits("lse", part->lse, whole->lse + 2 * rank * rows, TP_DTYPE_F32, 2 * rows));
@@ -301,7 +309,7 @@ Test(cuda_attention, offsets_and_equal_lengths_give_the_same_bits)
             data[i] = case_create(&shape, 5);
             data[i]->args.forward.offsets = i == 0 ? NULL : offsets;
             data[i]->args.forward.sequences = SEQUENCES;
-            run_case(sides.ctx[TPT_GPU], data[i], true);
+            run_case(sides.ctx[TPT_GPU], data[i], all_aligned);
         }
         for (int i = 1; i < 3; i++) {
             cr_assert(case_same_forward(data[i], data[0]));
@@ -309,6 +317,31 @@ Test(cuda_attention, offsets_and_equal_lengths_give_the_same_bits)
         }
         for (int i = 0; i < 3; i++)
             case_destroy(data[i]);
+    }
+    tpt_sides_close(&sides);
+}
+
+/* One array whose rows begin anywhere is enough for the slow way. */
+Test(cuda_attention, each_array_may_be_unaligned)
+{
+    tpt_sides sides;
+
+    tpt_sides_open(&sides);
+    for (int d = 0; d < 3; d++) {
+        attention_case shape = {.dtype = tpt_floats[d], .heads = 2, .head_dim = 8, .lengths = {19, -1}};
+        attention_data *expected = case_create(&shape, 6);
+
+        run_case(sides.ctx[TPT_GPU], expected, all_aligned);
+        for (int i = 0; i < ARRAYS; i++) {
+            if (!(all_aligned >> i & 1))
+                continue;
+            attention_data *data = case_create(&shape, 6);
+            run_case(sides.ctx[TPT_GPU], data, all_aligned & ~(1u << i));
+            cr_assert(case_same_forward(data, expected), "array %d", i);
+            cr_assert(case_same_backward(data, expected), "array %d", i);
+            case_destroy(data);
+        }
+        case_destroy(expected);
     }
     tpt_sides_close(&sides);
 }
