@@ -25,6 +25,7 @@ script works; results go to build/gpu-self-test/.
 TEXT
 }
 
+all_parts="build tests ranks nccl info gemm norm attention block model peers roofline calibrate auto"
 minutes=10 only="" jobs=$(nproc) name=""
 while [ $# -gt 0 ]; do
     case $1 in
@@ -41,23 +42,33 @@ while [ $# -gt 0 ]; do
     shift
 done
 [[ $minutes =~ ^[1-9][0-9]*$ && $jobs =~ ^[1-9][0-9]*$ ]] || die "--minutes $minutes, --jobs $jobs: expected numbers of at least 1"
+for one in ${only//,/ }; do
+    [[ " $all_parts " == *" $one "* ]] || die "--only $only: there is no part $one, only $all_parts"
+done
+[[ ${GPU:-sim} = sim ]] || die "GPU=$GPU: expected sim, or nothing for the GPUs of this machine"
 
 # ---- what is there ----
 
-gpus=0 gpu_name="" architectures=""
+gpus=0 gpu_name="" architectures="" left_out=()
 if [ "${GPU:-}" = sim ]; then
     gpus=2 gpu_name="simulated" preset=release plugin=libtp_cuda_sim.so
     folder=build/gpu-self-test tests='^cuda_(map|rope|random_fill)$'
 else
     preset=gpu plugin=libtp_cuda.so tests='^cuda_'
     found=$(nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader 2>&1) || found=
-    if [ -n "$found" ]; then
-        gpus=$(wc -l <<<"$found")
-        gpu_name=$(head -n 1 <<<"$found" | cut -d, -f1)
-        architectures=$(cut -d, -f2 <<<"$found" | tr -d ' .' | sort -u | sed 's/$/-real/' | paste -sd';')
+    # "name, 9.0" each; what is older than 8.0, or doesn't say, is left out.
+    fitting=$(awk -F', *' '$NF ~ /^[0-9]+\.[0-9]$/ && $NF + 0 >= 8' <<<"$found")
+    mapfile -t left_out < <(awk -F', *' 'NF && !($NF ~ /^[0-9]+\.[0-9]$/ && $NF + 0 >= 8) {
+        print "GPU " $1 ": its compute capability is " $NF ", at least 8.0 is needed" }' <<<"$found")
+    if [ -n "$fitting" ]; then
+        gpus=$(wc -l <<<"$fitting")
+        gpu_name=$(head -n 1 <<<"$fitting" | cut -d, -f1)
+        architectures=$(awk -F', *' '{ print $NF }' <<<"$fitting" | tr -d ' .' | sort -u | sed 's/$/-real/' | paste -sd';')
     fi
     if [ "$gpus" = 0 ]; then
-        echo "no GPU here: nvidia-smi $(command -v nvidia-smi >/dev/null && echo "finds none" || echo "is not installed"). Nothing was built, run or measured."
+        reason="nvidia-smi $(command -v nvidia-smi >/dev/null && echo "finds none" || echo "is not installed")"
+        [ ${#left_out[@]} = 0 ] || reason=$(printf '%s. ' "${left_out[@]}" | sed 's/\. $//')
+        echo "no GPU here that can be used: $reason. Nothing was built, run or measured."
         echo "GPU=sim bench/gpu.sh tries this script on simulated GPUs; tests/run.sh --cuda runs all tests of the CUDA backend on them."
         exit 0
     fi
@@ -69,7 +80,7 @@ say "$gpus x $gpu_name${architectures:+ ($architectures)}"
 # ---- parts: each has a budget, and what doesn't run is told at the end ----
 
 end=$((SECONDS + 60 * minutes))
-done_parts=() failed_parts=() left_out=()
+done_parts=() failed_parts=()
 
 wanted() {
     [ -z "$only" ] || [[ ",$only," == *",$1,"* ]]
@@ -102,13 +113,18 @@ build() {
     configure_and_build "$preset" "$jobs"
 }
 
-# measure FILE ARGUMENT...: a command's rows, under its command line.
+# measure FILE ARGUMENT...: a command's rows, under its command line. Without any, what was recorded before stays.
 measure() {
     local file=$folder/$1.csv status
     shift
     echo "tp_bench $*"
     "$program" "$@" --csv "$file.part" --plugin "$PWD/build/$preset/$plugin"
     status=$?
+    if [ $status != 0 ] && [ ! -s "$file.part" ]; then
+        echo "tp_bench $1: exit status $status and no rows; $file is left as it was"
+        rm -f "$file.part"
+        return $status
+    fi
     {
         printf '# tp_bench %s\n# commit %s, %s, %s x %s\n' "$*" "$(git describe --always --dirty 2>/dev/null || echo unknown)" "$(date -u +%Y-%m-%d)" \
             "$gpus" "$gpu_name"

@@ -35,6 +35,10 @@ while [ $# -gt 0 ]; do
     shift
 done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs $jobs: expected a number of at least 1"
+[[ $archs =~ ^[0-9a-z]+(,[0-9a-z]+)*$ ]] || die "--arch '$archs': expected some of $all"
+for arch in ${archs//,/ }; do
+    [[ ,$all, == *,$arch,* ]] || die "--arch $archs: $arch is none of $all"
+done
 [ "$archs" = $all ] || [ -n "$out" ] || die "--arch $archs: where to? give --out FILE"
 out=${out:-bench/results/kernels.csv}
 nvcc=$(nvcc_path) || die "no nvcc: $(nvcc_advice)"
