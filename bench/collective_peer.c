@@ -22,7 +22,7 @@ static const bench_column columns[COLUMNS] = {
     {"of", "samples", 0, false}, {"ranks <= cores", "", 0, false},
 };
 
-#define KINDS 3
+#define KINDS BENCH_MPI_KINDS
 #define SIDES (1 + BENCH_MPI_LIBRARIES)
 
 /* What both ranks share; only rank 0 writes rows. */
@@ -93,18 +93,25 @@ static tp_status sample_peer(void *arg)
     return TP_OK;
 }
 
-/* What a collective takes: alone, or a cycle less its frame. */
-static double net_of(const bench_team_figure *side, bool net)
+double bench_collective_seconds(const bench_team_figure side[BENCH_MPI_KINDS], bool net)
 {
     return net ? side[BENCH_MPI_CYCLE].figure.seconds - side[BENCH_MPI_FRAME].figure.seconds
                : side[BENCH_MPI_ALONE].figure.seconds;
+}
+
+double bench_collective_ratio(double own, const double *peers, int count, int kept)
+{
+    double best = INFINITY;
+    for (int i = 0; i < count; i++)
+        best = peers[i] < best ? peers[i] : best;
+    return own > 0 && best > 0 && best < INFINITY && kept > 0 ? best / own : NAN;
 }
 
 static void add_row(peer_run *run, const bench_collective *c, bench_team_figure found[SIDES][KINDS], bool net,
                     double wrong)
 {
     bench_table *table = &run->call->table;
-    double own = net_of(found[0], net), best = INFINITY;
+    double own = bench_collective_seconds(found[0], net), peers[BENCH_MPI_LIBRARIES];
     bench_figure fewest = found[0][net ? BENCH_MPI_CYCLE : BENCH_MPI_ALONE].figure;
     for (int side = 0; side < SIDES; side++)
         for (int kind = 0; kind < KINDS; kind++)
@@ -118,11 +125,10 @@ static void add_row(peer_run *run, const bench_collective *c, bench_team_figure 
     bench_word(table, "%s", net ? "written, read (net)" : "nothing");
     bench_real(table, own * 1e6);
     for (int library = 0; library < BENCH_MPI_LIBRARIES; library++) {
-        double seconds = run->has[library] ? net_of(found[1 + library], net) : NAN;
-        best = seconds < best ? seconds : best;
-        bench_real(table, seconds * 1e6);
+        peers[library] = run->has[library] ? bench_collective_seconds(found[1 + library], net) : NAN;
+        bench_real(table, peers[library] * 1e6);
     }
-    bench_real(table, own > 0 && best > 0 && fewest.kept > 0 ? best / own : NAN);
+    bench_real(table, bench_collective_ratio(own, peers, BENCH_MPI_LIBRARIES, fewest.kept));
     if (run->call->options.no_check)
         bench_empty(table);
     else

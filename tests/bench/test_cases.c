@@ -1,8 +1,10 @@
 /* What is measured: products of layers, collectives and their formulas, and that the checks see wrong results. */
 #include <criterion/criterion.h>
+#include <math.h>
 #include <string.h>
 
 #include "collective_case.h"
+#include "collective_peer.h"
 #include "core/context.h"
 #include "gemm_case.h"
 #include "layer_case.h"
@@ -123,6 +125,23 @@ Test(collective, all_operations_are_exact)
             cr_assert_eq(job.wrong[rank], 0, "%d ranks: rank %d has %lld wrong", ranks, rank,
                          (long long)job.wrong[rank]);
     }
+}
+
+/* What a collective takes beside MPI's: net of what is written before and read after, against the better peer. */
+Test(collective, ratio_is_to_the_better_peer)
+{
+    const bench_team_figure side[BENCH_MPI_KINDS] = {[BENCH_MPI_ALONE] = {.figure = {.seconds = 3}},
+                                                     [BENCH_MPI_CYCLE] = {.figure = {.seconds = 7}},
+                                                     [BENCH_MPI_FRAME] = {.figure = {.seconds = 5}}};
+    cr_assert_eq(bench_collective_seconds(side, false), 3);
+    cr_assert_eq(bench_collective_seconds(side, true), 2);
+    const double both[] = {8, 6}, one[] = {NAN, 9}, none[] = {NAN, NAN}, less[] = {-1, 6};
+    cr_assert_eq(bench_collective_ratio(2, both, 2, 1), 3);
+    cr_assert_eq(bench_collective_ratio(2, one, 2, 1), 4.5);
+    cr_assert(isnan(bench_collective_ratio(2, none, 2, 1)), "no peer");
+    cr_assert(isnan(bench_collective_ratio(2, both, 2, 0)), "no clean sample");
+    cr_assert(isnan(bench_collective_ratio(-1, both, 2, 1)) && isnan(bench_collective_ratio(2, less, 2, 1)),
+              "a frame longer than its cycle");
 }
 
 Test(values, rounding_is_the_dtypes)
