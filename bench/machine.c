@@ -98,6 +98,7 @@ void bench_machine_name(const bench_machine *machine, char *text, size_t bytes)
 
 typedef struct stream_run {
     bench_stream stream;
+    bench_add *add;
     size_t floats; /* an array */
     double seconds;
     double rate[BENCH_SAMPLES]; /* by thread; 0: no memory */
@@ -129,6 +130,11 @@ static inline __attribute__((always_inline)) void add_floats(float *restrict out
         out[i] += in[i];
 }
 
+static void add_narrow(float *out, const float *in, size_t floats)
+{
+    add_floats(out, in, floats);
+}
+
 #if defined(__x86_64__)
 /* Narrow vectors don't reach what the caches give. */
 __attribute__((target("avx2"))) static void add_wide(float *out, const float *in, size_t floats)
@@ -136,15 +142,13 @@ __attribute__((target("avx2"))) static void add_wide(float *out, const float *in
     add_floats(out, in, floats);
 }
 #else
-#define add_wide add_floats
+#define add_wide add_narrow
 #endif
 
-static void add_piece(float *out, const float *in, size_t floats)
+/* Chosen once: asking a virtual machine's processor what it has takes as long as adding up a level-2 cache. */
+static bench_add *choose_add(void)
 {
-    if (tp_isa_available(TP_ISA_AVX2))
-        add_wide(out, in, floats);
-    else
-        add_floats(out, in, floats);
+    return tp_isa_available(TP_ISA_AVX2) ? add_wide : add_narrow;
 }
 
 /* Arrays as the library's own are: on huge pages, if they are large. */
@@ -169,7 +173,7 @@ static float stream_sample(const stream_run *run, float *out, const float *in, s
         else if (run->stream == BENCH_STREAM_COPY)
             memcpy(out + at, in + at, piece * sizeof *out);
         else
-            add_piece(out + at, in + at, piece);
+            run->add(out + at, in + at, piece);
     }
     return kept;
 }
@@ -207,7 +211,7 @@ static void stream_thread(void *arg, int index)
 
 double bench_stream_measure(bench_stream stream, int threads, size_t bytes, double seconds)
 {
-    stream_run run = {.stream = stream, .floats = bytes / sizeof(float), .seconds = seconds};
+    stream_run run = {.stream = stream, .add = choose_add(), .floats = bytes / sizeof(float), .seconds = seconds};
     if (threads > BENCH_SAMPLES || !bench_together(threads, true, stream_thread, &run))
         return 0;
     double sum = 0;
@@ -219,7 +223,8 @@ double bench_stream_measure(bench_stream stream, int threads, size_t bytes, doub
 bool bench_streamer_open(bench_streamer *streamer)
 {
     size_t floats = BENCH_STREAM_MEMORY / sizeof(float);
-    *streamer = (bench_streamer){.in = new_array(BENCH_STREAM_MEMORY), .out = new_array(BENCH_STREAM_MEMORY)};
+    *streamer = (bench_streamer){
+        .add = choose_add(), .in = new_array(BENCH_STREAM_MEMORY), .out = new_array(BENCH_STREAM_MEMORY)};
     if (streamer->in == NULL || streamer->out == NULL) {
         bench_streamer_close(streamer);
         return false;
@@ -239,7 +244,7 @@ void bench_streamer_close(bench_streamer *streamer)
 void bench_streamer_run(bench_streamer *streamer)
 {
     size_t piece = (size_t)(BENCH_STREAMER_BYTES / 3) / sizeof(float);
-    add_piece(streamer->out + streamer->at, streamer->in + streamer->at, piece);
+    streamer->add(streamer->out + streamer->at, streamer->in + streamer->at, piece);
     streamer->at = (streamer->at + piece) % (BENCH_STREAM_MEMORY / sizeof(float));
 }
 

@@ -58,7 +58,9 @@ double bench_stream_measure(bench_stream stream, int threads, size_t bytes, doub
 
 /* Adding in place in memory, a sample at a time between other work: one thread's two arrays of BENCH_STREAM_MEMORY.
  * False if memory runs out. */
+typedef void bench_add(float *out, const float *in, size_t floats);
 typedef struct bench_streamer {
+    bench_add *add;
     float *in, *out;
     size_t at; /* floats */
 } bench_streamer;
