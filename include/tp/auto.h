@@ -100,8 +100,9 @@ TP_API void tp_machine_default(tp_machine *out);
 TP_API void tp_machine_default_of(tp_device device, tp_machine *out);
 
 /* Text form: a first line that says whose times they are ("tp-machine 3", "tp-machine 3 cuda"), then one line a figure,
- * in whole numbers of the unit in its name; control characters in the machine's name become blanks, so that it is read
- * back. Writes at most `bytes` with the final 0; returns the length it needs without it (0: machine is NULL). */
+ * in whole numbers of the unit in its name (2^63 - 1: that, or more); control characters in the machine's name become
+ * blanks, so that it is read back. Writes at most `bytes` with the final 0; returns the length it needs without it (0:
+ * machine is NULL). */
 TP_API size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes);
 
 /* Errors: TP_ERR_FORMAT with the line and what is wrong with it: a figure that is missing, comes twice, or can't be

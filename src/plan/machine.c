@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <float.h>
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -183,6 +184,12 @@ static void blank_controls(char *name, size_t bytes)
             name[i] = ' ';
 }
 
+/* As whole as read_number takes it: past its bounds that is the most. */
+static long long whole(double figure)
+{
+    return figure < (double)LLONG_MAX ? llround(figure) : LLONG_MAX;
+}
+
 size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
 {
     tpi_writer page = {.text = text, .bytes = text != NULL ? bytes : 0};
@@ -194,13 +201,13 @@ size_t tp_machine_print(const tp_machine *machine, char *text, size_t bytes)
     tpi_put(&page, "%s\nname %.*s\nthreads %d\nlanes_share_cores %d\n", header, (int)sizeof machine->name - 1,
             copy.name, machine->threads, machine->lanes_share_cores);
     for (int i = 0; i < FIGURES; i++)
-        tpi_put(&page, "%s %lld\n", figures[i].name, llround(*figure_at(&copy, i) / figures[i].unit));
+        tpi_put(&page, "%s %lld\n", figures[i].name, whole(*figure_at(&copy, i) / figures[i].unit));
     for (int kind = 0; kind < CURVES; kind++)
         for (size_t d = 0; d < sizeof gemm_dtypes / sizeof *gemm_dtypes; d++) {
             const tp_machine_curve *curve = curve_at(&copy, kind, gemm_dtypes[d]);
             for (int i = 0; i < curve->points && i < TP_MACHINE_POINTS; i++)
                 tpi_put(&page, "%s %s rows %lld flops_per_second %lld\n", curves[kind].name,
-                        tp_dtype_name(gemm_dtypes[d]), llround(curve->rows[i]), llround(curve->flops[i]));
+                        tp_dtype_name(gemm_dtypes[d]), whole(curve->rows[i]), whole(curve->flops[i]));
         }
     tpi_put(&page, "%s\n", footer);
     return tpi_put_end(&page);

@@ -230,6 +230,26 @@ Test(machines, names_with_control_characters)
     cr_assert_str_eq(again, text);
 }
 
+/* Past what a text can tell, rates are the most that it can. */
+Test(machines, rates_without_bounds)
+{
+    static const double rates[] = {9223372036854775807.0, 1e19, 1e300};
+    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+        char text[4096];
+        tp_machine machine, back;
+        tp_machine_default(&machine);
+        machine.copy_bytes_per_second = machine.link.bytes_per_second = rates[i];
+        machine.gemm[TP_DTYPE_F32].flops[3] = i == 0 ? rates[i] : INFINITY;
+        machine.gemm[TP_DTYPE_F32].rows[3] = rates[i];
+        cr_assert_lt(tp_machine_print(&machine, text, sizeof text), sizeof text);
+        cr_assert_eq(tp_machine_parse(text, &back), TP_OK, "%g: %s", rates[i], tp_last_message());
+        tpt_same(back.copy_bytes_per_second, rates[0], "copy");
+        tpt_same(back.link.bytes_per_second, rates[0], "link");
+        tpt_same(back.gemm[TP_DTYPE_F32].flops[3], rates[0], "flops");
+        tpt_same(back.gemm[TP_DTYPE_F32].rows[3], rates[0], "rows");
+    }
+}
+
 static void machine_refused(const tp_machine *machine, const char *words)
 {
     const tp_overlap_shape shape = {.pattern = TP_PATTERN_GATHER_GEMM, .dtype = TP_DTYPE_F32, .ranks = 2, .rows = 64,

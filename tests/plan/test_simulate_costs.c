@@ -85,6 +85,24 @@ Test(simulate_costs, waits)
         }
 }
 
+/* A wait that is over when its op comes to it costs nothing, however little before: the peer's product takes 0.75, the
+ * own one before it 1. One that ends just then is waited for. */
+Test(simulate_costs, waits_that_are_over)
+{
+    static const char text[] = "plan direct gather-gemm ranks 2 chunks 1\n"
+                               "0: E; G1 0 reads input[0] writes output[0]\n"
+                               "1: E; G0 1 reads input[1] writes output[1]; G2 0 after 0.1 reads 0:input[0] writes "
+                               "output[0]\n";
+    tp_plan_costs costs = tpt_costs(2, 0);
+    costs.wait_seconds = 0.5;
+    costs.gemm_seconds[1] = 1.5;
+    tpt_same(written(text, &costs), 1 + 1, "over before");
+    costs.gemm_seconds[1] = 2;
+    tpt_same(written(text, &costs), 1 + 0.5 + 1, "over then");
+    costs.gemm_seconds[1] = 3;
+    tpt_same(written(text, &costs), 1.5 + 0.5 + 1, "over later");
+}
+
 /* A wait for another rank is slept through where a lane beside compute takes part, but not one between ranks' compute,
  * nor one of a rank's own threads: they take turns on a core. So is each collective of such a lane, unless its bytes
  * cross a link for longer: they do so from when the last rank came. At the end compute waits for who still pulls out of
