@@ -2,6 +2,7 @@
  * each. */
 #include "calibration.h"
 #include "overlap.h"
+#include "plan_options.h"
 
 #include <errno.h>
 #include <math.h>
@@ -233,12 +234,11 @@ static int run_degree(overlap_case *c)
     const bench_options *options = &c->call->options;
     int status = find_links(c);
     for (int i = 0; i < options->overlaps.count; i++) {
-        for (int j = 0; j < options->chunk_counts.count && status == BENCH_OK; j++) {
+        bool once = !bench_plan_takes_chunks(options->overlaps.value[i]);
+        for (int j = 0; j < (once ? 1 : options->chunk_counts.count) && status == BENCH_OK; j++) {
             c->shape.overlap = (tp_overlap)options->overlaps.value[i];
-            c->shape.chunks = (int)options->chunk_counts.value[j];
+            c->shape.chunks = once ? 0 : (int)options->chunk_counts.value[j];
             status = run_algorithm(c);
-            if (c->shape.overlap == TP_OVERLAP_NONE)
-                break; /* has no chunks */
         }
     }
     return status;
@@ -324,17 +324,17 @@ static void add_notes(bench_call *call)
 int bench_command_overlap(bench_call *call, const bench_layer_shape *shape)
 {
     bench_options *options = &call->options;
-    bool automatic = false;
-    for (int i = 0; i < options->overlaps.count; i++)
-        automatic = automatic || options->overlaps.value[i] == TP_OVERLAP_AUTO;
-    if (options->explain && !automatic)
+    if (options->explain && !bench_list_has(&options->overlaps, TP_OVERLAP_AUTO))
         return bench_refuse(call, "--explain tells how auto chooses: --overlap auto");
+    int status = bench_check_chunks(call);
+    if (status != BENCH_OK)
+        return status;
     bench_trace *trace = options->trace != NULL ? calloc(1, sizeof *trace) : NULL;
     if (options->trace != NULL && trace == NULL)
         return bench_fail(call, "out of memory");
     bench_list_default(&options->chunk_counts, 1, (const int64_t[]){0});
     /* with a link the simulated column goes by the file too */
-    int status = bench_link_modelled(call) ? calibrate(call) : bench_check_machine(call);
+    status = bench_link_modelled(call) ? calibrate(call) : bench_check_machine(call);
     if (status != BENCH_OK) {
         free(trace);
         return status;

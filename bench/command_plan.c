@@ -11,17 +11,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, TIME, COMPUTE, GEMMS, COMM, EXPOSED,
+enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, PEAK, TIME, COMPUTE, GEMMS, COMM, EXPOSED,
       HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"algorithm", "", 0, true},         {"pattern", "", 0, true},       {"ranks", "", 0, false},
     {"chunks", "", 0, false},           {"ops", "a rank", 0, false},    {"sent", "bytes", 0, false},
     {"workspace", "bytes", 0, false},   {"largest", "bytes", 0, false}, {"proven", "", 0, false},
-    {"time", "ms", 5, false},           {"compute", "ms", 5, false},    {"gemm", "ms", 5, false},
-    {"comm", "ms", 5, false},           {"exposed", "ms", 4, false},    {"hidden", "", -3, false},
-    {"critical", "ops", 0, false},      {"measured", "ms", 5, false},   {"hidden there", "", -3, false},
-    {"measured / time", "", -3, false},
+    {"peak", "bytes", 0, false},        {"time", "ms", 5, false},       {"compute", "ms", 5, false},
+    {"gemm", "ms", 5, false},           {"comm", "ms", 5, false},       {"exposed", "ms", 4, false},
+    {"hidden", "", -3, false},          {"critical", "ops", 0, false},  {"measured", "ms", 5, false},
+    {"hidden there", "", -3, false},    {"measured / time", "", -3, false},
 };
 
 /* Runs of one plan, whose median counts. */
@@ -129,6 +129,7 @@ typedef struct finding {
     double measured_hidden;
     tp_plan_traffic traffic;
     tp_proof proof;
+    double peak; /* bytes; of a plan that is proven */
 } finding;
 
 static size_t write_svg(const void *what, char *text, size_t bytes)
@@ -204,10 +205,13 @@ static void add_row(bench_call *call, const finding *found)
     bench_integer(table, (int64_t)(sent + 0.5));
     bench_integer(table, (int64_t)(workspace + 0.5));
     bench_integer(table, (int64_t)(found->traffic.largest_piece + 0.5));
-    if (call->options.verify)
+    if (call->options.verify) {
         bench_truth(table, found->proof.proven);
-    else
+        bench_integer(table, (int64_t)(found->peak + 0.5));
+    } else {
         bench_empty(table);
+        bench_empty(table);
+    }
     bench_real(table, timeline->seconds * 1e3);
     bench_real(table, timeline->compute_seconds * 1e3);
     bench_real(table, timeline->gemm_seconds * 1e3);
@@ -311,6 +315,7 @@ static int price(bench_call *call, const pricing *prices, const tp_plan_desc *de
     if (status == BENCH_OK && call->options.run)
         status = run_for_real(call, prices, plan, &costs, found);
     if (status == BENCH_OK && (tp_plan_count_traffic(plan, &costs, &found->traffic) != TP_OK ||
+                               (call->options.verify && tp_plan_count_peak(plan, &costs, &found->peak) != TP_OK) ||
                                tp_plan_simulate(plan, &costs, &found->simulated) != TP_OK))
         status = bench_fail(call, "%s", tp_last_message());
     if (status == BENCH_OK && found->measured != NULL) {

@@ -98,9 +98,10 @@ const bench_command bench_command_table[] = {
     {"plan", BENCH_PLAN, bench_command_plan,
      "plans of overlapped collectives and GEMMs: proven, priced and drawn without running",
      "Makes each plan, counts what it moves, and simulates it: compute inline, lanes as queues, links with latency\n"
-     "and bandwidth. sent is a rank's bytes; workspace is a rank's bytes of gathered rows and partial sums; hidden\n"
-     "= (gemm + comm - time) / min(gemm, comm). Costs are --gemm-ms, --bytes and --link, or, with --machine or\n"
-     "auto, those of a shape. docs/overlap.md explains the algorithms and the pictures.\n",
+     "and bandwidth. sent is a rank's bytes; workspace is a rank's bytes of gathered rows and partial sums, peak\n"
+     "(--verify) the most of them that can be alive at once; hidden = (gemm + comm - time) / min(gemm, comm). Costs\n"
+     "are --gemm-ms, --bytes and --link, or, with --machine or auto, those of a shape. docs/overlap.md explains the\n"
+     "algorithms and the pictures.\n",
      "  tp_bench plan --algorithm all --chunks 1,4,16 --verify\n"
      "  tp_bench plan --algorithm ring --pattern chain --ranks 4 --chunks 2 --svg ring.svg --trace ring.json\n"
      "  tp_bench plan --algorithm pull --ranks 2 --chunks 2 --print\n"

@@ -1,6 +1,7 @@
 #include "parallel.h"
 
 #include "gpu_time.h"
+#include "plan_options.h"
 
 #include <math.h>
 
@@ -99,6 +100,9 @@ int bench_take_overlap(bench_call *call, tp_overlap *overlap, int *chunks)
     if (options->chunk_counts.count > 0 && options->overlaps.count == 0)
         return bench_refuse(call, "--chunks %lld: chunks of what? --overlap says it",
                             (long long)options->chunk_counts.value[0]);
+    int status = bench_check_chunks(call);
+    if (status != BENCH_OK)
+        return status;
     if (options->link_gemm)
         return bench_refuse(call, "--link %s: only linear, mlp and attention measure their GEMMs alone", options->link);
     *overlap = options->overlaps.count > 0 ? (tp_overlap)options->overlaps.value[0] : TP_OVERLAP_NONE;

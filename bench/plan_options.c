@@ -18,7 +18,7 @@ bool bench_plan_shaped(const bench_options *options)
     return options->machine_file != NULL || options->run || bench_list_has(&options->overlaps, TP_OVERLAP_AUTO);
 }
 
-static int check_chunks(bench_call *call)
+int bench_check_chunks(bench_call *call)
 {
     const bench_list *overlaps = &call->options.overlaps, *chunks = &call->options.chunk_counts;
     bool taken = overlaps->count == 0;
@@ -80,7 +80,7 @@ int bench_plan_check_options(bench_call *call)
     }
     if (options->explain && !bench_list_has(&options->overlaps, TP_OVERLAP_AUTO))
         return bench_refuse(call, "--explain tells how auto chooses: --algorithm auto");
-    int status = check_chunks(call);
+    int status = bench_check_chunks(call);
     if (status != BENCH_OK)
         return status;
     bench_list_default(&options->overlaps, 1, (const int64_t[]){TP_OVERLAP_PULL});

@@ -88,6 +88,10 @@ TP_API tp_status tp_timeline_from_trace(const tp_plan *plan, const tp_trace_span
  * TP_ERR_STATE (as above). */
 TP_API tp_status tp_plan_count_traffic(const tp_plan *plan, const tp_plan_costs *costs, tp_plan_traffic *out);
 
+/* Most bytes of GATHERED, GATHERED_SECOND, PARTIAL and INBOX that can be alive at once on one rank, in any run of a
+ * proven plan. Errors: TP_ERR_ARGUMENT, TP_ERR_STATE (it is not proven: says why), TP_ERR_MEMORY. */
+TP_API tp_status tp_plan_count_peak(const tp_plan *plan, const tp_plan_costs *costs, double *bytes);
+
 /* Pictures: lanes x time as SVG (arrows for messages, a colour a kind, exposed communication marked), one timeline or
  * two of the same plan on one scale (second NULL: one); Chrome/Perfetto trace JSON. Write at most `bytes` with the
  * final 0; return the length they need without it (0: no timeline). */

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "core/context.h"
+#include "plan/price.h"
 
 bool tpi_verify_fault(tpi_verifier *v, tp_fault fault, int op, const char *format, ...)
 {
@@ -136,17 +137,37 @@ static tp_status prove(tpi_verifier *v)
     return TP_OK;
 }
 
+static tp_status verify(tpi_verifier *v)
+{
+    *v->proof = (tp_proof){.rank = -1, .op = -1};
+    tp_status status = prove(v);
+    free(v->op);
+    free(v->clock);
+    free(v->cell);
+    free(v->reader);
+    free(v->promises.memory);
+    return status;
+}
+
 tp_status tp_plan_verify(const tp_plan *plan, tp_proof *proof)
 {
     if (plan == NULL || proof == NULL)
         return tpi_message(TP_ERR_ARGUMENT, "tp_plan_verify: %s is NULL", plan == NULL ? "plan" : "proof");
-    *proof = (tp_proof){.rank = -1, .op = -1};
-    tpi_verifier v = {.plan = plan, .proof = proof};
-    tp_status status = prove(&v);
-    free(v.op);
-    free(v.clock);
-    free(v.cell);
-    free(v.reader);
-    free(v.promises.memory);
-    return status;
+    return verify(&(tpi_verifier){.plan = plan, .proof = proof});
+}
+
+tp_status tp_plan_count_peak(const tp_plan *plan, const tp_plan_costs *costs, double *bytes)
+{
+    if (bytes == NULL)
+        return tpi_message(TP_ERR_ARGUMENT, "tp_plan_count_peak: bytes is NULL");
+    *bytes = 0;
+    TPI_TRY(tpi_price_check_costs("tp_plan_count_peak", plan, costs));
+    tp_proof proof;
+    tpi_verifier v = {.plan = plan, .proof = &proof, .costs = costs};
+    TPI_TRY(verify(&v));
+    if (!proof.proven)
+        return tpi_message(TP_ERR_STATE, "tp_plan_count_peak: the plan is not proven: rank %d op %d: %s", proof.rank,
+                           proof.op, proof.message);
+    *bytes = v.peak_bytes;
+    return TP_OK;
 }

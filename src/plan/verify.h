@@ -45,6 +45,8 @@ typedef struct tpi_verifier {
     uint64_t *gradient; /* of each rank, FIRST_GRADIENT and each piece of GRADIENT: what the pattern promises so far */
     int *accumulated;   /* of each rank, likewise: pieces in its gradient */
     int *used;          /* room for the cells of one rank */
+    const struct tp_plan_costs *costs; /* of which peak_bytes are; NULL: nobody asks for them */
+    double peak_bytes;
 } tpi_verifier;
 
 /* Each step returns false after a fault, which is in the proof. */

@@ -315,6 +315,9 @@ Test(command, overlap_refusals)
 {
     expect("mlp --overlap rign", 2, "rign", "did you mean 'ring'");
     expect("mlp --chunks 4", 2, "--chunks 4", "--overlap");
+    expect("mlp --overlap none,bulk --chunks 1,4", 2, "--chunks 4", "cut nothing");
+    expect("attention --overlap auto --chunks 4", 2, "--chunks 4", "auto chooses");
+    expect("block --overlap bulk --chunks 4", 2, "--chunks 4", "cut nothing");
     expect("mlp --overlap ring --chunks 17", 2, "--chunks: 17", "[0, 16]");
     expect("mlp --trace x.json", 2, "--trace x.json", "--overlap");
     expect("mlp --link 5us", 2, "--link 5us", "LATENCY,BANDWIDTH");

@@ -16,6 +16,11 @@ Test(plan, proves_and_prices)
 {
     expect("plan --algorithm all --pattern all --ranks 1,3 --chunks 1,3 --verify", 0, "direct", "chain-core-reduce");
     cr_assert_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
+    /* sent, workspace, largest, peak: peers' pieces, of which each has a place. */
+    expect("plan --algorithm pull --ranks 2 --chunks 4 --bytes 8000 --verify --csv", 0, "peak (bytes)",
+           ",4000,4000,1000,true,4000,");
+    expect("plan --algorithm none --pattern chain --ranks 2 --bytes 8000 --verify --csv", 0, "none,chain,2,1,",
+           ",16000,4000,true,8000,");
     expect("plan --chunks 4 --link 0,8e8 --ranks 2", 0, "11.25", "0.875");
     /* Communication of next to nothing has no hidden share. */
     expect("plan --chunks 4 --link 0,8e8 --ranks 2 --bytes 1000 --csv", 0, "pull,gather-gemm,2,4,", ",,");

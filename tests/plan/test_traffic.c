@@ -88,6 +88,50 @@ Test(traffic, workspace)
         }
 }
 
+static double peak(tp_overlap algorithm, tp_pattern pattern, const tp_plan_costs *costs)
+{
+    tp_plan *plan = tpt_plan(algorithm, pattern, 4, 2);
+    double bytes = -1;
+    cr_assert_eq(tp_plan_count_peak(plan, costs, &bytes), TP_OK, "%s", tp_last_message());
+    tp_plan_destroy(plan);
+    return bytes;
+}
+
+/* Of the workspace, what is alive at once: eight pieces to a buffer. */
+Test(traffic, peak)
+{
+    tp_plan_costs costs = {.bytes = {[TP_BUFFER_GATHERED] = 8,
+                                     [TP_BUFFER_GATHERED_SECOND] = 80,
+                                     [TP_BUFFER_PARTIAL] = 800,
+                                     [TP_BUFFER_INBOX] = 8000,
+                                     [TP_BUFFER_MIDDLE] = 1e9}};
+    cr_expect_eq(peak(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, &costs), 8);
+    cr_expect_eq(peak(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, &costs), 6);
+    cr_expect_eq(peak(TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, &costs), 0);
+    cr_expect_eq(peak(TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_SCATTER, &costs), 800);
+    cr_expect_eq(peak(TP_OVERLAP_RING, TP_PATTERN_GEMM_SCATTER, &costs), 800 + 6000); /* peers' slots of own pieces */
+    cr_expect_eq(peak(TP_OVERLAP_NONE, TP_PATTERN_CHAIN, &costs), 800); /* the gathered rows are not needed any more */
+    cr_expect_eq(peak(TP_OVERLAP_NONE, TP_PATTERN_CHAIN_BACKWARD, &costs), 8 + 80 + 800);
+    costs.bytes[TP_BUFFER_GATHERED] = 8e6;
+    cr_expect_eq(peak(TP_OVERLAP_NONE, TP_PATTERN_CHAIN, &costs), 8e6);
+}
+
+Test(traffic, peak_refused)
+{
+    tp_plan_costs costs = tpt_costs(1, 1);
+    double bytes = -1;
+    cr_assert_eq(tp_plan_count_peak(NULL, &costs, &bytes), TP_ERR_ARGUMENT);
+    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 2, 1);
+    cr_assert_eq(tp_plan_count_peak(plan, NULL, &bytes), TP_ERR_ARGUMENT);
+    cr_assert_eq(tp_plan_count_peak(plan, &costs, NULL), TP_ERR_ARGUMENT);
+    plan->rank[0].op[1].waits = 0; /* the pull does not wait for its peer */
+    cr_assert_eq(tp_plan_count_peak(plan, &costs, &bytes), TP_ERR_STATE);
+    cr_assert_not_null(strstr(tp_last_message(), "rank 0 op 1: pull does not wait for the enter"), "%s",
+                       tp_last_message());
+    cr_assert_eq(bytes, 0);
+    tp_plan_destroy(plan);
+}
+
 Test(traffic, refused)
 {
     tp_plan_costs costs = tpt_costs(1, 1);
