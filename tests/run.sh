@@ -121,6 +121,7 @@ run_tests() {
     declare -A synthesis=() skips=()
     local result='^ *([0-9]+)/([0-9]+) Test +#([0-9]+): ([^ ]+) [. ]*(\*\*\*)?([A-Za-z].*[^ ]) +([0-9.]+) sec' done_tests all_tests
     local counts='^([0-9]+): \[====\] Synthesis: Tested: [0-9]+ \| Passing: ([0-9]+) \| Failing: ([0-9]+)'
+    local mutants='^[0-9]+: \[----\] +([a-z]+: [0-9]+ plans, [0-9]+ mutants: .*)' # how many, and how many were caught
     local before=$((passed + failed + skipped)) times=
     : >"$log"
     while IFS= read -r line; do
@@ -130,6 +131,8 @@ run_tests() {
         elif [[ $line =~ ^([0-9]+):\ \[SKIP\] ]]; then
             skips[${BASH_REMATCH[1]}]=$((${skips[${BASH_REMATCH[1]}]:-0} + 1))
             echo "            ${line#*: }"
+        elif [[ $line =~ $mutants ]]; then
+            echo "            ${BASH_REMATCH[1]}"
         elif [[ $line =~ $result ]]; then
             done_tests=${BASH_REMATCH[1]} all_tests=${BASH_REMATCH[2]}
             count_test "${BASH_REMATCH[3]}" "${BASH_REMATCH[4]}" "${BASH_REMATCH[6]}" "${BASH_REMATCH[7]}"

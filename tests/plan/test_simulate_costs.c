@@ -277,23 +277,48 @@ Test(simulate_costs, one_way_alone)
 {
     static const struct {
         const char *text;
-        double seconds;
+        double seconds, alone;
     } cases[] = {
         {"plan pull gather-gemm ranks 2 chunks 1\n0: E; U 0 ~1 @copy reads input[0] writes 1:gathered[0]\n1: E\n",
-         1 + 0.375},
+         1 + 0.375 + 0.0625, 1 + 0.375},
+        {"plan pull gather-gemm ranks 2 chunks 1\n0: E; U 0 ~1 @copy reads input[0] writes 1:gathered[0]\n"
+         "1: E; G0 1 reads input[1] writes output[1]\n",
+         2, 1 + 0.375}, /* of who is pushed to, and does nothing for it */
         {"plan pull gather-gemm ranks 2 chunks 1\n0: E\n1: E; P 0 ~0 @copy reads 0:input[0] writes gathered[0]\n",
-         1 + 0.375 + 0.0625}};
-    tp_plan_costs costs = tpt_costs(0, 2);
+         1 + 0.375 + 0.0625, 1 + 0.375 + 0.0625}};
+    tp_plan_costs costs = tpt_costs(4, 2);
     costs.link.latency_seconds = 0.25;
     costs.arrival_seconds = 0.125;
     costs.transfer_overhead = 0.0625;
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         tp_plan *plan;
         cr_assert_eq(tp_plan_parse(cases[i].text, &plan), TP_OK, "%s", tp_last_message());
         tp_timeline *timeline = tpt_simulate(plan, &costs);
-        tpt_same(timeline->seconds, 1 + 0.375 + 0.0625, "seconds");
-        tpt_same(timeline->comm_seconds, cases[i].seconds, "alone");
+        tpt_same(timeline->seconds, cases[i].seconds, "seconds");
+        tpt_same(timeline->comm_seconds, cases[i].alone, "alone");
         tp_timeline_destroy(timeline);
         tp_plan_destroy(plan);
     }
+}
+
+/* Collectives of one lane, alone: each begins when the one before has arrived, an all-reduce after two steps. */
+Test(simulate_costs, collectives_alone)
+{
+    static const struct {
+        tp_pattern pattern;
+        double crossing; /* of the whole, each way */
+        int steps;
+    } cases[] = {
+        {TP_PATTERN_GATHER_GEMM, 1, 1}, {TP_PATTERN_GEMM_SCATTER, 1, 1}, {TP_PATTERN_GEMM_REDUCE, 2, 2}};
+    tp_plan_costs costs = tpt_costs(1, 2);
+    costs.link.latency_seconds = 0.125;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int chunks = 1; chunks <= 4; chunks++) {
+            tp_plan *plan = tpt_plan(TP_OVERLAP_PIPELINE, cases[i].pattern, 2, chunks);
+            tp_timeline *timeline = tpt_simulate(plan, &costs);
+            tpt_same(timeline->comm_seconds, cases[i].crossing + chunks * cases[i].steps * 0.125,
+                     tp_pattern_name(cases[i].pattern));
+            tp_timeline_destroy(timeline);
+            tp_plan_destroy(plan);
+        }
 }
