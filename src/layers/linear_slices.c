@@ -6,7 +6,7 @@
 typedef struct sliced_call {
     tpi_linear_call linear;
     tp_tensor x;
-    tpi_view sum;      /* f32, the input gradient so far: all rows; OUTPUT where that is f32 */
+    tpi_view sum;      /* f32, the input gradient so far: all rows; OUTPUT where that is f32 and not the residual */
     tpi_packed packed; /* x of all tokens for every slice's GEMM; data NULL: packed by each */
     bool unset;        /* the gradient holds nothing yet: what the first tokens give overwrites it */
 } sliced_call;
@@ -137,7 +137,8 @@ static tp_status prepare_slices(sliced_call *call, const tp_plan *plan, const tp
     call->sum = tpi_view_of(io->out, 0);
     if (!cut)
         return TP_OK;
-    if (io->out.dtype != TP_DTYPE_F32) {
+    bool holds_residual = io->out.data != NULL && io->residual.data == io->out.data; /* until the last slice */
+    if (io->out.dtype != TP_DTYPE_F32 || holds_residual) {
         tp_tensor sum;
         TPI_TRY(tpi_scratch_tensor(ctx, TP_DTYPE_F32, call->x.shape[0], layer->in_local, &sum));
         call->sum = tpi_view_of(sum, 0);

@@ -1,5 +1,5 @@
 /* Rows of the caller's tensors that lie apart give the bits of dense ones, under every overlap algorithm, and what lies
- * between them stays. */
+ * between them stays; also where what is written is the residual. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +15,7 @@ typedef struct scene {
     layer_kind kind;
     tp_overlap overlap;
     bool sequence_parallel, split, ahead, wants_input;
+    bool in_place; /* outputs are the residuals */
     tp_linear *linear;
     tp_mlp *mlp;
 } scene;
@@ -49,11 +50,25 @@ static tensors make_tensors(int64_t rows_in, int64_t in, int64_t rows_out, int64
                      .dresidual = make_matrix(rows_in, in, in + gap, 6)};
 }
 
+static void write_residuals(tensors *t, bool backward)
+{
+    free(t->y.data);
+    t->y = t->residual;
+    if (!backward)
+        return;
+    free(t->dx.data);
+    t->dx = t->dresidual;
+}
+
 static void free_tensors(tensors *t)
 {
-    tp_tensor *const all[] = {&t->x, &t->y, &t->residual, &t->dy, &t->dx, &t->dresidual};
+    tp_tensor *const all[] = {&t->x, &t->residual, &t->dy, &t->dresidual};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         free(all[i]->data);
+    if (t->y.data != t->residual.data)
+        free(t->y.data);
+    if (t->dx.data != t->dresidual.data)
+        free(t->dx.data);
 }
 
 static tp_status run_linear(tp_ctx *ctx, const scene *s, const tp_pass *pass, const tp_io *forward,
@@ -163,6 +178,8 @@ static tp_status compare(tp_ctx *ctx, void *arg)
     for (int i = 0; i < 2; i++)
         t[i] = make_tensors(s.kind == ROW ? TOKENS : mine, s.kind == ROW ? local : 14, s.kind == COLUMN ? TOKENS : mine,
                             s.kind == COLUMN ? local : s.kind == ROW ? 17 : 14, i * GAP);
+    if (s.in_place)
+        write_residuals(&t[1], s.wants_input);
     for (int i = 0; i < 2 && status == TP_OK; i++) {
         status = tp_params_zero_grad(ctx, param, params);
         if (status == TP_OK)
@@ -173,8 +190,9 @@ static tp_status compare(tp_ctx *ctx, void *arg)
     cr_expect_eq(status, TP_OK, "%s, kind %d: %s", tp_overlap_name(s.overlap), (int)s.kind, tp_ctx_message(ctx));
     bool same = status != TP_OK || (same_rows(&t[0].y, &t[1].y) && same_rows(&t[0].dx, &t[1].dx));
     same = same && memcmp(gradients, gradients + most, (size_t)most * sizeof *gradients) == 0;
-    cr_expect(same, "%s, kind %d, sequence parallelism %d, split %d, ahead %d, rank %d", tp_overlap_name(s.overlap),
-              (int)s.kind, (int)s.sequence_parallel, (int)s.split, (int)s.ahead, tp_ctx_rank(ctx));
+    cr_expect(same, "%s, kind %d, sequence parallelism %d, split %d, ahead %d, in place %d, rank %d",
+              tp_overlap_name(s.overlap), (int)s.kind, (int)s.sequence_parallel, (int)s.split, (int)s.ahead,
+              (int)s.in_place, tp_ctx_rank(ctx));
     free_tensors(&t[0]);
     free_tensors(&t[1]);
     free(gradients);
@@ -188,7 +206,7 @@ static void check(layer_kind kind)
     for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_AUTO; overlap++)
         for (int i = 0; i < 16; i++) {
             scene s = {.kind = kind, .overlap = (tp_overlap)overlap, .sequence_parallel = i & 1, .split = i & 2,
-                       .ahead = i & 4, .wants_input = i < 8 || i & 2};
+                       .ahead = i & 4, .wants_input = i < 8 || i & 2, .in_place = i % 4 == 1 || i % 5 == 0};
             const tp_run_options options = {
                 .ranks = RANKS, .ctx = {.threads = 1, .lane_delay_seed = i % 5 == 4 ? 7 : 0, .timeout_ms = 20000}};
             tp_run_ranks(&options, compare, &s);
