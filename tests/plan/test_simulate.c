@@ -417,13 +417,36 @@ Test(simulate, measured_timeline)
     tpt_same(measured->comm_seconds, simulated->comm_seconds, "comm");
     tpt_same(measured->exposed_seconds, simulated->exposed_seconds, "exposed");
     tpt_same(measured->hidden, simulated->hidden, "hidden");
-    simulated->span[1][2].end = -1;
-    tp_timeline *none;
-    cr_assert_eq(tp_timeline_create(plan, spans, &none), TP_ERR_ARGUMENT);
-    cr_assert_null(none);
+    static const tp_span wrong[] = {{.begin = 1, .end = 0.5}, {.begin = -1, .end = 1}, {.begin = 0, .end = INFINITY}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        tp_timeline *none;
+        simulated->span[1][2] = wrong[i];
+        cr_assert_eq(tp_timeline_create(plan, spans, &none), TP_ERR_ARGUMENT, "from %g to %g", wrong[i].begin,
+                     wrong[i].end);
+        cr_assert_null(none);
+    }
     tp_timeline_destroy(measured);
     tp_timeline_destroy(simulated);
     tp_timeline_destroy(NULL);
+    tp_plan_destroy(plan);
+}
+
+/* What a rank pulls comes, what it pushes goes: the busier direction counts. */
+Test(simulate, measured_directions)
+{
+    tp_plan *plan;
+    cr_assert_eq(tp_plan_parse("plan pull gather-gemm ranks 2 chunks 1\n"
+                               "0: E; P 1 ~1 @copy reads 1:input[1] writes gathered[1]; "
+                               "U 0 ~1 @comm reads input[0] writes 1:gathered[0]\n1: E\n",
+                               &plan),
+                 TP_OK);
+    const tp_span first[] = {{0}, {.begin = 0, .end = 2}, {.begin = 0, .end = 3}}, second[1] = {{0}};
+    const tp_span *spans[2] = {first, second};
+    tp_timeline *measured;
+    cr_assert_eq(tp_timeline_create(plan, spans, &measured), TP_OK, "%s", tp_last_message());
+    tpt_same(measured->comm_seconds, 3, "comm");
+    tpt_same(measured->exposed_seconds, 3, "exposed");
+    tp_timeline_destroy(measured);
     tp_plan_destroy(plan);
 }
 

@@ -322,3 +322,39 @@ Test(simulate_costs, collectives_alone)
             tp_plan_destroy(plan);
         }
 }
+
+/* Where nothing travels a rank's own pieces are all there are, also of several ranks. */
+Test(simulate_costs, without_peers)
+{
+    tp_plan_costs costs = tpt_costs(1, 2);
+    for (int ranks = 1; ranks <= 3; ranks++)
+        tpt_same(generated(TP_OVERLAP_NONE, TP_PATTERN_GEMM, ranks, 2, &costs), 1, "a product of own rows");
+}
+
+/* A copy reads and writes at the rate of copies. */
+Test(simulate_costs, copies_within_a_rank)
+{
+    tp_plan_costs costs = tpt_costs(0, 0);
+    costs.copy_bytes_per_second = TPT_BYTES / 4;
+    costs.compute_overhead = 0.125;
+    tpt_same(written("plan pull gather-gemm ranks 2 chunks 1\n"
+                     "0: E; Y 0 reads input[0] writes gathered[0]\n"
+                     "1: E\n",
+                     &costs),
+             2 + 0.125, "half of a buffer");
+}
+
+/* Uncut, each GEMM and the compute between them is one call, with what that costs. */
+Test(simulate_costs, calls_of_uncut_work)
+{
+    tp_plan *plan = tpt_plan(TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 2, 4);
+    tp_plan_costs costs = tpt_costs(1, 2);
+    costs.compute_seconds = 0.5;
+    costs.compute_overhead = 0.25;
+    costs.gemm_overhead[0] = 0.125;
+    costs.gemm_overhead[1] = 0.0625;
+    tp_timeline *timeline = tpt_simulate(plan, &costs);
+    tpt_same(timeline->gemm_seconds, 1 + 0.125 + 0.5 + 0.25 + 1 + 0.0625, "uncut");
+    tp_timeline_destroy(timeline);
+    tp_plan_destroy(plan);
+}

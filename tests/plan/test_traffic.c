@@ -60,6 +60,14 @@ Test(traffic, links)
     cr_assert_float_eq(ring.largest_piece, TPT_BYTES / 8, 1e-6);
     cr_assert_float_eq(pull.largest_piece, TPT_BYTES / 8, 1e-6);
     cr_assert_float_eq(count(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 4, 1).largest_piece, TPT_BYTES / 4, 1e-6);
+    tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_CHAIN, 4, 1);
+    for (int i = 1; i <= 2; i++) { /* of the gather, of the scatter behind it */
+        const tp_plan_costs costs = {.bytes = {[TP_BUFFER_INPUT] = 3000, [TP_BUFFER_PARTIAL] = 2000.0 * i}};
+        tp_plan_traffic traffic;
+        cr_assert_eq(tp_plan_count_traffic(plan, &costs, &traffic), TP_OK, "%s", tp_last_message());
+        cr_assert_float_eq(traffic.largest_piece, i == 1 ? 750 : 1000, 1e-6);
+    }
+    tp_plan_destroy(plan);
 }
 
 /* What each algorithm needs beside the caller's buffers: all of the gathered input, or peers' part of it, or
