@@ -11,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, PEAK, TIME, COMPUTE, GEMMS, COMM, EXPOSED,
-      HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
+enum { ALGORITHM, PATTERN, RANKS, CHUNKS, OPS, SENT, WORKSPACE, LARGEST, PROVEN, PEAK, TIME, COMPUTE, GEMMS, COMM,
+      EXPOSED, HIDDEN, CRITICAL, MEASURED, MEASURED_HIDDEN, RATIO, COLUMNS };
 
 static const bench_column columns[COLUMNS] = {
     {"algorithm", "", 0, true},         {"pattern", "", 0, true},       {"ranks", "", 0, false},

@@ -328,6 +328,15 @@ Test(verify, peak_pieces)
     cr_assert(proof.proven, "%s", proof.message);
     cr_expect_eq(proof.peak_pieces, 1);
     tp_plan_destroy(plan);
+    /* What nobody reads is needed while it is written. */
+    plan = parse("plan none gather-gemm ranks 1 chunks 2\n"
+                 "0: E writes input[0x2], output[0x2]; Y 0 reads input[0] writes gathered[0]; "
+                 "Y 1 reads input[1] writes gathered[1]; G0 0x2 reads input[0x2] writes output[0x2]; "
+                 "L reads output[0x2]\n");
+    cr_assert_eq(tp_plan_verify(plan, &proof), TP_OK);
+    cr_assert(proof.proven, "%s", proof.message);
+    cr_expect_eq(proof.peak_pieces, 1);
+    tp_plan_destroy(plan);
     /* Likewise beside the compute lane: each copy waits for the GEMM that reads the one before, or does not. */
     static const char *const waits[] = {"after 3 ", ""};
     for (int i = 0; i < 2; i++) {
