@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "tp/auto.h"
 #include "tp/tp.h"
@@ -202,6 +203,36 @@ Test(machines, text_that_is_not_whole)
     remove("machine-with-zero.txt");
 }
 
+static void load_refused(const char *path, const char *words)
+{
+    tp_machine machine;
+    cr_assert_eq(tp_machine_load(path, &machine), TP_ERR_IO, "%s", path);
+    cr_assert(strstr(tp_last_message(), words) != NULL, "'%s' has no '%s'", tp_last_message(), words);
+    remove(path);
+}
+
+/* Files that can't be a machine's: one without an end, of which only the beginning would be read, one that nobody
+ * writes into, which is not waited for, and an empty one. */
+Test(machines, files_that_are_none, .timeout = 20)
+{
+    char text[4096];
+    tp_machine machine;
+    tp_machine_default(&machine);
+    size_t bytes = tp_machine_print(&machine, text, sizeof text);
+    FILE *file = fopen("machine-too-long.txt", "wb");
+    cr_assert(file != NULL && fwrite(text, 1, bytes, file) == bytes);
+    for (int i = 0; i < 70000; i++)
+        fputc('\n', file);
+    cr_assert_eq(fclose(file), 0);
+    load_refused("machine-too-long.txt", "is too long");
+    remove("machine-pipe.txt");
+    cr_assert_eq(mkfifo("machine-pipe.txt", 0600), 0);
+    load_refused("machine-pipe.txt", "is not a regular file");
+    file = fopen("machine-empty.txt", "wb");
+    cr_assert(file != NULL && fclose(file) == 0);
+    load_refused("machine-empty.txt", "is empty");
+}
+
 /* A seventeenth point has no place. */
 Test(machines, text_with_too_many_points)
 {
@@ -295,6 +326,7 @@ Test(machines, figures_that_are_none)
     REFUSED(gemm[TP_DTYPE_F16].points, 1000000, "machine.gemm[f16].points is 1000000, must be 0 to 16");
     REFUSED(weight[TP_DTYPE_BF16].points, -1, "machine.weight[bf16].points is -1, must be 0 to 16");
     REFUSED(gemm[TP_DTYPE_F32].flops[2], NAN, "machine.gemm[f32].flops[2] is nan, must be more than 0");
+    REFUSED(gemm[TP_DTYPE_F32].flops[0], 0, "machine.gemm[f32].flops[0] is 0, must be more than 0");
     REFUSED(gemm[TP_DTYPE_F32].rows[0], 0, "machine.gemm[f32].rows[0] is 0, must be finite and more than 0");
     REFUSED(gemm[TP_DTYPE_F32].rows[1], 1, "machine.gemm[f32].rows[1] is 1, must be finite and more than 1");
 #undef REFUSED
