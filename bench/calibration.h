@@ -13,7 +13,5 @@ enum { BENCH_CALIBRATION_OUT = 768, BENCH_CALIBRATION_IN = 768, BENCH_CALIBRATIO
  * link. samples: kept and taken, of all figures together; on GPUs none is dropped, and they are not counted. On failure
  * call->message says why. Of a simulated GPU figures say nothing. */
 int bench_calibrate(bench_call *call, int ranks, tp_machine *out, bench_figure *samples);
-/* Its part on GPUs. */
-int bench_calibrate_gpu(bench_call *call, int ranks, tp_machine *out);
 
 #endif
