@@ -53,6 +53,27 @@ static inline void tpt_note(tpt_record *log, const void *data, size_t bytes)
     log->used += bytes;
 }
 
+/* Every rank wrote down the same bytes. */
+static inline void tpt_records_same(const char *what, const tpt_record *got, const tpt_record *want, int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++) {
+        size_t used = want[rank].used, at = 0;
+        cr_assert_eq(got[rank].used, used, "%s: rank %d of %d: %zu bytes, not %zu", what, rank, ranks, got[rank].used,
+                     used);
+        while (at < used && got[rank].bytes[at] == want[rank].bytes[at])
+            at++;
+        cr_assert_eq(at, used, "%s: rank %d of %d: byte %zu of %zu", what, rank, ranks, at, used);
+    }
+}
+
+static inline void tpt_records_free(tpt_record *log, int ranks)
+{
+    for (int rank = 0; rank < ranks; rank++) {
+        free(log[rank].bytes);
+        log[rank] = (tpt_record){.bytes = NULL};
+    }
+}
+
 /* An array in the context's memory. */
 typedef struct tpt_device {
     tp_tensor tensor;

@@ -249,6 +249,14 @@ static inline tp_status run_split(tp_ctx *ctx, void *arg)
     return status;
 }
 
+/* Of a run that must not come to its functions. */
+static inline tp_status never(tp_ctx *ctx, void *arg)
+{
+    (void)ctx;
+    (void)arg;
+    return TP_ERR_INTERNAL;
+}
+
 static inline tp_run_options on_gpus(int ranks)
 {
     tp_run_options options = {.ranks = ranks, .transport = TP_TRANSPORT_NCCL, .devices = ranks};

@@ -4,10 +4,10 @@
 
 tp_status tpt_run_processes(int ranks, tp_status (*fn)(tp_ctx *ctx, void *arg), void *arg)
 {
-    process own[MAX_RANKS];
-    run_processes(ranks, fn, arg, own);
+    outcome ends;
+    run_processes(ranks, fn, arg, &ends);
     for (int rank = 0; rank < ranks; rank++)
-        if (own[rank].status != TP_OK)
-            return own[rank].status;
+        if (ends.status[rank] != TP_OK)
+            return ends.status[rank];
     return TP_OK;
 }

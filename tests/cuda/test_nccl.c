@@ -12,19 +12,15 @@ static void same_as_on_cpu(int ranks, tpt_rank_fn fn)
     tpt_run_with((tp_run_options){.ranks = ranks}, fn, &cpu);
     for (unsigned s = 0; s < TPT_RANK_SCHEDULES; s++) {
         script gpu = {0};
+        char what[32];
         tpt_schedule(s);
         tpt_run_with(on_gpus(ranks), fn, &gpu);
         tpt_no_reports("NCCL");
-        for (int rank = 0; rank < ranks; rank++) {
-            cr_assert_eq(gpu.log[rank].used, cpu.log[rank].used);
-            for (size_t i = 0; i < cpu.log[rank].used; i++)
-                cr_assert_eq(gpu.log[rank].bytes[i], cpu.log[rank].bytes[i],
-                             "%d ranks, schedule %u, rank %d: byte %zu of %zu", ranks, s, rank, i, cpu.log[rank].used);
-            free(gpu.log[rank].bytes);
-        }
+        snprintf(what, sizeof what, "schedule %u", s);
+        tpt_records_same(what, gpu.log, cpu.log, ranks);
+        tpt_records_free(gpu.log, ranks);
     }
-    for (int rank = 0; rank < ranks; rank++)
-        free(cpu.log[rank].bytes);
+    tpt_records_free(cpu.log, ranks);
 }
 
 Test(nccl, gives_the_bits_of_thread_ranks)
@@ -87,13 +83,9 @@ Test(nccl, adds_in_its_own_order_where_that_is_asked_for)
         tpt_run_with(options, fast_transport, &gpu);
         tpt_no_reports("fast");
         tpt_run_with((tp_run_options){.ranks = ranks, .ctx.sum_order = TP_SUM_FAST}, run_fast, &cpu);
-        for (int rank = 0; rank < ranks; rank++) {
-            cr_assert_eq(gpu.log[rank].used, cpu.log[rank].used);
-            cr_assert_eq(memcmp(gpu.log[rank].bytes, cpu.log[rank].bytes, cpu.log[rank].used), 0, "rank %d of %d", rank,
-                         ranks);
-            free(gpu.log[rank].bytes);
-            free(cpu.log[rank].bytes);
-        }
+        tpt_records_same("fast", gpu.log, cpu.log, ranks);
+        tpt_records_free(gpu.log, ranks);
+        tpt_records_free(cpu.log, ranks);
     }
 }
 
@@ -118,13 +110,6 @@ Test(nccl, auto_takes_threads_for_the_tree_and_for_shared_devices)
     options.devices = 1;
     tpt_run_with(options, expect_threads, NULL);
     tpt_no_reports("auto");
-}
-
-static tp_status never(tp_ctx *ctx, void *arg)
-{
-    (void)ctx;
-    (void)arg;
-    return TP_ERR_INTERNAL;
 }
 
 static void assert_refused(tp_run_options options, tp_status status, const char *words)

@@ -35,11 +35,7 @@ Test(nccl, a_failing_rank_frees_its_peers)
         double begin = tpi_seconds();
         cr_assert_eq(tp_run_ranks(&options, one_fails, &all), TP_ERR_BACKEND, "%s", tp_last_message());
         cr_assert_lt(tpi_seconds() - begin, 20);
-        for (int rank = 0; rank < 4; rank++) {
-            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank,
-                         all.message[rank]);
-            cr_assert_not_null(strstr(all.message[rank], "planted"), "rank %d: %s", rank, all.message[rank]);
-        }
+        one_failed(&all, 4, TP_ERR_BACKEND, "planted");
         tpt_no_reports("NCCL");
     }
 }
@@ -72,9 +68,6 @@ static tp_status three_exchanges(tp_ctx *ctx, void *arg)
     return status;
 }
 
-/* Calls before the first operation: memory, and a window of it, for the two communicators of a context. */
-enum { CREATION = 4 };
-
 typedef struct planted {
     tpt_rank_fn fn;
     int call; /* of rank 1, by NCCL's count */
@@ -82,18 +75,7 @@ typedef struct planted {
     const char *says;
 } planted;
 
-/* Rank 1 says what NCCL said, naming the call; the others hear of it long before their time is up. */
-static void check_planted(const planted *one, const outcome *all, unsigned schedule)
-{
-    for (int rank = 0; rank < 3; rank++) {
-        const char *message = all->message[rank];
-        cr_assert_eq(all->status[rank], rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "schedule %u: %s: rank %d: %s", schedule,
-                     one->says, rank, message);
-        cr_assert_not_null(strstr(message, one->says), "schedule %u: %s: rank %d: %s", schedule, one->says, rank,
-                           message);
-    }
-}
-
+/* Rank 1 names the call; the others hear of it long before their time is up. */
 Test(nccl, failures_of_nccl_are_told)
 {
     static const planted cases[] = {
@@ -114,7 +96,7 @@ Test(nccl, failures_of_nccl_are_told)
             if (!tpt_simulator_fail_nccl(1, cases[i].call, cases[i].how))
                 return;
             tp_run_ranks(&options, cases[i].fn, &all);
-            check_planted(&cases[i], &all, s);
+            one_failed(&all, 3, TP_ERR_COMM, cases[i].says);
             tpt_no_reports("NCCL");
         }
 }
@@ -188,19 +170,14 @@ Test(nccl, processes_get_the_same_bits)
     static const tpt_rank_fn fns[] = {run_script, run_split};
     for (size_t f = 0; f < COUNT_OF(fns); f++) {
         script cpu = {0}, gpu = {0};
-        process own[MAX_RANKS];
+        outcome ends;
         tpt_schedule(2 - f);
-        run_processes(4, fns[f], &gpu, own);
-        for (int rank = 0; rank < 4; rank++)
-            cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
-        tpt_no_reports("processes");
+        run_processes(4, fns[f], &gpu, &ends);
+        all_well(&ends, 4, "processes");
         tpt_run_with((tp_run_options){.ranks = 4}, fns[f], &cpu);
-        for (int rank = 0; rank < 4; rank++) {
-            cr_assert_eq(gpu.log[rank].used, cpu.log[rank].used);
-            cr_assert_eq(memcmp(gpu.log[rank].bytes, cpu.log[rank].bytes, cpu.log[rank].used), 0, "rank %d", rank);
-            free(gpu.log[rank].bytes);
-            free(cpu.log[rank].bytes);
-        }
+        tpt_records_same("processes", gpu.log, cpu.log, 4);
+        tpt_records_free(gpu.log, 4);
+        tpt_records_free(cpu.log, 4);
     }
 }
 
@@ -209,14 +186,10 @@ Test(nccl, a_failing_process_frees_its_peers)
     if (!tpt_have_gpus(3))
         return;
     outcome all = {.status = {TP_OK}};
-    process own[MAX_RANKS];
+    outcome ends;
     tpt_schedule(1);
-    run_processes(3, one_fails, &all, own);
-    for (int rank = 0; rank < 3; rank++) {
-        cr_assert_eq(own[rank].status, rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank,
-                     own[rank].message);
-        cr_assert_not_null(strstr(own[rank].message, "planted"), "rank %d: %s", rank, own[rank].message);
-    }
+    run_processes(3, one_fails, &all, &ends);
+    one_failed(&ends, 3, TP_ERR_BACKEND, "planted");
     tpt_no_reports("a failing process");
 }
 
@@ -236,11 +209,10 @@ Test(nccl, processes_do_not_share_memory)
 {
     if (!tpt_have_gpus(2))
         return;
-    process own[MAX_RANKS];
+    outcome ends;
     tpt_schedule(0);
-    run_processes(2, apart, NULL, own);
-    for (int rank = 0; rank < 2; rank++)
-        cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
+    run_processes(2, apart, NULL, &ends);
+    all_well(&ends, 2, "apart");
 }
 
 /* ---- a checking world -------------------------------------------------------------------------------------------- */
@@ -279,8 +251,7 @@ Test(nccl, a_checking_world_compares_calls)
     tp_run_options options = on_gpus(3);
     options.check_calls = true;
     tpt_run_with(options, run_script, &all);
-    for (int rank = 0; rank < 3; rank++)
-        free(all.log[rank].bytes);
+    tpt_records_free(all.log, 3);
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         outcome seen = {.status = {TP_OK}};
         cr_assert_eq(tp_run_ranks(&options, wrong[i], &seen), TP_ERR_MISMATCH, "%s", tp_last_message());

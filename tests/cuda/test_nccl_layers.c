@@ -75,10 +75,13 @@ static tp_status run_layer(tp_ctx *ctx, void *arg)
     return status;
 }
 
-static void free_log(layer_run *run)
+static void on_threads(int ranks, tpt_rank_fn fn, void *run)
 {
-    for (int rank = 0; rank < MAX_RANKS; rank++)
-        free(run->log[rank].bytes);
+    tp_run_options options = on_gpus(ranks);
+    options.transport = TP_TRANSPORT_THREADS;
+    options.ctx.mesh.tp = ranks;
+    tpt_schedule(0);
+    tpt_run_with(options, fn, run);
 }
 
 static void same_with_every_algorithm(int ranks, tp_linear_kind kind, bool sequence_parallel)
@@ -87,27 +90,22 @@ static void same_with_every_algorithm(int ranks, tp_linear_kind kind, bool seque
         return;
     layer_run none = {.kind = kind, .sequence_parallel = sequence_parallel, .chunks = 2, .transport = "threads"};
     tp_run_options options = on_gpus(ranks);
-    options.transport = TP_TRANSPORT_THREADS;
     options.ctx.mesh.tp = ranks;
-    tpt_schedule(0);
-    tpt_run_with(options, run_layer, &none);
-    options.transport = TP_TRANSPORT_NCCL;
+    on_threads(ranks, run_layer, &none);
     for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_COUNT; overlap++) {
         layer_run other = none;
+        char what[64];
         memset(other.log, 0, sizeof other.log);
         other.overlap = (tp_overlap)overlap;
         other.transport = "nccl";
         tpt_schedule((unsigned)(overlap + ranks));
         tpt_run_with(options, run_layer, &other);
         tpt_no_reports(tp_overlap_name(other.overlap));
-        for (int rank = 0; rank < ranks; rank++) {
-            cr_assert_eq(other.log[rank].used, none.log[rank].used);
-            cr_assert_eq(memcmp(other.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0,
-                         "%s, kind %d, %d ranks, rank %d", tp_overlap_name(other.overlap), (int)kind, ranks, rank);
-        }
-        free_log(&other);
+        snprintf(what, sizeof what, "%s, kind %d", tp_overlap_name(other.overlap), (int)kind);
+        tpt_records_same(what, other.log, none.log, ranks);
+        tpt_records_free(other.log, ranks);
     }
-    free_log(&none);
+    tpt_records_free(none.log, ranks);
 }
 
 Test(nccl_layers, column)
@@ -124,15 +122,6 @@ Test(nccl_layers, row)
 
 /* ---- ranks that are processes ------------------------------------------------------------------------------------ */
 
-static void on_threads(int ranks, tpt_rank_fn fn, void *run)
-{
-    tp_run_options options = on_gpus(ranks);
-    options.transport = TP_TRANSPORT_THREADS;
-    options.ctx.mesh.tp = ranks;
-    tpt_schedule(0);
-    tpt_run_with(options, fn, run);
-}
-
 /* Messages in groups, one after the other and several under way; more chunks than rows. */
 static void ring_of_processes(int ranks, tp_linear_kind kind, bool sequence_parallel, int chunks)
 {
@@ -140,27 +129,22 @@ static void ring_of_processes(int ranks, tp_linear_kind kind, bool sequence_para
         return;
     layer_run none = {.kind = kind, .sequence_parallel = sequence_parallel, .chunks = 1, .transport = "threads"},
               ring = none;
+    char what[64];
+    snprintf(what, sizeof what, "ring, kind %d, sequences cut %d, %d chunks", (int)kind, sequence_parallel, chunks);
     on_threads(ranks, run_layer, &none);
     ring.overlap = TP_OVERLAP_RING;
     ring.chunks = chunks;
     ring.transport = "nccl";
     for (unsigned s = 0; s < TPT_RANK_SCHEDULES; s++) {
-        process own[MAX_RANKS];
+        outcome ends;
         memset(ring.log, 0, sizeof ring.log);
         tpt_schedule(s);
-        run_processes(ranks, run_layer, &ring, own);
-        tpt_no_reports("ring");
-        for (int rank = 0; rank < ranks; rank++) {
-            cr_assert_eq(own[rank].status, TP_OK, "rank %d of %d, %d chunks: %s", rank, ranks, chunks,
-                         own[rank].message);
-            cr_assert_eq(ring.log[rank].used, none.log[rank].used);
-            cr_assert_eq(memcmp(ring.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0,
-                         "kind %d, sequences cut %d, %d chunks, rank %d of %d", (int)kind, sequence_parallel, chunks,
-                         rank, ranks);
-        }
-        free_log(&ring);
+        run_processes(ranks, run_layer, &ring, &ends);
+        all_well(&ends, ranks, what);
+        tpt_records_same(what, ring.log, none.log, ranks);
+        tpt_records_free(ring.log, ranks);
     }
-    free_log(&none);
+    tpt_records_free(none.log, ranks);
 }
 
 Test(nccl_layers, ring_between_processes, .timeout = 200)
@@ -222,23 +206,20 @@ Test(nccl_layers, a_model_between_processes, .timeout = 200)
         if (!tpt_have_gpus(ranks))
             continue;
         layer_run none = {.sequence_parallel = i != 1, .chunks = 1, .transport = "threads"}, other = none;
-        process own[MAX_RANKS];
+        outcome ends;
+        char what[32];
         on_threads(ranks, run_model, &none);
         other.overlap = overlaps[i];
         other.chunks = 2;
         other.transport = "nccl";
         memset(other.log, 0, sizeof other.log);
         tpt_schedule(i);
-        run_processes(ranks, run_model, &other, own);
-        tpt_no_reports("a model");
-        for (int rank = 0; rank < ranks; rank++) {
-            cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
-            cr_assert_eq(other.log[rank].used, none.log[rank].used);
-            cr_assert_eq(memcmp(other.log[rank].bytes, none.log[rank].bytes, none.log[rank].used), 0,
-                         "case %zu, rank %d", i, rank);
-        }
-        free_log(&other);
-        free_log(&none);
+        run_processes(ranks, run_model, &other, &ends);
+        snprintf(what, sizeof what, "a model, case %zu", i);
+        all_well(&ends, ranks, what);
+        tpt_records_same(what, other.log, none.log, ranks);
+        tpt_records_free(other.log, ranks);
+        tpt_records_free(none.log, ranks);
     }
 }
 
@@ -263,11 +244,9 @@ Test(nccl_layers, pull_and_direct_are_refused_between_processes)
 {
     for (int direct = 0; direct < 2 && tpt_have_gpus(2); direct++) {
         layer_run run = {.overlap = direct ? TP_OVERLAP_DIRECT : TP_OVERLAP_PULL};
-        process own[MAX_RANKS];
+        outcome ends;
         tpt_schedule(0);
-        run_processes(2, refused_layer, &run, own);
-        tpt_no_reports("refused");
-        for (int rank = 0; rank < 2; rank++)
-            cr_assert_eq(own[rank].status, TP_OK, "rank %d: %s", rank, own[rank].message);
+        run_processes(2, refused_layer, &run, &ends);
+        all_well(&ends, 2, "refused");
     }
 }

@@ -2,24 +2,11 @@
  * where there are none. Other versions of NCCL, and failures, are the simulator's. */
 #include "cuda/nccl_processes.h"
 
-enum {
-    RANKS = 3,
-    FLOATS = 100,
-    CREATION = 4, /* calls before the first operation: memory, and a window of it, for the two communicators of a
-                   * context */
-    STAGED = 2 * 262144
-};
+enum { RANKS = 3, FLOATS = 100, STAGED = 2 * 262144 };
 
 static size_t comm_bytes(const tp_ctx *ctx)
 {
     return tp_ctx_memory(ctx, TP_MEMORY_COMM).bytes;
-}
-
-static void all_well(const process *own, const char *what)
-{
-    for (int rank = 0; rank < RANKS; rank++)
-        cr_assert_eq(own[rank].status, TP_OK, "%s: rank %d: %s", what, rank, own[rank].message);
-    tpt_gpus_clean(what);
 }
 
 /* ---- symmetric buffers ------------------------------------------------------------------------------------------- */
@@ -80,10 +67,10 @@ Test(nccl_windows, processes_have_symmetric_buffers)
     if (!tpt_have_gpus(RANKS))
         return;
     for (unsigned s = 0; s < TPT_RANK_SCHEDULES; s++) {
-        process own[MAX_RANKS];
+        outcome ends;
         tpt_schedule(s);
-        run_processes(RANKS, symmetric_buffers, NULL, own);
-        all_well(own, "symmetric buffers");
+        run_processes(RANKS, symmetric_buffers, NULL, &ends);
+        all_well(&ends, RANKS, "symmetric buffers");
     }
 }
 
@@ -119,12 +106,12 @@ Test(nccl_windows, groups_and_sizes)
     if (!tpt_have_gpus(RANKS))
         return;
     for (size_t f = 0; f < COUNT_OF(fns); f++) {
-        process own[MAX_RANKS];
+        outcome ends;
         tpt_schedule((unsigned)f);
         if (!tpt_simulator_nccl(0, true))
             return;
-        run_processes(RANKS, fns[f], NULL, own);
-        all_well(own, "groups and sizes");
+        run_processes(RANKS, fns[f], NULL, &ends);
+        all_well(&ends, RANKS, "groups and sizes");
     }
 }
 
@@ -162,20 +149,6 @@ static tp_status without(tp_ctx *ctx, void *arg)
     return run_script(ctx, &all->said);
 }
 
-static void same_words(script *a, script *b)
-{
-    for (int rank = 0; rank < RANKS; rank++) {
-        cr_assert_eq(a->log[rank].used, b->log[rank].used);
-        cr_assert_eq(memcmp(a->log[rank].bytes, b->log[rank].bytes, a->log[rank].used), 0, "rank %d", rank);
-    }
-}
-
-static void forget(script *all)
-{
-    for (int rank = 0; rank < RANKS; rank++)
-        free(all->log[rank].bytes);
-}
-
 Test(nccl_windows, older_libraries_and_gpus_without)
 {
     script cpu = {0};
@@ -183,24 +156,17 @@ Test(nccl_windows, older_libraries_and_gpus_without)
         return;
     tpt_run_with((tp_run_options){.ranks = RANKS}, run_script, &cpu);
     for (size_t i = 0; i < COUNT_OF(libraries); i++) {
-        process own[MAX_RANKS];
+        outcome ends;
         trial all = {.library = &libraries[i]};
         tpt_schedule((unsigned)i);
         if (!tpt_simulator_nccl(libraries[i].version, libraries[i].symmetric))
             break;
-        run_processes(RANKS, without, &all, own);
-        all_well(own, libraries[i].says);
-        same_words(&cpu, &all.said);
-        forget(&all.said);
+        run_processes(RANKS, without, &all, &ends);
+        all_well(&ends, RANKS, libraries[i].says);
+        tpt_records_same(libraries[i].says, all.said.log, cpu.log, RANKS);
+        tpt_records_free(all.said.log, RANKS);
     }
-    forget(&cpu);
-}
-
-static tp_status never(tp_ctx *ctx, void *arg)
-{
-    (void)ctx;
-    (void)arg;
-    return TP_ERR_INTERNAL;
+    tpt_records_free(cpu.log, RANKS);
 }
 
 Test(nccl_windows, a_library_that_is_too_old)
@@ -238,16 +204,16 @@ Test(nccl_windows, one_rank_without_memory)
         return;
     for (unsigned s = 0; s < TPT_SCHEDULES; s++) {
         outcome all = {.status = {TP_OK}};
-        process own[MAX_RANKS];
+        outcome ends;
         tpt_schedule(s);
         if (!tpt_simulator_fail_nccl(1, CREATION + 1, GPUSIM_NCCL_AT_CALL))
             return;
-        run_processes(RANKS, make_one, &all, own);
+        run_processes(RANKS, make_one, &all, &ends);
         for (int rank = 0; rank < RANKS; rank++)
             cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_MEMORY : TP_ERR_PEER, "rank %d: %s", rank,
                          all.message[rank]);
         cr_assert_not_null(strstr(all.message[0], "rank 1 of 3 has no memory"), "%s", all.message[0]);
-        all_well(own, "no memory");
+        all_well(&ends, RANKS, "no memory");
     }
 }
 
@@ -266,16 +232,16 @@ Test(nccl_windows, staging_without_memory)
     tpt_run_with((tp_run_options){.ranks = RANKS}, run_script, &cpu);
     for (int call = 1; call <= 3; call += 2) {
         script gpu = {0};
-        process own[MAX_RANKS];
+        outcome ends;
         tpt_schedule((unsigned)call);
         if (!tpt_simulator_fail_nccl(1, call, GPUSIM_NCCL_AT_CALL))
             break;
-        run_processes(RANKS, without_staging, &gpu, own);
-        all_well(own, "staging without memory");
-        same_words(&cpu, &gpu);
-        forget(&gpu);
+        run_processes(RANKS, without_staging, &gpu, &ends);
+        all_well(&ends, RANKS, "staging without memory");
+        tpt_records_same("staging without memory", gpu.log, cpu.log, RANKS);
+        tpt_records_free(gpu.log, RANKS);
     }
-    forget(&cpu);
+    tpt_records_free(cpu.log, RANKS);
 }
 
 typedef struct planted {
@@ -302,17 +268,12 @@ Test(nccl_windows, failures_of_nccl_are_told)
     for (unsigned s = 0; s < TPT_SCHEDULES; s++)
         for (size_t i = 0; i < COUNT_OF(cases); i++) {
             outcome all = {.status = {TP_OK}};
-            process own[MAX_RANKS];
+            outcome ends;
             tpt_schedule(s);
             if (!tpt_simulator_fail_nccl(1, cases[i].call, cases[i].how))
                 return;
-            run_processes(RANKS, make_one, &all, own);
-            for (int rank = 0; rank < RANKS; rank++) {
-                cr_assert_eq(own[rank].status, rank == 1 ? TP_ERR_COMM : TP_ERR_PEER, "case %zu: rank %d: %s", i, rank,
-                             own[rank].message);
-                cr_assert_not_null(strstr(own[rank].message, cases[i].says), "case %zu: rank %d: %s", i, rank,
-                                   own[rank].message);
-            }
+            run_processes(RANKS, make_one, &all, &ends);
+            one_failed(&ends, RANKS, TP_ERR_COMM, cases[i].says);
             tpt_gpus_clean(cases[i].says);
         }
 }
@@ -335,16 +296,12 @@ Test(nccl_windows, a_failing_rank_leaves_no_window)
         return;
     for (unsigned s = 0; s < TPT_RANK_SCHEDULES; s++) {
         outcome all = {.status = {TP_OK}};
-        process own[MAX_RANKS];
+        outcome ends;
         tpt_schedule(s);
         if (!tpt_simulator_nccl(0, true))
             return;
-        run_processes(RANKS, fails_with_a_window, &all, own);
-        for (int rank = 0; rank < RANKS; rank++) {
-            cr_assert_eq(all.status[rank], rank == 1 ? TP_ERR_BACKEND : TP_ERR_PEER, "rank %d: %s", rank,
-                         all.message[rank]);
-            cr_assert_not_null(strstr(all.message[rank], "planted"), "rank %d: %s", rank, all.message[rank]);
-        }
+        run_processes(RANKS, fails_with_a_window, &all, &ends);
+        one_failed(&all, RANKS, TP_ERR_BACKEND, "planted");
         tpt_gpus_clean("a failing rank");
     }
 }

@@ -155,15 +155,11 @@ static tp_run_options on_gpus(int ranks)
 
 static void compare(int ranks, scene *cpu, scene *gpu)
 {
-    for (int rank = 0; rank < ranks; rank++) {
-        cr_assert_eq(cpu->log[rank].used, gpu->log[rank].used);
-        for (size_t i = 0; i < cpu->log[rank].used; i++)
-            if (cpu->log[rank].bytes[i] != gpu->log[rank].bytes[i])
-                cr_assert(false, "rank %d of %d, algorithm %d: byte %zu of %zu", rank, ranks, (int)cpu->algorithm, i,
-                          cpu->log[rank].used);
-        free(cpu->log[rank].bytes);
-        free(gpu->log[rank].bytes);
-    }
+    char what[32];
+    snprintf(what, sizeof what, "algorithm %d", (int)cpu->algorithm);
+    tpt_records_same(what, gpu->log, cpu->log, ranks);
+    tpt_records_free(gpu->log, ranks);
+    tpt_records_free(cpu->log, ranks);
 }
 
 static void check(int ranks, tp_all_reduce_algorithm algorithm, tp_run_options options)
