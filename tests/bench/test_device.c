@@ -3,33 +3,17 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 
-#include "machine_file.h"
+#include "program.h"
 #include "tp/tp.h"
 
-#define TEXT_BYTES 65536
-
-static char text[TEXT_BYTES]; /* what the last run printed, both streams */
-
-static int run(const char *arguments)
+/* Two GPUs, where there are any. */
+static void two_gpus(void)
 {
-    char command[1024];
-    snprintf(command, sizeof command, "GPUSIM_DEVICES=2 '%s' %s 2>&1", TPT_BENCH_PROGRAM, arguments);
-    FILE *pipe = popen(command, "r");
-    size_t used = fread(text, 1, sizeof text - 1, pipe);
-    text[used] = '\0';
-    int status = pclose(pipe);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    setenv("GPUSIM_DEVICES", "2", 1);
 }
 
-static void expect(const char *arguments, int status, const char *first, const char *second)
-{
-    int got = run(arguments);
-    cr_expect_eq(got, status, "tp_bench %s: exit status %d, not %d:\n%s", arguments, got, status, text);
-    cr_expect_not_null(strstr(text, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, text);
-    cr_expect_not_null(strstr(text, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second, text);
-}
+TestSuite(device, .init = two_gpus);
 
 /* No plugin is beside the test's program, and none is where the loader looks: one line, and a status that scripts
  * see. */
@@ -102,9 +86,9 @@ Test(device, info)
 static const char *cell(const char *column)
 {
     static char found[256];
-    char copy[TEXT_BYTES], *names = copy, *last = NULL, *save;
+    char copy[TPT_PRINTED_BYTES], *names = copy, *last = NULL, *save;
     found[0] = '\0';
-    memcpy(copy, text, sizeof copy);
+    memcpy(copy, tpt_printed, sizeof copy);
     while (*names == '#')
         names = strchr(names, '\n') + 1;
     char *line = strtok_r(names, "\n", &save);
@@ -129,7 +113,7 @@ static const char *cell(const char *column)
 
 static void expect_cell(const char *column, const char *value)
 {
-    cr_expect_str_eq(cell(column), value, "%s is '%s', not '%s':\n%s", column, cell(column), value, text);
+    cr_expect_str_eq(cell(column), value, "%s is '%s', not '%s':\n%s", column, cell(column), value, tpt_printed);
 }
 
 /* Right results, and no time, in every form of output. */
@@ -137,16 +121,16 @@ Test(device, gemm_shows_no_time)
 {
     expect("gemm --shapes 33x48x40 --variant NN --dtype bf16" SIMULATED, 0, "simulated GPU: its time is no speed",
            "33x40x48");
-    cr_expect_eq(run("gemm --shapes 33x48x40 --variant NN --dtype bf16 --csv" SIMULATED), 0, "%s", text);
+    cr_expect_eq(run("gemm --shapes 33x48x40 --variant NN --dtype bf16 --csv" SIMULATED), 0, "%s", tpt_printed);
     expect_cell("#wrong", "0");
     expect_cell("isa", "sm_80");
     expect_cell("rate", "");
     expect_cell("peak", "");
     expect_cell("share", "");
-    cr_expect_not_null(strstr(text, "simulated"), "%s", text);
+    cr_expect_not_null(strstr(tpt_printed, "simulated"), "%s", tpt_printed);
     expect("gemm --shapes 33x48x40 --variant NN --dtype bf16 --json" SIMULATED, 0, "null", "its time is no speed");
     expect("gemm --shapes 24x16x40 --sums fast" SIMULATED, 0, "fast", "simulated");
-    cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
 }
 
 /* Whole numbers are exact in TF32; a row says where that was; of other types there is nothing to say. Layers agree with
@@ -154,11 +138,12 @@ Test(device, gemm_shows_no_time)
 Test(device, tf32)
 {
     cr_expect_eq(run("gemm --shapes 24x16x40 --variant NT --sums fast --tf32 --dtype f32 --csv" SIMULATED), 0, "%s",
-                 text);
-    cr_expect_not_null(strstr(text, "\"fast, TF32\""), "%s", text);
-    cr_expect_null(strstr(text, "FAILED"), "%s", text);
-    cr_expect_eq(run("gemm --shapes 24x16x40 --variant NT --sums fast --tf32 --dtype bf16" SIMULATED), 0, "%s", text);
-    cr_expect_null(strstr(text, "TF32"), "%s", text);
+                 tpt_printed);
+    cr_expect_not_null(strstr(tpt_printed, "\"fast, TF32\""), "%s", tpt_printed);
+    cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
+    cr_expect_eq(run("gemm --shapes 24x16x40 --variant NT --sums fast --tf32 --dtype bf16" SIMULATED), 0, "%s",
+                 tpt_printed);
+    cr_expect_null(strstr(tpt_printed, "TF32"), "%s", tpt_printed);
     expect(
         "mlp --hidden 32 --ffn 48 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --sums fast --tf32 --check" SIMULATED,
         0, "TF32", "simulated GPU");
@@ -191,9 +176,9 @@ Test(device, peer_kernels)
         snprintf(line, sizeof line,
                  "collective --ranks 2 --operation all_reduce --begin 256 --end 256 --csv --peer-kernels %s" SIMULATED,
                  words[i]);
-        cr_expect_eq(run(line), 0, "%s", text);
+        cr_expect_eq(run(line), 0, "%s", tpt_printed);
         expect_cell("#wrong", "0");
-        cr_expect_not_null(strstr(text, shown[i]), "%s:\n%s", words[i], text);
+        cr_expect_not_null(strstr(tpt_printed, shown[i]), "%s:\n%s", words[i], tpt_printed);
     }
     expect("collective --ranks 2 --peer-kernels never", 2, "--peer-kernels never", "--device cuda");
 }
@@ -208,14 +193,15 @@ Test(device, layers_agree_with_the_cpu)
         snprintf(arguments, sizeof arguments,
                  "%s --hidden 32%s --batch 1 --sequence 9 --ranks 1 --dtype %s --check --csv" SIMULATED, layers[i],
                  i < 3 ? " --ffn 48" : " --heads 4", i % 2 == 0 ? "f32" : "bf16");
-        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, tpt_printed);
         expect_cell("forward", "");
         expect_cell("backward", "");
         expect_cell("tokens/s", "");
         expect_cell("speed-up", "");
         expect_cell("on", "\"threads, simulated GPU\"");
         double off = atof(cell("off the CPU"));
-        cr_expect(cell("off the CPU")[0] != '\0' && off <= (i % 2 == 0 ? 1e-5 : 3e-2), "%s: %s", arguments, text);
+        cr_expect(cell("off the CPU")[0] != '\0' && off <= (i % 2 == 0 ? 1e-5 : 3e-2), "%s: %s", arguments,
+                  tpt_printed);
     }
 }
 
@@ -228,13 +214,13 @@ Test(device, ranks_have_the_same_bits)
         snprintf(arguments, sizeof arguments,
                  "mlp %s --hidden 32 --ffn 48 --batch 1 --sequence 9 --ranks 1,2 --dtype f32 --csv" SIMULATED,
                  places[i]);
-        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, tpt_printed);
         expect_cell("same bits", "yes");
         expect_cell("on", i == 0 ? "\"threads, simulated GPU\"" : "\"threads, simulated GPUs\"");
     }
     expect("model --layers 1 --hidden 32 --heads 2 --batch 1 --sequence 9 --ranks 1,2 --steps 2 --check" SIMULATED, 0,
            "2 ranks: loss", "simulated GPU");
-    cr_expect_null(strstr(text, "FAILED"), "%s", text);
+    cr_expect_null(strstr(tpt_printed, "FAILED"), "%s", tpt_printed);
     expect("collective --ranks 2 -b 1K -e 1K --place out" SIMULATED, 0, "Out of bounds values : 0 OK", "simulated GPU");
 }
 
@@ -244,15 +230,15 @@ Test(device, calibrate_keeps_simulated_times_to_itself)
     remove("machine-cuda.txt");
     expect("calibrate" SIMULATED, 0, "copy within a device", "no file was written");
     cr_expect_null(fopen("machine-cuda.txt", "rb"));
-    cr_expect_null(strstr(text, "written to"), "%s", text);
+    cr_expect_null(strstr(tpt_printed, "written to"), "%s", tpt_printed);
     static const char *const ways[] = {"", " --devices 2 --sums fast", " --devices 2 --transport nccl"};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         char arguments[512];
         snprintf(arguments, sizeof arguments, "calibrate --csv%s" SIMULATED, ways[i]);
-        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, tpt_printed);
         expect_cell("figure", "\"adds, read and written\"");
         expect_cell("value", "");
-        cr_expect_not_null(strstr(text, "weight gradient f16"), "%s", text);
+        cr_expect_not_null(strstr(tpt_printed, "weight gradient f16"), "%s", tpt_printed);
     }
     expect("calibrate --out bench_gpu_machine.tmp" SIMULATED, 2, "--out bench_gpu_machine.tmp",
            "a simulated GPU's time is no speed");
@@ -264,13 +250,13 @@ Test(device, calibrate_keeps_simulated_times_to_itself)
  * known. */
 Test(device, auto_chooses_and_shows_no_time)
 {
-    cr_expect_eq(run("auto --dtype f32 --only mlp --csv" SIMULATED), 0, "%s", text);
+    cr_expect_eq(run("auto --dtype f32 --only mlp --csv" SIMULATED), 0, "%s", tpt_printed);
     static const char *const empty[] = {"t_none",    "best",        "chunks",      "t_best",     "t_auto",
                                         "predicted", "auto / best", "auto / none", "none / none"};
     for (size_t i = 0; i < sizeof empty / sizeof *empty; i++)
         expect_cell(empty[i], "");
     expect_cell("on", "\"threads, simulated GPU\"");
-    cr_expect_neq(cell("auto")[0], '\0', "%s", text);
+    cr_expect_neq(cell("auto")[0], '\0', "%s", tpt_printed);
     write_machine(TP_DEVICE_CPU, "bench_gpu_machine.tmp");
     expect("auto --machine bench_gpu_machine.tmp" SIMULATED, 2, "--machine bench_gpu_machine.tmp: has times of cpu",
            "--device is cuda");
@@ -292,15 +278,15 @@ Test(device, roofline_shows_no_time)
         snprintf(arguments, sizeof arguments,
                  "roofline --layers 1 --hidden 32 --heads 4 --batch 1 --sequence 9 --steps 2 %s --csv" SIMULATED,
                  sides[i]);
-        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, text);
+        cr_expect_eq(run(arguments), 0, "%s: %s", arguments, tpt_printed);
         static const char *const empty[] = {"time", "limit", "share", "bound by", "rate", "bandwidth"};
         for (size_t j = 0; j < sizeof empty / sizeof *empty; j++)
             expect_cell(empty[j], "");
         static const char *const seen[] = {"forward,gemm NT,",     "backward,gemm TN,",     "backward,attention grad,",
                                            "optimizer,optimizer,", "optimizer,square sum,", "finish,phase,"};
         for (size_t j = 0; j < sizeof seen / sizeof *seen; j++)
-            cr_expect_not_null(strstr(text, seen[j]), "%s: no %s\n%s", arguments, seen[j], text);
-        cr_expect_null(strstr(text, "had no place"), "%s", text);
+            cr_expect_not_null(strstr(tpt_printed, seen[j]), "%s: no %s\n%s", arguments, seen[j], tpt_printed);
+        cr_expect_null(strstr(tpt_printed, "had no place"), "%s", tpt_printed);
     }
     expect("roofline --layers 1 --hidden 32 --heads 4 --batch 1 --sequence 9 --steps 2 --dtype f32" SIMULATED, 0,
            "simulated GPU: its time is no speed", "by the GPU's events");

@@ -123,57 +123,45 @@ static void check_refused(tp_status (*run)(tp_ctx *ctx, const void *test, void *
     tp_ctx_destroy(ctx);
 }
 
+typedef struct refusal {
+    int32_t ids[4];
+    bool positions, none; /* what they are; not given, but counted */
+    int64_t cols, table_rows, vocabulary;
+    const char *message;
+} refusal;
+
+/* Both directions look at all ids, those of other ranks' rows among them, also without columns or rows. */
 Test(embedding, ids_outside_are_refused)
 {
-    int32_t ids[4] = {0, 1, 50, 2};
-    float table[50] = {0};
-    tpi_embedding_args args = {.rows = 4,
-                               .cols = 1,
-                               .ids = ids,
-                               .table = table,
-                               .table_dtype = TP_DTYPE_F32,
-                               .table_rows = 50,
-                               .vocabulary = 50,
-                               .out_dtype = TP_DTYPE_F32};
+    static const refusal cases[] = {
+        {{0, 1, 50, 2}, false, false, 1, 4, 50, "pass: ids[2] is 50, must be in [0, vocabulary 50)"},
+        {{0, 1, INT32_MAX, 2}, false, false, 1, 4, 50, "pass: ids[2] is 2147483647, must be in [0, vocabulary 50)"},
+        {{0, 1, 49, -1}, false, false, 1, 4, 50, "pass: ids[3] is -1, must be in [0, vocabulary 50)"},
+        {{0, 1, 49, -1}, false, false, 0, 4, 50, "pass: ids[3] is -1, must be in [0, vocabulary 50)"},
+        {{0, 1, 49, -1}, false, false, 1, 0, 50, "pass: ids[3] is -1, must be in [0, vocabulary 50)"},
+        {{0, 1, 49, -1}, true, false, 1, 4, 50, "pass: positions[3] is -1, must be in [0, positions 50)"},
+        {{0}, false, true, 1, 3, 3, "pass: positions[3] is 3, must be in [0, positions 3)"},
+    };
+    static const float table[50], dy[4];
+    tpi_embedding_args forward = {.rows = 4, .table = table, .table_dtype = TP_DTYPE_F32, .out_dtype = TP_DTYPE_F32};
+    tpi_embedding_grad_args backward = {.rows = 4, .dy = dy, .dy_dtype = TP_DTYPE_F32};
 
-    check_refused(run_embedding, &args, "pass: ids[2] is 50, must be in [0, vocabulary 50)");
-    ids[2] = 49;
-    ids[3] = -1;
-    check_refused(run_embedding, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
-    args.cols = 0;
-    check_refused(run_embedding, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
-    args.cols = 1;
-    args.positions = true;
-    args.first_row = 7;
-    check_refused(run_embedding, &args, "pass: positions[10] is -1, must be in [0, positions 50)");
-    args.ids = NULL;
-    args.first_row = 0;
-    args.table_rows = args.vocabulary = 3;
-    check_refused(run_embedding, &args, "pass: positions[3] is 3, must be in [0, positions 3)");
-}
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const refusal *one = &cases[i];
 
-/* The gradient looks at all ids too, those of other ranks' rows among them. */
-Test(embedding, ids_outside_are_refused_backward)
-{
-    int32_t ids[4] = {0, 1, 50, 2};
-    float dy[4] = {1, 1, 1, 1};
-    tpi_embedding_grad_args args = {
-        .rows = 4, .cols = 1, .ids = ids, .dy = dy, .dy_dtype = TP_DTYPE_F32, .table_rows = 4, .vocabulary = 50};
-
-    check_refused(run_embedding_grad, &args, "pass: ids[2] is 50, must be in [0, vocabulary 50)");
-    ids[2] = 2147483647;
-    check_refused(run_embedding_grad, &args, "pass: ids[2] is 2147483647, must be in [0, vocabulary 50)");
-    ids[2] = 49;
-    ids[3] = -1;
-    check_refused(run_embedding_grad, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
-    args.table_rows = 0;
-    check_refused(run_embedding_grad, &args, "pass: ids[3] is -1, must be in [0, vocabulary 50)");
-    args.table_rows = 4;
-    args.positions = true;
-    check_refused(run_embedding_grad, &args, "pass: positions[3] is -1, must be in [0, positions 50)");
-    args.ids = NULL;
-    args.table_rows = args.vocabulary = 3;
-    check_refused(run_embedding_grad, &args, "pass: positions[3] is 3, must be in [0, positions 3)");
+        forward.ids = backward.ids = one->none ? NULL : one->ids;
+        forward.positions = backward.positions = one->positions;
+        forward.cols = backward.cols = one->cols;
+        forward.table_rows = backward.table_rows = one->table_rows;
+        forward.vocabulary = backward.vocabulary = one->vocabulary;
+        check_refused(run_embedding, &forward, one->message);
+        check_refused(run_embedding_grad, &backward, one->message);
+    }
+    forward.ids = cases[5].ids; /* not the pass's first rows */
+    forward.positions = true;
+    forward.vocabulary = 50;
+    forward.first_row = 7;
+    check_refused(run_embedding, &forward, "pass: positions[10] is -1, must be in [0, positions 50)");
 }
 
 static void check_grad(const machines *all, int64_t cols, tp_dtype dtype)

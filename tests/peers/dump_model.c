@@ -33,17 +33,21 @@ static void write_tensor(FILE *file, const char *name, const float *data, int64_
     fwrite(data, sizeof *data, (size_t)(rows * cols), file);
 }
 
+static void write_param(FILE *file, const char *prefix, const tp_param *param, const float *data)
+{
+    char name[TP_PARAM_NAME + 16];
+    snprintf(name, sizeof name, "%s%s", prefix, param->name);
+    write_tensor(file, name, data, param->shape[0], param->dims == 2 ? param->shape[1] : 1);
+}
+
 /* Values, which = 0, or gradients, 1; on all ranks. */
 static tp_status write_params(tp_ctx *ctx, dump *d, tp_param *const *params, int count, int which, const char *prefix)
 {
     for (int i = 0; i < count; i++) {
         float *all = malloc((size_t)tp_param_elements(params[i]) * sizeof *all);
         tp_status status = all ? tp_param_gather(ctx, params[i], which, all) : TP_ERR_MEMORY;
-        if (status == TP_OK && tp_ctx_rank(ctx) == 0) {
-            char name[TP_PARAM_NAME + 16];
-            snprintf(name, sizeof name, "%s%s", prefix, params[i]->name);
-            write_tensor(d->file, name, all, params[i]->shape[0], params[i]->dims == 2 ? params[i]->shape[1] : 1);
-        }
+        if (status == TP_OK && tp_ctx_rank(ctx) == 0)
+            write_param(d->file, prefix, params[i], all);
         free(all);
         if (status != TP_OK)
             return status;
@@ -84,10 +88,16 @@ static tp_status collect_logits(tp_ctx *ctx, dump *d, tp_model *model, const voi
     return status != TP_OK ? status : met;
 }
 
+/* The batch, of every step. */
+static tp_pass pass_of(const dump *d, int64_t step)
+{
+    return (tp_pass){.tokens = TOKENS, .sequences = BATCH, .ids = d->ids, .targets = d->targets,
+                     .loss_scale = 1.0f / TOKENS, .step = (uint64_t)step};
+}
+
 static tp_status run_model(tp_ctx *ctx, dump *d, tp_model *model)
 {
-    tp_pass pass = {
-        .tokens = TOKENS, .sequences = BATCH, .ids = d->ids, .targets = d->targets, .loss_scale = 1.0f / TOKENS};
+    const tp_pass pass = pass_of(d, 0);
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     tp_status status = load_params(ctx, params, count);
@@ -123,8 +133,7 @@ static tp_status run_model(tp_ctx *ctx, dump *d, tp_model *model)
 
 static tp_status take_step(tp_ctx *ctx, dump *d, tp_model *model, tp_optimizer *optimizer, int64_t step, void *saved)
 {
-    const tp_pass pass = {.tokens = TOKENS, .sequences = BATCH, .ids = d->ids, .targets = d->targets,
-                          .loss_scale = 1.0f / TOKENS, .step = (uint64_t)step};
+    const tp_pass pass = pass_of(d, step);
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     double sum = 0, tokens = 0;
@@ -154,19 +163,17 @@ static tp_status write_masters(dump *d, tp_optimizer *optimizer, tp_param *const
     for (int i = 0; i < count; i++) {
         float *master, *m, *v;
         int64_t step;
-        char name[TP_PARAM_NAME + 16];
         tp_status status = tp_optimizer_state(optimizer, params[i], &master, &m, &v, &step);
         if (status != TP_OK)
             return status;
-        snprintf(name, sizeof name, "master:%s", params[i]->name);
-        write_tensor(d->file, name, master, params[i]->shape[0], params[i]->dims == 2 ? params[i]->shape[1] : 1);
+        write_param(d->file, "master:", params[i], master);
     }
     return TP_OK;
 }
 
 static tp_status train_model(tp_ctx *ctx, dump *d, tp_model *model)
 {
-    const tp_pass pass = {.tokens = TOKENS, .sequences = BATCH};
+    const tp_pass pass = pass_of(d, 0);
     int count;
     tp_param *const *params = tp_model_params(model, &count);
     tp_optimizer *optimizer = NULL;
