@@ -41,7 +41,8 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
-[[ $minutes =~ ^[1-9][0-9]*$ && $jobs =~ ^[1-9][0-9]*$ ]] || die "--minutes $minutes, --jobs $jobs: expected numbers of at least 1"
+[[ $minutes =~ ^[1-9][0-9]*$ && $jobs =~ ^[1-9][0-9]*$ ]] ||
+    die "--minutes $minutes, --jobs $jobs: expected numbers of at least 1"
 for one in ${only//,/ }; do
     [[ " $all_parts " == *" $one "* ]] || die "--only $only: there is no part $one, only $all_parts"
 done
@@ -63,13 +64,15 @@ else
     if [ -n "$fitting" ]; then
         gpus=$(wc -l <<<"$fitting")
         gpu_name=$(head -n 1 <<<"$fitting" | cut -d, -f1)
-        architectures=$(awk -F', *' '{ print $NF }' <<<"$fitting" | tr -d ' .' | sort -u | sed 's/$/-real/' | paste -sd';')
+        architectures=$(awk -F', *' '{ print $NF }' <<<"$fitting" | tr -d ' .' | sort -u | sed 's/$/-real/' |
+            paste -sd';')
     fi
     if [ "$gpus" = 0 ]; then
         reason="nvidia-smi $(command -v nvidia-smi >/dev/null && echo "finds none" || echo "is not installed")"
         [ ${#left_out[@]} = 0 ] || reason=$(printf '%s. ' "${left_out[@]}" | sed 's/\. $//')
         echo "no GPU here that can be used: $reason. Nothing was built, run or measured."
-        echo "GPU=sim bench/gpu.sh tries this script on simulated GPUs; tests/run.sh --cuda runs all tests of the CUDA backend on them."
+        echo "GPU=sim bench/gpu.sh tries this script on simulated GPUs;" \
+            "tests/run.sh --cuda runs all tests of the CUDA backend on them."
         exit 0
     fi
     folder=bench/results/${name:-$(tr 'A-Z ' 'a-z-' <<<"$gpu_name" | tr -cd 'a-z0-9-')}
@@ -126,7 +129,8 @@ measure() {
         return $status
     fi
     {
-        printf '# tp_bench %s\n# commit %s, %s, %s x %s\n' "$*" "$(git describe --always --dirty 2>/dev/null || echo unknown)" "$(date -u +%Y-%m-%d)" \
+        printf '# tp_bench %s\n# commit %s, %s, %s x %s\n' "$*" \
+            "$(git describe --always --dirty 2>/dev/null || echo unknown)" "$(date -u +%Y-%m-%d)" \
             "$gpus" "$gpu_name"
         cat "$file.part" 2>/dev/null
     } >"$file"
@@ -148,7 +152,8 @@ peers() {
     local python
     for python in ${PYTHON:-python3} /usr/bin/python3; do
         if "$python" -c 'import torch, sys; sys.exit(not torch.cuda.is_available())' 2>/dev/null; then
-            "$python" bench/peers/torch_gpu.py "$folder" >"$folder/torch.csv.part" && mv "$folder/torch.csv.part" "$folder/torch.csv"
+            "$python" bench/peers/torch_gpu.py "$folder" >"$folder/torch.csv.part" &&
+                mv "$folder/torch.csv.part" "$folder/torch.csv"
             return
         fi
     done
@@ -164,29 +169,33 @@ export -f build measure measure_each peers
 part build 420 bash -c build || { [ ! -x "$program" ] && die "the build failed (build/logs/$preset/)"; }
 on=(--device cuda)
 if [ "$preset" = gpu ]; then
-    gemm=("gemm|gemm ${on[*]} --dtype bf16,f32 --seconds 0.05" "gemm-fast|gemm ${on[*]} --sums fast --dtype bf16,f32 --seconds 0.05"
+    gemm=("gemm|gemm ${on[*]} --dtype bf16,f32 --seconds 0.05"
+        "gemm-fast|gemm ${on[*]} --sums fast --dtype bf16,f32 --seconds 0.05"
         "gemm-fast-tf32|gemm ${on[*]} --sums fast --tf32 --dtype f32 --seconds 0.05"
         "gemm-large|gemm ${on[*]} --shapes 4096x4096x4096,8192x8192x4096 --dtype bf16 --seconds 0.1"
         "gemm-large-fast|gemm ${on[*]} --sums fast --shapes 4096x4096x4096,8192x8192x4096 --dtype bf16 --seconds 0.1")
     norm=("norm|norm ${on[*]} --hidden 768 --batch 8 --sequence 1024 --ranks 1 --seconds 0.2 --check"
         "norm-rms|norm ${on[*]} --family llama --hidden 4096 --batch 4 --sequence 2048 --ranks 1 --seconds 0.2 --check")
-    attention=("attention|attention ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1 --seconds 0.3"
-        "attention-gqa|attention ${on[*]} --model llama3-8b --batch 1 --sequence 4096 --ranks 1 --dtype bf16 --seconds 0.3")
+    gpt2="--model gpt2 --batch 8 --sequence 1024 --ranks 1"
+    llama3="--model llama3-8b --batch 1 --ranks 1 --dtype bf16"
+    attention=("attention|attention ${on[*]} $gpt2 --seconds 0.3"
+        "attention-gqa|attention ${on[*]} $llama3 --sequence 4096 --seconds 0.3")
     block=("block|block ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1,2 --seconds 0.3"
-        "block-llama|block ${on[*]} --model llama3-8b --batch 1 --sequence 2048 --ranks 1 --dtype bf16 --seconds 0.3")
-    model=("model|model ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 12"
-        "model-fast|model ${on[*]} --sums fast --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 12"
-        "model-fast-tf32|model ${on[*]} --sums fast --tf32 --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype f32 --steps 12")
+        "block-llama|block ${on[*]} $llama3 --sequence 2048 --seconds 0.3")
+    model=("model|model ${on[*]} $gpt2 --dtype bf16,f32 --steps 12"
+        "model-fast|model ${on[*]} --sums fast $gpt2 --dtype bf16,f32 --steps 12"
+        "model-fast-tf32|model ${on[*]} --sums fast --tf32 $gpt2 --dtype f32 --steps 12")
     layers=(--hidden 256 --heads 8 --batch 2 --sequence 130 --ranks 1,2,4 --seconds 0.05 --check)
-    roofline=("roofline-fast|roofline ${on[*]} --sums fast --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16,f32 --steps 8"
-        "roofline|roofline ${on[*]} --model gpt2 --batch 8 --sequence 1024 --ranks 1 --dtype bf16 --steps 8")
+    roofline=("roofline-fast|roofline ${on[*]} --sums fast $gpt2 --dtype bf16,f32 --steps 8"
+        "roofline|roofline ${on[*]} $gpt2 --dtype bf16 --steps 8")
     # Ranks get a GPU each where there are two, else they share one: the machine file says which.
     shared=(--ranks 2 --devices $((gpus < 2 ? 1 : 2)) --sums fast)
     calibrate=("calibrate|calibrate ${on[*]} ${shared[*]} --out $folder/machine-cuda.txt")
     auto=("auto|auto ${on[*]} ${shared[*]} --dtype bf16 --tokens 1024 --seconds 0.05")
 else
     small="--hidden 32 --batch 1 --sequence 9 --ranks 1 --dtype f32"
-    gemm=("gemm|gemm ${on[*]} --shapes 33x48x40 --dtype bf16" "gemm-fast-tf32|gemm ${on[*]} --sums fast --tf32 --shapes 33x48x40 --dtype f32")
+    gemm=("gemm|gemm ${on[*]} --shapes 33x48x40 --dtype bf16"
+        "gemm-fast-tf32|gemm ${on[*]} --sums fast --tf32 --shapes 33x48x40 --dtype f32")
     norm=("norm|norm ${on[*]} $small --check")
     attention=("attention|attention ${on[*]} $small --heads 4")
     block=("block|block ${on[*]} $small --heads 4")
@@ -206,7 +215,8 @@ elif [ "$preset" = release ]; then
 else
     part nccl 60 ctest --test-dir "build/$preset" -R '^cuda_nccl' --no-tests=error --output-on-failure --timeout 60
 fi
-[ "$gpus" -lt 2 ] || part ranks 60 "$program" block "${on[@]}" --devices 2 --plugin "build/$preset/$plugin" "${layers[@]}"
+[ "$gpus" -lt 2 ] || part ranks 60 "$program" block "${on[@]}" --devices 2 --plugin "build/$preset/$plugin" \
+    "${layers[@]}"
 part info 30 bash -c 'measure info info --device cuda --seconds 0.02'
 for one in gemm norm attention block model; do
     declare -n commands=$one
@@ -217,7 +227,8 @@ for one in roofline calibrate auto; do
     declare -n commands=$one
     part $one 75 bash -c 'measure_each "$@"' - "${commands[@]}"
     # auto goes by what was measured, or measures it itself.
-    [ $one != calibrate ] || [ ! -f "$folder/machine-cuda.txt" ] || auto=("${auto[0]} --machine $folder/machine-cuda.txt")
+    [ $one != calibrate ] || [ ! -f "$folder/machine-cuda.txt" ] ||
+        auto=("${auto[0]} --machine $folder/machine-cuda.txt")
 done
 [ "$gpus" -ge 2 ] || left_out+=("calibrate, auto: of ranks that share the one GPU; a link between two needs two")
 

@@ -40,7 +40,8 @@ say "building (release)"
 configure_and_build release "$(nproc)" tp_bench || exit 1
 program=build/release/tp_bench
 commit=$(git describe --always --dirty 2>/dev/null || echo unknown)
-machine=$("$program" info --seconds 0.001 --csv | awk -F, '$1 == "processor" || $1 == "cores" { printf "%s-", $2 }' | tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
+machine=$("$program" info --seconds 0.001 --csv | awk -F, '$1 == "processor" || $1 == "cores" { printf "%s-", $2 }' |
+    tr 'A-Z ' 'a-z-' | tr -cd 'a-z0-9-')
 folder=bench/results/${1:-${machine%-}}
 mkdir -p "$folder" || exit 1
 load=$(cut -d' ' -f1 /proc/loadavg 2>/dev/null || echo unknown) # before: later it is our own
@@ -84,17 +85,21 @@ else
 fi
 
 # Layers of GPT-2 with the tokens of a small batch: 36 products.
-few_tokens=$(for tokens in 64 128 256; do printf '%sx%s\n' $tokens 2304x768 $tokens 768x768 $tokens 3072x768 $tokens 768x3072; done | paste -sd,)
+few_tokens=$(for tokens in 64 128 256; do
+    printf "${tokens}x%s\n" 2304x768 768x768 3072x768 768x3072
+done | paste -sd,)
 
 # shellcheck disable=SC2046 # brief gives several words
 {
     record info info $([ -n "$quick" ] && echo --seconds 0.01)
     record gemm gemm --dtype f32,bf16 --callers 1,2 $(brief 0.15)
     # Of other instruction sets: against their own peaks.
-    "$program" info --seconds 0.001 --csv | grep -q "^avx2,yes" && record gemm-avx2 gemm --isa avx2 --dtype f32,bf16 --callers 1 $(brief 0.1)
+    "$program" info --seconds 0.001 --csv | grep -q "^avx2,yes" &&
+        record gemm-avx2 gemm --isa avx2 --dtype f32,bf16 --callers 1 $(brief 0.1)
     # Portable kernels take more than ten operations for a fused multiply-add of two: shapes of some milliseconds, as
     # longer samples are seldom clean.
-    record gemm-portable gemm --isa portable --dtype f32,bf16 --callers 1 --shapes 192x192x192,128x256x256,128x192x384 $(brief 0.1)
+    record gemm-portable gemm --isa portable --dtype f32,bf16 --callers 1 --shapes 192x192x192,128x256x256,128x192x384 \
+        $(brief 0.1)
     # Apart: a peer between our calls leaves its operands in the caches, which costs both sides some percent of the
     # peak.
     record peers-onednn gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.15)
@@ -103,17 +108,24 @@ few_tokens=$(for tokens in 64 128 256; do printf '%sx%s\n' $tokens 2304x768 $tok
     record sweep sweep --ranks 1,2,4,8 --threads 1 --dtype f32 --steps $((steps / 3 > 2 ? steps / 3 : 3))
     record collective collective --ranks 2 -b 4K -e 4M -f 4 --dtype f32 $(brief 0.04)
     # Only against what is installed.
-    peers=$(cd build/release && find . -maxdepth 1 -name 'tp_peer_*pi*' -executable | sed 's,./tp_peer_,,' | sort -r | paste -sd,)
-    if [ -n "$peers" ]; then record peers-mpi collective --peer "$peers" -b 4K -e 64M -f 4 $(brief 0.05); else wanted peers-mpi && echo "peers-mpi: no MPI library is installed"; fi
+    peers=$(cd build/release && find . -maxdepth 1 -name 'tp_peer_*pi*' -executable | sed 's,./tp_peer_,,' | sort -r |
+        paste -sd,)
+    if [ -n "$peers" ]; then
+        record peers-mpi collective --peer "$peers" -b 4K -e 64M -f 4 $(brief 0.05)
+    else
+        wanted peers-mpi && echo "peers-mpi: no MPI library is installed"
+    fi
     record attention attention --model gpt2 --batch 1 --sequence 1024 --ranks 1,2 --threads 1 $(brief 0.5)
-    record model model --model gpt2 --layers 2 --batch 1 --sequence 512 --ranks 1,2 --dtype f32,bf16 --steps $((steps / 6 > 3 ? steps / 6 : 4))
+    record model model --model gpt2 --layers 2 --batch 1 --sequence 512 --ranks 1,2 --dtype f32,bf16 \
+        --steps $((steps / 6 > 3 ? steps / 6 : 4))
     whole=(--model gpt2 --ranks 2 --threads 1)
     [ -n "$quick" ] && whole+=(--layers 1)
     if ! wanted peers-torch-4x64 && ! wanted peers-torch-4x256 && ! wanted peers-torch-1x1024; then
         :
     elif "${TP_BENCH_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
         beside=("${whole[@]}" --dtype f32,bf16 --peer torch)
-        record peers-torch-4x64 model "${beside[@]}" --batch 4 --sequence 64 --steps $((steps / 10 > 3 ? steps / 10 : 3)) --warmup 1
+        record peers-torch-4x64 model "${beside[@]}" --batch 4 --sequence 64 \
+            --steps $((steps / 10 > 3 ? steps / 10 : 3)) --warmup 1
         record peers-torch-4x256 model "${beside[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
         record peers-torch-1x1024 model "${beside[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1
     else
@@ -122,21 +134,31 @@ few_tokens=$(for tokens in 64 128 256; do printf '%sx%s\n' $tokens 2304x768 $tok
     record roofline-4x64 roofline "${whole[@]}" --batch 4 --sequence 64 --steps $((steps / 6 > 3 ? steps / 6 : 3))
     record roofline-4x256 roofline "${whole[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
     record roofline-1x1024 roofline "${whole[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1
-    chunked=(--overlap "ring,pipeline,pull" --chunks "8,16" --link gemm --sequence-parallel --hidden 768 --ffn 3072 --sequence 128 --dtype f32)
+    chunked=(--overlap "ring,pipeline,pull" --chunks "8,16" --link gemm --sequence-parallel --hidden 768 --ffn 3072
+        --sequence 128 --dtype f32)
     record overlap-column linear --kind column "${chunked[@]}" --batch 8 $(brief 0.4)
     record overlap-row linear --kind row "${chunked[@]}" --batch 8 $(brief 0.4)
     record overlap-mlp mlp "${chunked[@]}" --batch 4 $(brief 0.5)
-    record overlap-attention attention --overlap "ring,pipeline,pull" --chunks "4,16" --link gemm --sequence-parallel --hidden 768 --heads 12 --sequence 128 --dtype f32 --batch 4 $(brief 0.3)
-    record direct-mlp mlp --overlap none,direct --sequence-parallel --hidden 768 --ffn 3072 --batch 4 --sequence 128 $(brief 0.8)
-    record direct-attention attention --overlap none,direct --sequence-parallel --hidden 768 --heads 12 --batch 4 --sequence 128 $(brief 0.8)
-    if [ -n "$quick" ]; then record auto auto --dtype f32 --tokens 40 --seconds 0.005 --samples 3; else record auto auto --seconds 0.03; fi
+    record overlap-attention attention --overlap "ring,pipeline,pull" --chunks "4,16" --link gemm --sequence-parallel \
+        --hidden 768 --heads 12 --sequence 128 --dtype f32 --batch 4 $(brief 0.3)
+    record direct-mlp mlp --overlap none,direct --sequence-parallel --hidden 768 --ffn 3072 --batch 4 --sequence 128 \
+        $(brief 0.8)
+    record direct-attention attention --overlap none,direct --sequence-parallel --hidden 768 --heads 12 --batch 4 \
+        --sequence 128 $(brief 0.8)
+    if [ -n "$quick" ]; then
+        record auto auto --dtype f32 --tokens 40 --seconds 0.005 --samples 3
+    else
+        record auto auto --seconds 0.03
+    fi
     # Simulated: GEMMs of 10 ms, and links over which (n - 1)/n of 16 MB take as long.
-    simulated=(plan --algorithm "ring,pipeline,pull" --pattern "gather-gemm,gemm-scatter,backward,chain,chain-backward" --chunks "8,16")
+    simulated=(plan --algorithm "ring,pipeline,pull"
+        --pattern "gather-gemm,gemm-scatter,backward,chain,chain-backward" --chunks "8,16")
     record plans-4 "${simulated[@]}" --ranks 4 --link 5e-6,1.2e9
     record plans-8 "${simulated[@]}" --ranks 8 --link 5e-6,1.4e9
 }
 
-awk -v commit="$commit" -v day="$(date -u +%Y-%m-%d)" -v folder="${folder#bench/results/}" -v quick="$quick" -f bench/summary.awk \
+awk -v commit="$commit" -v day="$(date -u +%Y-%m-%d)" -v folder="${folder#bench/results/}" -v quick="$quick" \
+    -f bench/summary.awk \
     "$folder"/*.csv >bench/results/summary.md || failed=$((failed + 1))
 say "bench/results/summary.md, after $((SECONDS - began)) s"
 cat bench/results/summary.md

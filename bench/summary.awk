@@ -1,6 +1,7 @@
 # Goals beside figures, in Markdown, from the CSV files that bench/measure.sh records.
 
-# Splits a CSV line into field[1..]; quoted fields may hold commas. Fields of records that go over several lines don't occur.
+# Splits a CSV line into field[1..]; quoted fields may hold commas. Fields of records that go over several lines don't
+# occur.
 function split_line(line,    i, count, part, parts) {
     count = split(line, part, "\"")
     line = ""
@@ -27,26 +28,29 @@ function verdict(least, reached, most) {
 
 # One line of the table; reached "" is not measured; clean: samples that nothing disturbed, "" where that isn't counted.
 function goal(what, least, reached, most, clean) {
-    lines[++line_count] = sprintf("| %s | %s | %s | %s |", what, percent(least), percent(reached), clean == "0" ? "disturbed" : verdict(least, reached, most))
+    lines[++line_count] = sprintf("| %s | %s | %s | %s |", what, percent(least), percent(reached),
+        clean == "0" ? "disturbed" : verdict(least, reached, most))
 }
 
 # A ratio that must not be above `most`; clean "0": it was disturbed.
 function limit(what, most, reached, clean) {
-    lines[++line_count] = sprintf("| %s | at most %.2f | %s | %s |", what, most, reached == "" ? "not measured" : sprintf("%.3f", reached),
+    lines[++line_count] = sprintf("| %s | at most %.2f | %s | %s |", what, most,
+        reached == "" ? "not measured" : sprintf("%.3f", reached),
         clean == "0" ? "disturbed" : reached == "" ? "-" : reached + 0 <= most ? "met" : "missed")
 }
 
 # A ratio that must not be below `least`; clean "0": it was disturbed.
 function ratio_goal(what, least, reached, clean) {
-    lines[++line_count] = sprintf("| %s | at least %.2f | %s | %s |", what, least, reached == "" ? "not measured" : sprintf("%.2f", reached),
+    lines[++line_count] = sprintf("| %s | at least %.2f | %s | %s |", what, least,
+        reached == "" ? "not measured" : sprintf("%.2f", reached),
         clean == "0" ? "disturbed" : reached == "" ? "-" : reached + 0 >= least ? "met" : "missed")
 }
 
 # Whether a mean is of all products: "1", or "0" where some had no turn that nothing disturbed.
 function is_whole(of, products) { return of == "" || of == "of " products ? "1" : "0" }
 
-# The worst of an operation's sizes in [from, to] bytes, of samples on two near cores without a switch. What was measured far from each other or never
-# clean says nothing: with it nothing is met, but missed is missed.
+# The worst of an operation's sizes in [from, to] bytes, of samples on two near cores without a switch. What was
+# measured far from each other or never clean says nothing: with it nothing is met, but missed is missed.
 function collective_goal(what, operation, around, from, to, least,    i, worst, at, unknown, size) {
     worst = ""
     for (i = 1; i <= sizes; i++) {
@@ -62,7 +66,8 @@ function collective_goal(what, operation, around, from, to, least,    i, worst, 
         }
     }
     if (worst != "" && worst >= least && unknown > 0)
-        lines[++line_count] = sprintf("| %s | at least %.2f | %.2f, %d of the sizes not measured on near cores | disturbed |", what, least, worst, unknown)
+        lines[++line_count] = sprintf("| %s | at least %.2f | %.2f, %d of the sizes not measured on near cores | " \
+            "disturbed |", what, least, worst, unknown)
     else if (worst != "")
         ratio_goal(what " (worst: " at / 1024 " KiB)", least, worst)
     else
@@ -79,7 +84,9 @@ function sort(list, count,    i, j, one) {
     }
 }
 
-function median(list, count) { return count == 0 ? "" : count % 2 ? list[(count + 1) / 2] : (list[count / 2] + list[count / 2 + 1]) / 2 }
+function median(list, count) {
+    return count == 0 ? "" : count % 2 ? list[(count + 1) / 2] : (list[count / 2] + list[count / 2 + 1]) / 2
+}
 
 FNR == 1 { header = 0; file = FILENAME; sub(/.*\//, "", file); sub(/\.csv$/, "", file) }
 { sub(/\r$/, "") }
@@ -119,7 +126,8 @@ file == "peers-mpi" {
         size_of[++sizes] = value("size") + 0
     size_seen[value("size") + 0] = 1
     key = value("operation") "," (value("around") == "nothing" ? "alone" : "net") "," (value("size") + 0)
-    faster[key] = value("cores") == "far" || value("kept") == "0" || value("best peer / time") == "" ? "unknown" : value("best peer / time")
+    unknown = value("cores") == "far" || value("kept") == "0" || value("best peer / time") == ""
+    faster[key] = unknown ? "unknown" : value("best peer / time")
 }
 file == "roofline-1x1024" && (value("op") == "attention" || value("op") == "attention grad") {
     core[value("dtype") "," value("op")] = value("share")
@@ -169,7 +177,10 @@ file == "threads" { tokens[value("dtype") "," value("ranks") "," value("threads"
     same += value("same weights") == "yes" || value("same weights") == "reference"
 }
 file == "attention" { attention[value("dtype") "," value("ranks")] = value("share") }
-file == "model" { model[value("dtype") "," value("ranks")] = value("share"); used[value("dtype") "," value("ranks")] = value("all") > 0 ? value("used") / value("all") : "" }
+file == "model" {
+    model[value("dtype") "," value("ranks")] = value("share")
+    used[value("dtype") "," value("ranks")] = value("all") > 0 ? value("used") / value("all") : ""
+}
 file ~ /^overlap-/ && value("pass") != "both" {
     key = file "," value("pass")
     rows_checked++
@@ -212,38 +223,49 @@ END {
     dtypes = split("f32 bf16", dtype, " ")
     for (d = 1; d <= dtypes; d++)
         for (callers = 1; callers <= 2; callers++)
-            goal("GEMM, " dtype[d] ", " callers " caller" (callers > 1 ? "s" : "") ": share of peak, geometric mean of 30 shapes", 0.92, gemm[dtype[d] "," callers], 1.02, gemm_whole[dtype[d] "," callers])
+            goal("GEMM, " dtype[d] ", " callers " caller" (callers > 1 ? "s" : "") \
+                ": share of peak, geometric mean of 30 shapes", 0.92, gemm[dtype[d] "," callers], 1.02,
+                gemm_whole[dtype[d] "," callers])
     for (d = 1; d <= dtypes; d++)
         for (callers = 1; callers <= 2; callers++)
-            goal("GEMM, " dtype[d] ", callers: " callers ", worst shape: share of peak", 0.85, worst[dtype[d] "," callers], 1.02, worst[dtype[d] "," callers] + 0 >= 0.85 && without_share[dtype[d] "," callers] ? "0" : "")
+            goal("GEMM, " dtype[d] ", callers: " callers ", worst shape: share of peak", 0.85,
+                worst[dtype[d] "," callers], 1.02,
+                worst[dtype[d] "," callers] + 0 >= 0.85 && without_share[dtype[d] "," callers] ? "0" : "")
     for (d = 1; d <= dtypes; d++) {
         one = gemm_rate[dtype[d] ",1"]
         two = one > 0 ? gemm_rate[dtype[d] ",2"] / one : ""
-        ratio_goal("GEMM, " dtype[d] ", two callers: rate / one\047s", 1.95, two, two > 2.04 || gemm_whole[dtype[d] ",1"] == "0" || gemm_whole[dtype[d] ",2"] == "0" ? "0" : "1")
+        ratio_goal("GEMM, " dtype[d] ", two callers: rate / one\047s", 1.95, two,
+            two > 2.04 || gemm_whole[dtype[d] ",1"] == "0" || gemm_whole[dtype[d] ",2"] == "0" ? "0" : "1")
     }
     for (products = 30; products <= 36; products += 6)
         for (d = 1; d <= dtypes; d++)
             for (callers = 1; callers <= 2; callers++) {
                 key = products "," dtype[d] "," callers
-                limit("GEMM, " dtype[d] ", callers: " callers ", time / oneDNN\047s, geometric mean of " (products == 30 ? "30 shapes" : "36 shapes of 64 to 256 tokens"), 1,
+                limit("GEMM, " dtype[d] ", callers: " callers ", time / oneDNN\047s, geometric mean of " \
+                    (products == 30 ? "30 shapes" : "36 shapes of 64 to 256 tokens"), 1,
                     peer[key] > 0 ? 1 / peer[key] : "", peer_whole[key])
             }
     for (d = 1; d <= dtypes; d++) {
-        goal("attention core, " dtype[d] ", forward, 1024 tokens: useful FLOPs over peak", dtype[d] == "f32" ? 0.60 : 0.50, core[dtype[d] ",attention"], 1.02,
+        goal("attention core, " dtype[d] ", forward, 1024 tokens: useful FLOPs over peak",
+            dtype[d] == "f32" ? 0.60 : 0.50, core[dtype[d] ",attention"], 1.02,
             core_kept[dtype[d] ",attention"])
-        goal("attention core, " dtype[d] ", backward, 1024 tokens: useful FLOPs over peak", dtype[d] == "f32" ? 0.50 : 0.40, core[dtype[d] ",attention grad"], 1.02,
+        goal("attention core, " dtype[d] ", backward, 1024 tokens: useful FLOPs over peak",
+            dtype[d] == "f32" ? 0.50 : 0.40, core[dtype[d] ",attention grad"], 1.02,
             core_kept[dtype[d] ",attention grad"])
     }
     batches = split("4x64 4x256 1x1024", batch, " ")
     for (d = 1; d <= dtypes; d++)
         for (b = 1; b <= batches; b++)
-            goal("GPT-2 step, " dtype[d] ", " batch[b] " tokens, TP 2: share of FLOPs over peak and the optimizer\047s bytes", dtype[d] == "f32" ? 0.80 : 0.78,
+            goal("GPT-2 step, " dtype[d] ", " batch[b] " tokens, TP 2: " \
+                "share of FLOPs over peak and the optimizer\047s bytes", dtype[d] == "f32" ? 0.80 : 0.78,
                 roofline[batch[b] "," dtype[d]], 1.02, "")
-    # Three arrays in one pass keep more lines in flight than the stream that they are held against: above 1 is possible.
+    # Three arrays in one pass keep more lines in flight than the stream that they are held against: above 1 is
+    # possible.
     for (d = 1; d <= dtypes; d++)
         for (b = 1; b <= batches; b++) {
             key = batch[b] "," dtype[d]
-            goal("AdamW with packing, " dtype[d] ", " batch[b] " tokens, TP 2: its bytes over streaming bandwidth", 0.90, adamw_time[key] > 0 ? adamw_limit[key] / adamw_time[key] : "", 1.5, "")
+            goal("AdamW with packing, " dtype[d] ", " batch[b] " tokens, TP 2: its bytes over streaming bandwidth",
+                0.90, adamw_time[key] > 0 ? adamw_limit[key] / adamw_time[key] : "", 1.5, "")
         }
     collective_goal("all-reduce, net, 4 KiB: the better MPI\047s time / ours", "all_reduce", "net", 0, 4096, 4)
     collective_goal("all-reduce, net, 16 to 256 KiB", "all_reduce", "net", 4097, 262144, 6)
@@ -258,7 +280,8 @@ END {
     split("1.6 1.2 1.7", torch_least, " ")
     for (d = 1; d <= dtypes; d++)
         for (b = 1; b <= batches; b++)
-            ratio_goal("GPT-2 step, " dtype[d] ", " batch[b] " tokens, TP 2: PyTorch\047s time / ours", dtype[d] == "f32" ? torch_least[b] : 1.5, torch[batch[b] "," dtype[d]])
+            ratio_goal("GPT-2 step, " dtype[d] ", " batch[b] " tokens, TP 2: PyTorch\047s time / ours",
+                dtype[d] == "f32" ? torch_least[b] : 1.5, torch[batch[b] "," dtype[d]])
     for (d = 1; d <= dtypes; d++) {
         two = tokens[dtype[d] ",2,1"]
         one = tokens[dtype[d] ",1,2"]
@@ -273,15 +296,18 @@ END {
             title = layer[l]
             sub(/overlap-/, "", title)
             title = title == "mlp" ? "MLP" : title "-parallel linear"
-            goal("hidden, " title ", " pass[p] ", modelled link as slow as the GEMMs" (key in how ? " (" how[key] ")" : ""), 0.90, best[key], 1.02, kept[key])
+            goal("hidden, " title ", " pass[p] ", modelled link as slow as the GEMMs" \
+                (key in how ? " (" how[key] ")" : ""), 0.90, best[key], 1.02, kept[key])
         }
     layers = split("direct-mlp direct-attention", layer, " ")
     for (l = 1; l <= layers; l++)
         for (d = 1; d <= dtypes; d++) {
             title = layer[l] == "direct-mlp" ? "MLP" : "attention"
-            goal("`direct`, no link, " title ", " dtype[d] ", forward and backward: GEMM and core time in layer time", 0.97, share[layer[l] "," dtype[d] ",direct"], 1.02, kept[layer[l] "," dtype[d] ",direct"])
+            goal("`direct`, no link, " title ", " dtype[d] ", forward and backward: GEMM and core time in layer time",
+                0.97, share[layer[l] "," dtype[d] ",direct"], 1.02, kept[layer[l] "," dtype[d] ",direct"])
         }
-    goal("overlap rows with the bits of none and of one rank", 1, rows_checked > 0 ? rows_same / rows_checked : "", 1, "")
+    goal("overlap rows with the bits of none and of one rank", 1, rows_checked > 0 ? rows_same / rows_checked : "", 1,
+        "")
 
     sort(ratio, ratios)
     if (ratios > 0) {
@@ -294,57 +320,75 @@ END {
     sort(to_none, points)
     sort(noise, points)
     limit("`auto`, time / time of the best fixed choice, " points " points: median", 1.03, median(to_best, points))
-    limit("`auto`, the same: worst (" within_best " of " points " are within 1.10)", 1.10, points > 0 ? to_best[points] : "")
-    limit("`auto`, time / time of `none`: worst; at most what a second `none` reaches", points > 0 && noise[points] > 1.02 ? noise[points] : 1.02,
+    limit("`auto`, the same: worst (" within_best " of " points " are within 1.10)", 1.10,
+        points > 0 ? to_best[points] : "")
+    limit("`auto`, time / time of `none`: worst; at most what a second `none` reaches",
+        points > 0 && noise[points] > 1.02 ? noise[points] : 1.02,
         points > 0 ? to_none[points] : "")
 
     print "# Summary\n"
-    printf "Written by `bench/measure.sh%s` on %s, commit %s. Rows are in `%s/`.\n\n", quick != "" ? " --quick" : "", day, commit, folder
+    printf "Written by `bench/measure.sh%s` on %s, commit %s. Rows are in `%s/`.\n\n", quick != "" ? " --quick" : "",
+        day, commit, folder
     if (busy > 0)
         printf "**The machine was not idle before %d of the files were measured: do it again.**\n\n", busy
-    print "Hidden: the best of the algorithms and chunks that were tried, each a median. Disturbed: no clean sample, or a share above 1.\n"
+    print "Hidden: the best of the algorithms and chunks that were tried, each a median. " \
+        "Disturbed: no clean sample, or a share above 1.\n"
     print "| what | goal | reached | |\n|---|---|---|---|"
     for (i = 1; i <= line_count; i++)
         print lines[i]
     print "\nWithout a goal here:\n\n| what | reached |\n|---|---|"
     for (d = 1; d <= dtypes; d++) {
         for (ranks = 1; ranks <= 2; ranks++) {
-            printf "| attention, %s, TP %d, 1024 tokens: share of peak | %s |\n", dtype[d], ranks, percent(attention[dtype[d] "," ranks])
-            printf "| GPT-2 step, 2 layers, %s, TP %d: share of peak; memory used of predicted | %s; %s |\n", dtype[d], ranks, percent(model[dtype[d] "," ranks]),
+            printf "| attention, %s, TP %d, 1024 tokens: share of peak | %s |\n", dtype[d], ranks,
+                percent(attention[dtype[d] "," ranks])
+            printf "| GPT-2 step, 2 layers, %s, TP %d: share of peak; memory used of predicted | %s; %s |\n", dtype[d],
+                ranks, percent(model[dtype[d] "," ranks]),
                 percent(used[dtype[d] "," ranks])
         }
-        printf "| `none`, no link, MLP, %s: GEMM time in layer time | %s |\n", dtype[d], percent(share["direct-mlp," dtype[d] ",none"])
-        printf "| `none`, no link, attention, %s: GEMM and core time in layer time | %s |\n", dtype[d], percent(share["direct-attention," dtype[d] ",none"])
+        printf "| `none`, no link, MLP, %s: GEMM time in layer time | %s |\n", dtype[d],
+            percent(share["direct-mlp," dtype[d] ",none"])
+        printf "| `none`, no link, attention, %s: GEMM and core time in layer time | %s |\n", dtype[d],
+            percent(share["direct-attention," dtype[d] ",none"])
     }
     sets = split("avx2 portable", set, " ")
     for (i = 1; i <= sets; i++)
         for (d = 1; d <= dtypes; d++)
             if ((set[i] "," dtype[d]) in other)
-                printf "| GEMM, %s, %s, 1 caller: share of its own peak, geometric mean; worst | %s; %s |\n", dtype[d], set[i],
+                printf "| GEMM, %s, %s, 1 caller: share of its own peak, geometric mean; worst | %s; %s |\n", dtype[d],
+                    set[i],
                     percent(other[set[i] "," dtype[d]]), percent(other_worst[set[i] "," dtype[d]])
     for (d = 1; d <= dtypes; d++)
         for (b = 1; b <= batches; b++)
             if ((batch[b] "," dtype[d]) in torch_step)
-                printf "| GPT-2 step of %s, %s, %s tokens: time; share of peak | %s |\n", torch_how[batch[b] "," dtype[d]], dtype[d], batch[b], torch_step[batch[b] "," dtype[d]]
+                printf "| GPT-2 step of %s, %s, %s tokens: time; share of peak | %s |\n",
+                    torch_how[batch[b] "," dtype[d]], dtype[d], batch[b], torch_step[batch[b] "," dtype[d]]
     for (p = 1; p <= passes; p++) {
         key = "overlap-attention," pass[p]
         if (key in best)
-            printf "| hidden, attention, %s, modelled link as slow as the GEMMs and the core (%s) | %s |\n", pass[p], how[key], percent(best[key])
+            printf "| hidden, attention, %s, modelled link as slow as the GEMMs and the core (%s) | %s |\n", pass[p],
+                how[key], percent(best[key])
     }
     if (ratios > 0)
-        printf "| overlap rows within 0.90 to 1.10 of the simulated time | %d of %d; %.3f to %.3f |\n", near, ratios, ratio[1], ratio[ratios]
+        printf "| overlap rows within 0.90 to 1.10 of the simulated time | %d of %d; %.3f to %.3f |\n", near, ratios,
+            ratio[1], ratio[ratios]
     if (points > 0)
-        printf "| `auto`, time / time of `none`: median; a second `none` / `none`: median, worst | %.3f; %.3f, %.3f |\n", median(to_none, points),
+        printf "| `auto`, time / time of `none`: median; a second `none` / `none`: median, worst | " \
+            "%.3f; %.3f, %.3f |\n",
+            median(to_none, points),
             median(noise, points), noise[points]
     patterns = split("gather-gemm gemm-scatter backward chain chain-backward", pattern, " ")
     for (ranks = 4; ranks <= 8; ranks += 4)
         for (p = 1; p <= patterns; p++) {
             key = ranks "," pattern[p]
             if (key in simulated)
-                printf "| hidden in the simulator, %d ranks, %s (%s) | %s |\n", ranks, pattern[p], simulated_how[key], percent(simulated[key])
+                printf "| hidden in the simulator, %d ranks, %s (%s) | %s |\n", ranks, pattern[p], simulated_how[key],
+                    percent(simulated[key])
         }
     print "\n| file | command | commit, day, load of the minute before |\n|---|---|---|"
-    names = split("info gemm gemm-avx2 gemm-portable peers-onednn peers-onednn-small threads sweep collective peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp direct-attention auto plans-4 plans-8", name_of, " ")
+    names = split("info gemm gemm-avx2 gemm-portable peers-onednn peers-onednn-small threads sweep collective " \
+        "peers-mpi attention model peers-torch-4x64 peers-torch-4x256 peers-torch-1x1024 roofline-4x64 " \
+        "roofline-4x256 roofline-1x1024 overlap-column overlap-row overlap-mlp overlap-attention direct-mlp " \
+        "direct-attention auto plans-4 plans-8", name_of, " ")
     for (i = 1; i <= names; i++)
         if (name_of[i] in command)
             printf "| `%s.csv` | `%s` | %s |\n", name_of[i], command[name_of[i]], state[name_of[i]]

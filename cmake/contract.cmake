@@ -19,7 +19,8 @@ endif()
 set(TP_CONTRACT_FOLDER ${PROJECT_BINARY_DIR}/contract)
 file(GLOB contract_headers CONFIGURE_DEPENDS include/tp/*.h src/core/*.h src/comm/fabric.h)
 add_custom_command(OUTPUT ${TP_CONTRACT_FOLDER}/tpi_contract.h ${TP_CONTRACT_FOLDER}/stamp
-    COMMAND ${CMAKE_COMMAND} -DTP_ROOT=${PROJECT_SOURCE_DIR} -DTP_VERSION=${PROJECT_VERSION} -DTP_OUT=${TP_CONTRACT_FOLDER}/tpi_contract.h
+    COMMAND ${CMAKE_COMMAND} -DTP_ROOT=${PROJECT_SOURCE_DIR} -DTP_VERSION=${PROJECT_VERSION}
+        -DTP_OUT=${TP_CONTRACT_FOLDER}/tpi_contract.h
         -P ${PROJECT_SOURCE_DIR}/cmake/contract.cmake
     COMMAND ${CMAKE_COMMAND} -E touch ${TP_CONTRACT_FOLDER}/stamp
     DEPENDS ${contract_headers} ${PROJECT_SOURCE_DIR}/cmake/contract.cmake COMMENT "Hashing the headers of plugins")

@@ -1,6 +1,7 @@
 # The CUDA backend: plugins, never linked into libtp. tp_cuda_sim runs on simulated GPUs and is what tests load;
 # tp_cuda is for machines with GPUs.
-set(TP_CUDA AUTO CACHE STRING "The CUDA backend: ON, OFF, AUTO (if nvcc 13 or later is found), or GPUSIM (only the simulator and its tests)")
+set(TP_CUDA AUTO CACHE STRING
+    "The CUDA backend: ON, OFF, AUTO (if nvcc 13 or later is found), or GPUSIM (only the simulator and its tests)")
 set_property(CACHE TP_CUDA PROPERTY STRINGS AUTO ON OFF GPUSIM)
 option(TP_TEST_REAL_GPU "Tests under tests/cuda run on this machine's GPU, not on simulated ones" OFF)
 option(TP_CUDA_PLUGIN "Also build libtp_cuda.so for real GPUs (compiles every kernel for every architecture)" OFF)
@@ -71,7 +72,8 @@ target_include_directories(tp_cuda_host SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIR
 # Kernels: a*b+c is fused only where the source says fma, here too.
 function(tp_kernel_objects target architectures)
     add_library(${target} OBJECT ${cuda_kernel_sources})
-    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_STANDARD 17 CUDA_STANDARD_REQUIRED ON
+    set_target_properties(${target} PROPERTIES CUDA_ARCHITECTURES "${architectures}" CUDA_STANDARD 17
+        CUDA_STANDARD_REQUIRED ON
         CUDA_RUNTIME_LIBRARY None POSITION_INDEPENDENT_CODE ON CUDA_VISIBILITY_PRESET hidden)
     target_include_directories(${target} PRIVATE include src)
     target_compile_options(${target} PRIVATE -lineinfo -fmad=false --expt-relaxed-constexpr

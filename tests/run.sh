@@ -8,16 +8,18 @@ usage() {
     cat <<'TEXT'
 usage: tests/run.sh [option]...
 
-Installs what is missing (with apt-get; through sudo if you are not root), configures, builds, runs the tests, and prints one line for each
-test program. The last line is "N passed, N failed, N skipped"; the exit status is 0 if nothing failed.
+Installs what is missing (with apt-get; through sudo if you are not root), configures, builds, runs the tests, and
+prints one line for each test program. The last line is "N passed, N failed, N skipped"; the exit status is 0 if
+nothing failed.
 
   --preset NAME   build this preset of CMakePresets.json instead of release; may be given more than once
                   (release debug asan tsan clang-release clang-debug clang-asan clang-tsan)
-  --all           release, clang-release, asan and tsan. The CUDA backend is tested in the first, on simulated GPUs; these have their own tests in
-                  the first three
+  --all           release, clang-release, asan and tsan. The CUDA backend is tested in the first, on simulated GPUs;
+                  these have their own tests in the first three
   --quick         only the tests of core, cpu, comm and plan, and the lint
   --cuda          only the tests of the CUDA backend and of the simulated GPUs
-  --schedules     only the tests of the CUDA backend, five times: every case under every schedule of the simulated GPUs (else each takes one)
+  --schedules     only the tests of the CUDA backend, five times: every case under every schedule of the simulated
+                  GPUs (else each takes one)
   --tests REGEX   only tests whose name matches
   --strict        what is missing after installing is a failure, not a skip
   --no-install    install nothing
@@ -57,7 +59,8 @@ done
 [ $all = no ] || presets+=(release clang-release asan tsan)
 [ ${#presets[@]} -gt 0 ] || presets=(release)
 for preset in "${presets[@]}"; do
-    grep -q "{\"name\": \"$preset\", \"configurePreset\"" CMakePresets.json || die "--preset $preset: no such preset (see --help)"
+    grep -q "{\"name\": \"$preset\", \"configurePreset\"" CMakePresets.json ||
+        die "--preset $preset: no such preset (see --help)"
 done
 
 passed=0 failed=0 skipped=0
@@ -81,7 +84,8 @@ for thing in $(missing_of "${wanted[@]}"); do
     [ "$thing" != nvcc ] || echo "  the CUDA backend and gpusim are not built, their tests are left out: $(nvcc_advice)"
 done
 
-# count_tests NUMBER NAME STATUS SECONDS: adds one ctest test to the sums and prints its line. synthesis[] and skips[] come from its output.
+# count_tests NUMBER NAME STATUS SECONDS: adds one ctest test to the sums and prints its line. synthesis[] and skips[]
+# come from its output.
 count_test() {
     local counts=${synthesis[$1]:-} good=0 bad=0 skip=${skips[$1]:-0} note=
     if [ -n "$counts" ]; then
@@ -97,10 +101,13 @@ count_test() {
     fi
     passed=$((passed + good)) failed=$((failed + bad)) skipped=$((skipped + skip))
     times+="$4 $2"$'\n'
-    printf '  %-9s %-34s %4d passed %3d failed %3d skipped  %7s s%s\n' "[$done_tests/$all_tests]" "$2" "$good" "$bad" "$skip" "$4" "$note"
+    printf '  %-9s %-34s %4d passed %3d failed %3d skipped  %7s s%s\n' "[$done_tests/$all_tests]" "$2" "$good" "$bad" \
+        "$skip" "$4" "$note"
     if [ "$bad" -gt 0 ]; then
         failures+=("$preset: $2")
-        grep "^$1: " "$log" | sed "s/^$1: /      /" | grep -vE '\[(RUN |PASS|SKIP)\]|Test command|Working Directory|Test timeout|Environment variables' | tail -n 50
+        grep "^$1: " "$log" | sed "s/^$1: /      /" |
+            grep -vE '\[(RUN |PASS|SKIP)\]|Test command|Working Directory|Test timeout|Environment variables' |
+            tail -n 50
     fi
 }
 
@@ -112,14 +119,16 @@ run_tests() {
     [ $schedules = no ] || options+=(-L '^cuda$')
     # Its works have schedules of their own.
     [ -z "${TPT_CUDA_SCHEDULE:-}" ] || options+=(-E "^cuda_sync_mutants$")
-    # The rules hold for the sources, headers are compiled by every compiler there, and kernels are nvcc's whatever compiles the rest: once is enough.
+    # The rules hold for the sources, headers are compiled by every compiler there, and kernels are nvcc's whatever
+    # compiles the rest: once is enough.
     [ "$1" = "${presets[0]}" ] || options+=(-LE '^(lint|cuda|once)$')
     # The thread sanitizer needs a plain address-space layout, which some kernels don't give by themselves.
     if [[ $1 == *tsan ]] && setarch "$(uname -m)" -R true 2>/dev/null; then
         wrapper=(setarch "$(uname -m)" -R)
     fi
     declare -A synthesis=() skips=()
-    local result='^ *([0-9]+)/([0-9]+) Test +#([0-9]+): ([^ ]+) [. ]*(\*\*\*)?([A-Za-z].*[^ ]) +([0-9.]+) sec' done_tests all_tests
+    local result='^ *([0-9]+)/([0-9]+) Test +#([0-9]+): ([^ ]+) [. ]*(\*\*\*)?([A-Za-z].*[^ ]) +([0-9.]+) sec' \
+        done_tests all_tests
     local counts='^([0-9]+): \[====\] Synthesis: Tested: [0-9]+ \| Passing: ([0-9]+) \| Failing: ([0-9]+)'
     local mutants='^[0-9]+: \[----\] +([a-z]+: [0-9]+ plans, [0-9]+ mutants: .*)' # how many, and how many were caught
     local before=$((passed + failed + skipped)) times=
@@ -142,7 +151,8 @@ run_tests() {
         echo "  no test ran (see $log)"
         failed=$((failed + 1))
     fi
-    echo "  slowest: $(sort -rn <<<"$times" | head -n 10 | awk 'NF { printf "%s%s %.0f s", (NR == 1 ? "" : ", "), $2, $1 }')"
+    echo "  slowest: $(sort -rn <<<"$times" | head -n 10 |
+        awk 'NF { printf "%s%s %.0f s", (NR == 1 ? "" : ", "), $2, $1 }')"
 }
 
 failures=()

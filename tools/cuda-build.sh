@@ -53,7 +53,8 @@ flags=(-std=c++17 -O3 -DNDEBUG -lineinfo -fmad=false --expt-relaxed-constexpr -I
 compile() { # SOURCE ARCH
     local name
     name=$(basename "$1" .cu)
-    $launcher "$nvcc" "${flags[@]}" -gencode "arch=compute_$2,code=sm_$2" -c -o "$work/$name.$2.o" "$1" >"$work/$name.$2.log" 2>&1 ||
+    $launcher "$nvcc" "${flags[@]}" -gencode "arch=compute_$2,code=sm_$2" -c -o "$work/$name.$2.o" "$1" \
+        >"$work/$name.$2.log" 2>&1 ||
         touch "$work/$name.$2.failed"
     rm -f "$work/$name.$2.o"
 }
@@ -85,7 +86,8 @@ fi
 
 {
     echo "# tools/cuda-build.sh; $("$nvcc" --version | sed -n 's/^Cuda compilation tools, //p')"
-    echo "source,kernel,architecture,registers,stack bytes,spill store bytes,spill load bytes,static shared bytes,barriers"
+    printf 'source,kernel,architecture,registers,stack bytes,'
+    echo 'spill store bytes,spill load bytes,static shared bytes,barriers'
     for log in "$work"/*.log; do
         name=$(basename "$log" .log)
         awk -f tools/kernels.awk -v source="${name%.*}.cu" -v arch="sm_${name##*.}" "$log"

@@ -15,7 +15,8 @@
         shared[source] = value[6]
     if (value[4] + value[5] > 0) {
         spilling[source]++
-        spills[++spilled] = sprintf("%s: %s on %s stores %d and loads %d bytes", source, parts[2], value[1], value[4], value[5])
+        spills[++spilled] = sprintf("%s: %s on %s stores %d and loads %d bytes", source, parts[2], value[1], value[4],
+            value[5])
         if (source ~ /^(attention|norm)/)
             forbidden++
     }
@@ -23,7 +24,8 @@
 END {
     printf "%-28s %7s %9s %9s %8s  %s\n", "source", "rows", "registers", "shared B", "spilling", "most registers in"
     for (i = 1; i <= sources; i++)
-        printf "%-28s %7d %9d %9d %8d  %s\n", order[i], rows[order[i]], most[order[i]], shared[order[i]], spilling[order[i]], largest[order[i]]
+        printf "%-28s %7d %9d %9d %8d  %s\n", order[i], rows[order[i]], most[order[i]], shared[order[i]],
+            spilling[order[i]], largest[order[i]]
     for (i = 1; i <= spilled; i++)
         print "spills: " spills[i]
     print (forbidden ? "FAILED: attention or norm kernels spill" : "attention and norm kernels spill nothing")

@@ -1,5 +1,6 @@
 # Lengths of files and functions, and parameters of public functions. Used by lint.sh.
-# A function body is what stands between a "{" and a "}" that are alone in column one, or a line that begins a definition and ends in "{".
+# A function body is what stands between a "{" and a "}" that are alone in column one, or a line that begins a
+# definition and ends in "{".
 FNR == 1 {
     finish()
     file = FILENAME

@@ -24,7 +24,8 @@ is_there() {
     criterion) pkg-config --exists criterion ;;
     cjson) pkg-config --exists libcjson ;;
     nvcc) nvcc_path ;;
-    clang-runtime) [ -e "$(clang -print-file-name=libclang_rt.asan-x86_64.a 2>/dev/null)" ] || [ -e "$(clang -print-resource-dir 2>/dev/null)/lib/linux" ] ;;
+    clang-runtime) [ -e "$(clang -print-file-name=libclang_rt.asan-x86_64.a 2>/dev/null)" ] ||
+        [ -e "$(clang -print-resource-dir 2>/dev/null)/lib/linux" ] ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
 }
@@ -44,8 +45,9 @@ nvcc_path() {
     [ "${release:-0}" -ge 13 ] && echo "$nvcc"
 }
 nvcc_advice() {
-    echo "the CUDA backend needs the CUDA toolkit 13 or later (nvcc, cudart, cuBLASLt, NVTX) and NCCL. Debian's nvidia-cuda-toolkit is too old; take" \
-        "cuda-toolkit-13-0, libnccl2 and libnccl-dev from NVIDIA's repository for Debian (https://developer.nvidia.com/cuda-downloads)"
+    echo "the CUDA backend needs the CUDA toolkit 13 or later (nvcc, cudart, cuBLASLt, NVTX) and NCCL." \
+        "Debian's nvidia-cuda-toolkit is too old; take cuda-toolkit-13-0, libnccl2 and libnccl-dev" \
+        "from NVIDIA's repository for Debian (https://developer.nvidia.com/cuda-downloads)"
 }
 
 as_root() {
@@ -60,13 +62,16 @@ install_missing() {
     done
     [ ${#packages[@]} -gt 0 ] || return 0
     command -v apt-get >/dev/null || { echo "missing: ${packages[*]} (no apt-get here to install them)"; return 0; }
-    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || { echo "missing: ${packages[*]} (neither root nor sudo)"; return 0; }
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+        { echo "missing: ${packages[*]} (neither root nor sudo)"; return 0; }
     say "installing ${packages[*]}"
     as_root apt-get update -q >/dev/null || echo "apt-get update failed"
     # One by one if they can't be had together, so that one unknown name doesn't cost the others.
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}" >/dev/null ||
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${packages[@]}" \
+        >/dev/null ||
         for thing in "${packages[@]}"; do
-            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$thing" >/dev/null ||
+            as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$thing" \
+                >/dev/null ||
                 echo "could not install $thing"
         done
 }
@@ -88,7 +93,10 @@ run_logged() {
 # configure_and_build PRESET JOBS [TARGET]
 configure_and_build() {
     local logs=build/logs/$1
-    run_logged "$logs/configure.log" cmake --preset "$1" || { echo "$1: configure failed (all of it: $logs/configure.log)"; return 1; }
-    [ -t 1 ] || sed -n 's/^-- \(  \)\?\(tp [0-9].*\|backends: .*\|sanitizers: .*\|found .*\|left out .*\)/  \2/p' "$logs/configure.log"
-    run_logged "$logs/build.log" cmake --build --preset "$1" -j "$2" ${3:+--target "$3"} || { echo "$1: build failed (all of it: $logs/build.log)"; return 1; }
+    run_logged "$logs/configure.log" cmake --preset "$1" ||
+        { echo "$1: configure failed (all of it: $logs/configure.log)"; return 1; }
+    [ -t 1 ] || sed -n 's/^-- \(  \)\?\(tp [0-9].*\|backends: .*\|sanitizers: .*\|found .*\|left out .*\)/  \2/p' \
+        "$logs/configure.log"
+    run_logged "$logs/build.log" cmake --build --preset "$1" -j "$2" ${3:+--target "$3"} ||
+        { echo "$1: build failed (all of it: $logs/build.log)"; return 1; }
 }

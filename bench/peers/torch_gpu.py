@@ -2,8 +2,9 @@
 
     torch_gpu.py FOLDER      (the folder with gemm.csv, norm.csv, attention.csv, block.csv, model.csv and their like)
 
-Prints one CSV row for each of ours that has a counterpart: ours and PyTorch's microseconds, by events, medians. PyTorch gets its own best ways: fused
-attention, fused AdamW, cuBLAS, the same storage types; f32 is TF32 on both sides for files with tf32 in their names, and on neither else. Exits 77 (skipped) where PyTorch or a GPU is missing.
+Prints one CSV row for each of ours that has a counterpart: ours and PyTorch's microseconds, by events, medians.
+PyTorch gets its own best ways: fused attention, fused AdamW, cuBLAS, the same storage types; f32 is TF32 on both sides
+for files with tf32 in their names, and on neither else. Exits 77 (skipped) where PyTorch or a GPU is missing.
 """
 import csv
 import glob
@@ -83,7 +84,8 @@ def compare_gemm(writer, path):
         elif row["variant"] == "TN":
             a, b = tensor(inner, rows, dtype=dtype).t(), tensor(inner, cols, dtype=dtype).t()
         ours = 2.0 * rows * cols * inner / (float(row["rate"]) * 1e9) * 1e6
-        emit(writer, f"{os.path.basename(path)[:-4]} {row['variant']}", row["shape"], row["dtype"], "forward", ours, microseconds(lambda: a @ b.t()))
+        emit(writer, f"{os.path.basename(path)[:-4]} {row['variant']}", row["shape"], row["dtype"], "forward", ours,
+            microseconds(lambda: a @ b.t()))
 
 
 class Attention(torch.nn.Module):
@@ -123,7 +125,8 @@ class Block(torch.nn.Module):
     def __init__(self, shape, dtype):
         super().__init__()
         self.norm1, self.norm2 = (make_norm(shape["hidden"], shape["llama"], dtype) for _ in range(2))
-        self.attention = Attention(shape["hidden"], shape["heads"], shape["kv_heads"], shape["dim"], not shape["llama"], dtype)
+        self.attention = Attention(shape["hidden"], shape["heads"], shape["kv_heads"], shape["dim"], not shape["llama"],
+            dtype)
         self.mlp = Mlp(shape["hidden"], shape["ffn"], shape["llama"], dtype)
 
     def forward(self, x):
@@ -132,7 +135,8 @@ class Block(torch.nn.Module):
 
 
 SHAPES = {
-    "gpt2": {"hidden": 768, "heads": 12, "kv_heads": 12, "dim": 64, "ffn": 3072, "llama": False, "layers": 12, "vocabulary": 50257},
+    "gpt2": {"hidden": 768, "heads": 12, "kv_heads": 12, "dim": 64, "ffn": 3072, "llama": False, "layers": 12,
+        "vocabulary": 50257},
     "llama3-8b": {"hidden": 4096, "heads": 32, "kv_heads": 8, "dim": 128, "ffn": 14336, "llama": True},
 }
 
@@ -200,7 +204,8 @@ def compare_model(writer, path):
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
 
-        emit(writer, os.path.basename(path)[:-4], f"{batch}x{sequence} tokens", row["dtype"], "step", float(row["step"]) * 1e3, microseconds(step))
+        emit(writer, os.path.basename(path)[:-4], f"{batch}x{sequence} tokens", row["dtype"], "step",
+            float(row["step"]) * 1e3, microseconds(step))
 
 
 def main():
@@ -212,7 +217,8 @@ def main():
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow(["what", "shape", "dtype", "pass", "ours us", "torch us"])
     kinds = [("gemm", compare_gemm), ("norm", lambda w, p: compare_layer(w, p, make_norm_layer)),
-             ("attention", lambda w, p: compare_layer(w, p, make_attention)), ("block", lambda w, p: compare_layer(w, p, make_block)),
+             ("attention", lambda w, p: compare_layer(w, p, make_attention)),
+             ("block", lambda w, p: compare_layer(w, p, make_block)),
              ("model", compare_model)]
     for kind, compare in kinds:
         for path in sorted(glob.glob(os.path.join(sys.argv[1], f"{kind}*.csv"))):

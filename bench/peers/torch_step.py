@@ -1,11 +1,14 @@
-"""The other side of `tp_bench model --peer torch`: the same training step in PyTorch on the CPU, one step whenever it is asked for.
+"""The other side of `tp_bench model --peer torch`: the same training step in PyTorch on the CPU, one step whenever it
+is asked for.
 
-Standard input gives a line of names and numbers, then "param NAME ROWS COLS DECAY" lines, each followed by its f32 values, then "go". Every "step" after that is
-followed by a step's tokens and targets (i32). Answers: "hello VERSION" at once, "ready WHAT" after "go",
-"step SECONDS FORWARD BACKWARD OPTIMIZER SWITCHES LOSS NORM" (of all gradients, before clipping), or "fail WHY". Ends with its input.
+Standard input gives a line of names and numbers, then "param NAME ROWS COLS DECAY" lines, each followed by its f32
+values, then "go". Every "step" after that is followed by a step's tokens and targets (i32). Answers: "hello VERSION" at
+once, "ready WHAT" after "go", "step SECONDS FORWARD BACKWARD OPTIMIZER SWITCHES LOSS NORM" (of all gradients, before
+clipping), or "fail WHY". Ends with its input.
 
-Settings, chosen by what this PyTorch has, or given: compiled (TorchInductor; needs a C++ compiler) or eager; for bf16 autocast (f32 weights, cast in every step) or
-master (bf16 weights, f32 masters in the optimizer). Always: fused AdamW and fused attention where they are, its own best kernels in the precision that is compared.
+Settings, chosen by what this PyTorch has, or given: compiled (TorchInductor; needs a C++ compiler) or eager; for bf16
+autocast (f32 weights, cast in every step) or master (bf16 weights, f32 masters in the optimizer). Always: fused AdamW
+and fused attention where they are, its own best kernels in the precision that is compared.
 """
 import logging
 import os
@@ -50,7 +53,8 @@ def read_exactly(count):
 def read_job():
     words = sys.stdin.buffer.readline().decode().split()
     job = dict(zip(words[::2], words[1::2]))
-    return {name: value if name in ("dtype", "settings") else float(value) if "." in value or "e" in value else int(value) for name, value in job.items()}
+    return {name: value if name in ("dtype", "settings") else
+            float(value) if "." in value or "e" in value else int(value) for name, value in job.items()}
 
 
 def read_weights():
@@ -87,11 +91,13 @@ class Block(torch.nn.Module):
 
     def forward(self, x):
         width = x.shape[-1:]
-        qkv = F.linear(F.layer_norm(x, width, self.norm1_weight, self.norm1_bias, self.epsilon), self.attention_qkv_weight, self.attention_qkv_bias)
+        qkv = F.linear(F.layer_norm(x, width, self.norm1_weight, self.norm1_bias, self.epsilon),
+            self.attention_qkv_weight, self.attention_qkv_bias)
         q, k, v = (y.unflatten(-1, (self.heads, -1)).transpose(1, 2) for y in qkv.chunk(3, -1))
         y = attend(q, k, v).transpose(1, 2).flatten(2)
         x = x + F.linear(y, self.attention_proj_weight, self.attention_proj_bias)
-        y = F.linear(F.layer_norm(x, width, self.norm2_weight, self.norm2_bias, self.epsilon), self.mlp_up_weight, self.mlp_up_bias)
+        y = F.linear(F.layer_norm(x, width, self.norm2_weight, self.norm2_bias, self.epsilon), self.mlp_up_weight,
+            self.mlp_up_bias)
         return x + F.linear(F.gelu(y, approximate="tanh"), self.mlp_down_weight, self.mlp_down_bias)
 
 
@@ -141,7 +147,8 @@ class Side:
             self.model.loss = torch.compile(self.model.loss, dynamic=False)
 
     def make_optimizer(self, job, decayed):
-        groups = [{"params": [p for name, p in self.masters.items() if (name in decayed) == decays], "weight_decay": job["decay"] if decays else 0.0}
+        groups = [{"params": [p for name, p in self.masters.items() if (name in decayed) == decays],
+            "weight_decay": job["decay"] if decays else 0.0}
                   for decays in (True, False)]
         settings = {"lr": job["lr"], "betas": (job["beta1"], job["beta2"]), "eps": job["epsilon"]}
         try:
@@ -208,7 +215,8 @@ def prepare(job, weights, decayed):
     settings = f"{chosen[0]}, {chosen[1]}" if job["dtype"] == "bf16" else chosen[0]
     attention = "fused attention" if HAS_ATTENTION else "attention by products"
     threads = torch.get_num_threads()
-    return side, f"{torch.__version__} {settings}; {side.kind}, {attention}, {threads} thread{'s' if threads > 1 else ''}{without}"
+    several = "s" if threads > 1 else ""
+    return side, f"{torch.__version__} {settings}; {side.kind}, {attention}, {threads} thread{several}{without}"
 
 
 def switches():
@@ -228,7 +236,8 @@ def take_step(side, job, data):
     end = time.perf_counter()
     switched = switches() - before
     time.sleep(0.02)  # OpenMP's threads spin for a while before they sleep
-    return f"step {end - start:.9f} {forward - start:.9f} {backward - forward:.9f} {end - backward:.9f} {switched} {value:.9g} {norm.item():.9g}"
+    seconds = f"{end - start:.9f} {forward - start:.9f} {backward - forward:.9f} {end - backward:.9f}"
+    return f"step {seconds} {switched} {value:.9g} {norm.item():.9g}"
 
 
 def main():

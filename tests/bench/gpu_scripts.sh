@@ -1,6 +1,6 @@
 #!/bin/bash
-# gpu_scripts.sh SOURCE: what bench/gpu.sh and tools/cuda-build.sh refuse, leave out and leave alone, with an nvidia-smi,
-# an nvcc and a tp_bench that are made up, in a copy of the scripts.
+# gpu_scripts.sh SOURCE: what bench/gpu.sh and tools/cuda-build.sh refuse, leave out and leave alone, with an
+# nvidia-smi, an nvcc and a tp_bench that are made up, in a copy of the scripts.
 set -u
 export LC_ALL=C
 source=$1

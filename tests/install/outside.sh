@@ -37,7 +37,8 @@ if grep -q '^TP_BENCH:BOOL=ON' "$build/CMakeCache.txt"; then
     # What it starts is of this tree, not of the one that it was built in.
     printf '#!/bin/sh\necho "fail got $1"\n' >"$work/python"
     chmod +x "$work/python"
-    "$bench" model --layers 1 --hidden 32 --steps 2 --ranks 1 --peer torch --python "$work/python" >"$work/log" 2>&1 || true
+    "$bench" model --layers 1 --hidden 32 --steps 2 --ranks 1 --peer torch --python "$work/python" \
+        >"$work/log" 2>&1 || true
     script=$(sed -n 's/.*: got \(.*torch_step.py\)$/\1/p' "$work/log")
     case $(realpath "${script:-/missing}") in
     "$(realpath "$prefix")"/*) ;;
@@ -62,9 +63,11 @@ for language in $languages; do
     esac
     run $compile $warnings "$here/outside/outside.c" -x none -o "$work/shared" $(pkg-config --cflags --libs tp)
     run env LD_LIBRARY_PATH="$libdir" "$work/shared"
-    run $compile $warnings "$here/outside/outside.c" -x none -o "$work/static" $(pkg-config --cflags tp) "$libdir/libtp.a" -lm -pthread
+    run $compile $warnings "$here/outside/outside.c" -x none -o "$work/static" $(pkg-config --cflags tp) \
+        "$libdir/libtp.a" -lm -pthread
     run "$work/static"
     echo "outside: pkg-config, $language, shared and static: works"
 done
 packaged=$(sed -n 's/^set(PACKAGE_VERSION "\(.*\)")/\1/p' "$(find "$prefix" -name tp-config-version.cmake)")
-[ "$(pkg-config --modversion tp)" = "$packaged" ] || { echo "outside: pkg-config and CMake give different versions"; exit 1; }
+[ "$(pkg-config --modversion tp)" = "$packaged" ] ||
+    { echo "outside: pkg-config and CMake give different versions"; exit 1; }

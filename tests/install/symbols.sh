@@ -16,7 +16,8 @@ if [ -n "$missing" ]; then
     echo "symbols: declared in a header but not in the library:" $missing
     status=1
 fi
-version=$(awk '/define TP_VERSION_MAJOR/ {major = $3} /define TP_VERSION_MINOR/ {minor = $3} END {print major "." minor}' "$include/tp/export.h")
+version=$(awk '/define TP_VERSION_MAJOR/ {major = $3} /define TP_VERSION_MINOR/ {minor = $3}
+    END {print major "." minor}' "$include/tp/export.h")
 soname=$(objdump -p "$library" | awk '/SONAME/ {print $2}')
 if [ "$soname" != "libtp.so.$version" ]; then
     echo "symbols: SONAME is $soname, expected libtp.so.$version"

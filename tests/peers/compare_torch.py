@@ -2,8 +2,9 @@
 
     compare_torch.py DUMP_PROGRAM
 
-Every tensor must agree to 1e-5 of its norm in f32. Then some steps of AdamW, with clipping and decay, in f32 and bf16: losses, gradient norms, and how far the optimizer
-moved every weight, against PyTorch in double precision on weights that are rounded as ours are. Exits 77 (skipped) where PyTorch is missing.
+Every tensor must agree to 1e-5 of its norm in f32. Then some steps of AdamW, with clipping and decay, in f32 and bf16:
+losses, gradient norms, and how far the optimizer moved every weight, against PyTorch in double precision on weights
+that are rounded as ours are. Exits 77 (skipped) where PyTorch is missing.
 """
 import math
 import subprocess
@@ -19,7 +20,8 @@ except ImportError as error:
     sys.exit(77)
 
 TOLERANCE = 1e-5
-# Half an epsilon for every rounding on the way through three layers and back, about a dozen in each direction, as of a random walk; twice that.
+# Half an epsilon for every rounding on the way through three layers and back, about a dozen in each direction, as of a
+# random walk; twice that.
 ROUNDINGS = 3 * 2 * 12
 BF16_TOLERANCE = 2 * math.sqrt(ROUNDINGS) * 2.0**-9
 HEADS = 12
@@ -124,14 +126,16 @@ def check(program, family, tp, sequence_parallel):
     for name, weight in weights.items():
         results.append(differs(name, ours[f"grad:{name}"].reshape(weight.shape), weight.grad))
     wrong, worst = sum(r[0] for r in results), max(r[1] for r in results)
-    print(f"{family} tp {tp} sequence parallelism {sequence_parallel}: {len(results)} tensors, worst {worst:.2g}, {wrong} wrong")
+    print(f"{family} tp {tp} sequence parallelism {sequence_parallel}: {len(results)} tensors, worst {worst:.2g}, "
+          f"{wrong} wrong")
     return wrong
 
 
 def train(family, ours, dtype):
     """The same steps in double precision: losses and gradient norms, and the masters that they leave."""
     masters = {name: ours[name].double().requires_grad_() for name in ours if f"after:{name}" in ours}
-    groups = [{"params": [m for m in masters.values() if (m.dim() == 2) == decays], "weight_decay": 0.1 if decays else 0.0} for decays in (True, False)]
+    groups = [{"params": [m for m in masters.values() if (m.dim() == 2) == decays],
+        "weight_decay": 0.1 if decays else 0.0} for decays in (True, False)]
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.95), eps=1e-3)
     figures = []
     while f"step:{len(figures)}" in ours:
@@ -151,10 +155,12 @@ def check_training(program, family, dtype):
     storage, tolerance = (torch.float32, TOLERANCE) if dtype == "f32" else (torch.bfloat16, BF16_TOLERANCE)
     ours, cut = run_ours(program, family, "1", "0", dtype), run_ours(program, family, "2", "1", dtype)
     figures, masters = train(family, ours, storage)
-    results = [differs(f"loss and norm of step {i}", ours[f"step:{i}"], figure, tolerance) for i, figure in enumerate(figures)]
+    results = [differs(f"loss and norm of step {i}", ours[f"step:{i}"], figure, tolerance)
+               for i, figure in enumerate(figures)]
     for name, master in masters.items():
         way = master - ours[name].double()
-        stored = len(figures) * 2.0**-24 * (master.norm() / way.norm()).item()  # each step rounds the master to f32, which is far larger than its way
+        # Each step rounds the master to f32, which is far larger than its way.
+        stored = len(figures) * 2.0**-24 * (master.norm() / way.norm()).item()
         results.append(differs(name, ours[f"master:{name}"].double() - ours[name].double(), way, tolerance + stored))
         rounded = ours[f"master:{name}"].to(storage).float()
         same = torch.equal(rounded, ours[f"after:{name}"]) and torch.equal(rounded, cut[f"after:{name}"])
@@ -168,8 +174,10 @@ def check_training(program, family, dtype):
 
 def main():
     torch.set_num_threads(1)
-    wrong = sum(check(sys.argv[1], family, tp, sp) for family in ("gpt2", "llama") for tp, sp in ((1, 0), (2, 1), (3, 0), (8, 1)))
-    wrong += sum(check_training(sys.argv[1], family, dtype) for family in ("gpt2", "llama") for dtype in ("f32", "bf16"))
+    wrong = sum(check(sys.argv[1], family, tp, sp) for family in ("gpt2", "llama")
+                for tp, sp in ((1, 0), (2, 1), (3, 0), (8, 1)))
+    wrong += sum(check_training(sys.argv[1], family, dtype)
+                 for family in ("gpt2", "llama") for dtype in ("f32", "bf16"))
     sys.exit(1 if wrong else 0)
 
 
