@@ -1,38 +1,8 @@
-# Figures of bench/gpu.sh in Markdown, from its CSV files; -v gpu=...: the heading.
-function split_line(line,    i, count, part) {
-    count = split(line, part, "\"")
-    line = ""
-    for (i = 1; i <= count; i++) {
-        if (i % 2 == 0)
-            gsub(",", ";", part[i])
-        line = line part[i]
-    }
-    return split(line, field, ",")
-}
-
-function value(name) { return (name in column) ? field[column[name]] : "" }
-
+# Figures of bench/gpu.sh in Markdown, from its CSV files; -v gpu=...: the heading. After csv.awk.
 function shown(x, format) { return x == "" ? "-" : sprintf(format, x) }
 
-FNR == 1 {
-    delete column
-    names_seen = 0
-    file = FILENAME
-    sub(/.*\//, "", file)
-    sub(/\.csv$/, "", file)
-}
 FNR == 1 && /^# tp_bench/ { commands[++command_count] = substr($0, 3) }
 /^#/ { next }
-!names_seen {
-    count = split_line($0)
-    for (i = 1; i <= count; i++) {
-        sub(/ \(.*/, "", field[i])
-        column[field[i]] = i
-    }
-    names_seen = 1
-    next
-}
-{ split_line($0) }
 file == "torch" {
     peers[++peer_count] = sprintf("| %s | %s | %s | %s | %.1f | %.1f | %.2f |", value("what"), value("shape"),
         value("dtype"), value("pass"), value("ours us"),

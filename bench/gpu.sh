@@ -235,7 +235,7 @@ done
 # ---- the end ----
 
 if [ "$preset" = gpu ]; then
-    awk -v gpu="$gpus x $gpu_name" -f bench/gpu-summary.awk "$folder"/*.csv >"$folder/summary.md"
+    awk -v gpu="$gpus x $gpu_name" -f bench/csv.awk -f bench/gpu-summary.awk "$folder"/*.csv >"$folder/summary.md"
     say "$folder/summary.md"
     cat "$folder/summary.md"
 fi

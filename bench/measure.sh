@@ -158,7 +158,7 @@ done | paste -sd,)
 }
 
 awk -v commit="$commit" -v day="$(date -u +%Y-%m-%d)" -v folder="${folder#bench/results/}" -v quick="$quick" \
-    -f bench/summary.awk \
+    -f bench/csv.awk -f bench/summary.awk \
     "$folder"/*.csv >bench/results/summary.md || failed=$((failed + 1))
 say "bench/results/summary.md, after $((SECONDS - began)) s"
 cat bench/results/summary.md

@@ -1,19 +1,4 @@
-# Goals beside figures, in Markdown, from the CSV files that bench/measure.sh records.
-
-# Splits a CSV line into field[1..]; quoted fields may hold commas. Fields of records that go over several lines don't
-# occur.
-function split_line(line,    i, count, part, parts) {
-    count = split(line, part, "\"")
-    line = ""
-    for (i = 1; i <= count; i++) {
-        if (i % 2 == 0)
-            gsub(",", ";", part[i])
-        line = line part[i]
-    }
-    return split(line, field, ",")
-}
-
-function value(name) { return (name in column) ? field[column[name]] : "" }
+# Goals beside figures, in Markdown, from the CSV files that bench/measure.sh records. After csv.awk.
 
 function percent(x) { return x == "" ? "not measured" : sprintf("%.1f %%", 100 * x) }
 
@@ -88,8 +73,6 @@ function median(list, count) {
     return count == 0 ? "" : count % 2 ? list[(count + 1) / 2] : (list[count / 2] + list[count / 2 + 1]) / 2
 }
 
-FNR == 1 { header = 0; file = FILENAME; sub(/.*\//, "", file); sub(/\.csv$/, "", file) }
-{ sub(/\r$/, "") }
 /^#/ {
     if (FNR == 1)
         command[file] = substr($0, 3)
@@ -102,19 +85,6 @@ FNR == 1 { header = 0; file = FILENAME; sub(/.*\//, "", file); sub(/\.csv$/, "",
     }
     next
 }
-!header {
-    header = 1
-    delete column
-    count = split_line($0)
-    for (i = 1; i <= count; i++) {
-        name = field[i]
-        sub(/ \(.*/, "", name)
-        if (!(name in column))
-            column[name] = i
-    }
-    next
-}
-{ split_line($0) }
 
 file == "gemm" && value("layer") == "geometric mean" {
     gemm[value("dtype") "," value("callers")] = value("share")

@@ -7,7 +7,7 @@ source=$1
 folder=$(mktemp -d) || exit 1
 trap 'rm -rf "$folder"' EXIT
 mkdir -p "$folder"/{bench/results/nvidia-h200,tools,build/gpu,programs}
-cp "$source"/bench/gpu{.sh,-summary.awk} "$folder/bench"
+cp "$source"/bench/{gpu.sh,gpu-summary.awk,csv.awk} "$folder/bench"
 cp "$source"/tools/{setup.sh,cuda-build.sh} "$folder/tools"
 cd "$folder" || exit 1
 printf '#!/bin/sh\nprintf "$GPUS"\n' >programs/nvidia-smi

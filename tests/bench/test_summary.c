@@ -38,7 +38,9 @@ static void summarize(void)
 {
     char command[512];
     snprintf(command, sizeof command,
-             "awk -v day=d -v commit=c -v folder=f -f '%s/../bench/summary.awk' *.csv >summary.md", TPT_TESTS_FOLDER);
+             "awk -v day=d -v commit=c -v folder=f -f '%s/../bench/csv.awk' -f '%s/../bench/summary.awk' *.csv "
+             ">summary.md",
+             TPT_TESTS_FOLDER, TPT_TESTS_FOLDER);
     cr_assert_eq(system(command), 0);
     tpt_printed_file("summary.md");
 }
