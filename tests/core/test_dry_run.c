@@ -1,94 +1,45 @@
 /* Dry runs: a model that fits no machine is sized exactly, and one that fits uses what its dry run said. */
 #include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <tp/tp.h>
 
-#include "../support/data.h"
+#include "support/text.h"
+#include "support/usage.h"
 
-typedef struct usage {
-    size_t peak[TP_MEMORY_KINDS];
-    double flops;
-} usage;
+enum { SEQUENCE = 64 };
 
-static tp_model_desc small_model(void)
-{
-    return (tp_model_desc){.family = TP_MODEL_GPT2, .layers = 2, .hidden = 128, .heads = 8, .vocabulary = 301,
-                           .positions = 64, .dtype = TP_DTYPE_BF16};
-}
-
-/* Two steps of the whole training loop. */
-static tp_status train(tp_ctx *ctx, const tp_data *data, usage *out)
-{
-    tp_model_desc desc = small_model();
-    tp_model *model = NULL;
-    tp_trainer *trainer = NULL;
-    tp_status status = tp_model_create(ctx, &desc, &model);
-    if (status != TP_OK)
-        return status;
-    int count;
-    tp_param *const *params = tp_model_params(model, &count);
-    status = tp_params_init(ctx, params, count);
-    tp_trainer_desc training = {
-        .batch = 4, .sequence = 64, .microbatch = 2, .lr = 1e-3f, .optimizer = {.kind = TP_OPTIMIZER_ADAMW}};
-    if (status == TP_OK)
-        status = tp_trainer_create(ctx, &training, model, data, &trainer);
-    for (int step = 0; step < 2 && status == TP_OK; step++) {
-        tp_train_report report;
-        status = tp_trainer_step(ctx, trainer, &report);
-    }
-    for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
-        out->peak[kind] = tp_ctx_memory(ctx, (tp_memory_kind)kind).peak;
-    double bytes;
-    tp_ctx_work(ctx, &out->flops, &bytes);
-    tp_trainer_destroy(trainer);
-    tp_model_destroy(model);
-    return status;
-}
+static const tp_model_desc small = {.family = TP_MODEL_GPT2, .layers = 2, .hidden = 128, .heads = 8, .vocabulary = 301,
+                                    .positions = SEQUENCE, .dtype = TP_DTYPE_BF16};
 
 typedef struct run {
     const tp_data *data;
-    usage used[8];
+    tpt_usage used[8];
 } run;
 
 static tp_status train_rank(tp_ctx *ctx, void *arg)
 {
     run *r = arg;
-    return train(ctx, r->data, &r->used[tp_ctx_rank(ctx)]);
-}
-
-static tp_data *open_text(void)
-{
-    const char *path = "dry_run_text.tmp";
-    FILE *file = fopen(path, "w");
-    for (int i = 0; i < 4000; i++)
-        fputc('a' + i % 23, file);
-    fclose(file);
-    tp_data *data = NULL;
-    cr_assert_eq(tp_data_open(&path, 1, TP_DATA_TEXT, &data), TP_OK, "%s", tp_last_message());
-    remove(path);
-    return data;
+    return tpt_usage_of_training(ctx, &small, r->data, SEQUENCE, &r->used[tp_ctx_rank(ctx)]);
 }
 
 /* Peak bytes of a step as predicted: within 5 % in all, for every layout. */
 Test(dry_run, predicts_what_a_step_uses)
 {
     static const int ranks[] = {1, 2, 4, 8};
-    tp_data *data = open_text();
+    tp_data *data = tpt_open_text(4000);
     for (size_t i = 0; i < sizeof ranks / sizeof ranks[0]; i++) {
         run r = {.data = data};
         cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = ranks[i], .ctx = {.threads = 1}}, train_rank, &r), TP_OK,
                      "%s", tp_last_message());
         tp_ctx *ctx;
-        usage predicted;
+        tpt_usage predicted;
         cr_assert_eq(
             tp_ctx_create(&(tp_ctx_desc){.dry_run = true, .threads = 1, .mesh = {.tp = ranks[i]}, .rank = ranks[i] - 1},
                           &ctx),
             TP_OK);
-        cr_assert_eq(train(ctx, data, &predicted), TP_OK, "%s", tp_ctx_message(ctx));
+        cr_assert_eq(tpt_usage_of_training(ctx, &small, data, SEQUENCE, &predicted), TP_OK, "%s", tp_ctx_message(ctx));
         tp_ctx_destroy(ctx);
-        const usage *used = &r.used[ranks[i] - 1];
+        const tpt_usage *used = &r.used[ranks[i] - 1];
         double sum = 0, want = 0;
         for (int kind = 0; kind < TP_MEMORY_KINDS; kind++) {
             sum += (double)used->peak[kind];

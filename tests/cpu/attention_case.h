@@ -173,6 +173,34 @@ static inline bool case_same_backward(const attention_data *a, const attention_d
            tpt_same_bits("dv", a->dv, b->dv, TP_DTYPE_F32, elements);
 }
 
+static inline void case_run(tp_isa isa, int threads, attention_data *data, bool backward)
+{
+    tp_ctx *ctx = case_context(isa, threads);
+    case_forward(ctx, data);
+    if (backward)
+        case_backward(ctx, data);
+    tp_ctx_destroy(ctx);
+}
+
+/* The results of every instruction set and of 1 to 3 threads have the bits of the portable set on one. */
+static inline void case_same_everywhere(const attention_case *cases, size_t count, bool backward)
+{
+    for (size_t i = 0; i < count; i++) {
+        attention_data *want = case_create(&cases[i], 7), *got = case_create(&cases[i], 7);
+        case_run(TP_ISA_PORTABLE, 1, want, backward);
+        for (tp_isa isa = TP_ISA_PORTABLE; isa < TP_ISA_COUNT; isa++) {
+            int least = backward && isa == TP_ISA_PORTABLE ? 3 : 1; /* it is slow */
+            for (int threads = least; threads <= 3 && tp_isa_available(isa); threads++) {
+                case_run(isa, threads, got, backward);
+                cr_assert((backward ? case_same_backward : case_same_forward)(got, want), "case %zu, %s, %d threads", i,
+                          tp_isa_name(isa), threads);
+            }
+        }
+        case_destroy(want);
+        case_destroy(got);
+    }
+}
+
 /* ---- the definition, in double precision ---- */
 
 /* Dense arrays: q, out, dout, dq [rows, heads, head_dim]; k, v [rows, kv_heads, head_dim]; dk, dv [slots, rows,

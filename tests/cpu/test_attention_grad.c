@@ -136,24 +136,7 @@ Test(attention_grad, the_definition_agrees_with_finite_differences)
 /* With three threads and few slots the work is cut into two passes: the bits are those of one. */
 Test(attention_grad, bits_do_not_depend_on_instruction_set_or_threads)
 {
-    for (size_t i = 0; i < sizeof rich / sizeof *rich; i++) {
-        attention_data *want = case_create(&rich[i], 7), *got = case_create(&rich[i], 7);
-        tp_ctx *ctx = case_context(TP_ISA_PORTABLE, 1);
-        case_forward(ctx, want);
-        case_backward(ctx, want);
-        tp_ctx_destroy(ctx);
-        for (tp_isa isa = TP_ISA_PORTABLE; isa < TP_ISA_COUNT; isa++) {
-            for (int threads = isa == TP_ISA_PORTABLE ? 3 : 1; threads <= 3 && tp_isa_available(isa); threads++) {
-                ctx = case_context(isa, threads);
-                case_forward(ctx, got);
-                case_backward(ctx, got);
-                cr_assert(case_same_backward(got, want), "case %zu, %s, %d threads", i, tp_isa_name(isa), threads);
-                tp_ctx_destroy(ctx);
-            }
-        }
-        case_destroy(want);
-        case_destroy(got);
-    }
+    case_same_everywhere(rich, sizeof rich / sizeof *rich, true);
 }
 
 /* Two ranks, two heads each, of the first rich case. */

@@ -3,15 +3,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "support/training.h"
 #include "support/devices.h"
-
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        tp_status try_status = (expression);                                                                           \
-        if (try_status != TP_OK)                                                                                       \
-            return try_status;                                                                                         \
-    } while (0)
 
 static tp_status make(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
 {
@@ -32,19 +26,19 @@ static tp_status make(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
     tpt_make_batch(ids, targets, TPT_SCENE_TOKENS, TPT_SCENE_VOCABULARY, 0);
     if (scene->wrong_id != 0)
         ids[3] = scene->wrong_id;
-    TRY(tp_model_create(ctx, &shape, &actor->model));
+    TPI_TRY(tp_model_create(ctx, &shape, &actor->model));
     actor->params = tp_model_params(actor->model, &actor->count);
-    TRY(tp_params_init(ctx, actor->params, actor->count));
-    TRY(tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params,
+    TPI_TRY(tp_params_init(ctx, actor->params, actor->count));
+    TPI_TRY(tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params,
                             actor->count, &actor->optimizer));
     actor->pass =
         (tp_pass){.tokens = TPT_SCENE_TOKENS, .sequences = TPT_SCENE_SEQUENCES, .loss_scale = 1.0f / TPT_SCENE_TOKENS};
     actor->saved_bytes = tp_model_saved_bytes(actor->model, &actor->pass);
-    TRY(tp_ctx_allocate(ctx, TP_MEMORY_SAVED, actor->saved_bytes, &actor->saved));
-    TRY(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 2 * bytes, &actor->batch));
+    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_SAVED, actor->saved_bytes, &actor->saved));
+    TPI_TRY(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 2 * bytes, &actor->batch));
     actor->pass.ids = actor->batch;
     actor->pass.targets = (int32_t *)actor->batch + TPT_SCENE_TOKENS;
-    TRY(tp_ctx_upload(ctx, actor->batch, ids, bytes));
+    TPI_TRY(tp_ctx_upload(ctx, actor->batch, ids, bytes));
     return tp_ctx_upload(ctx, (int32_t *)actor->batch + TPT_SCENE_TOKENS, targets, bytes);
 }
 
@@ -102,14 +96,14 @@ tp_status tpt_scene_run(tpt_scene *scene)
 
 tp_status tpt_scene_gradients(tp_ctx *ctx, tpt_actor *actor)
 {
-    TRY(tp_params_zero_grad(ctx, actor->params, actor->count));
-    TRY(tp_model_forward(ctx, actor->model, &actor->pass, actor->saved));
-    TRY(tp_model_backward(ctx, actor->model, &actor->pass, actor->saved));
+    TPI_TRY(tp_params_zero_grad(ctx, actor->params, actor->count));
+    TPI_TRY(tp_model_forward(ctx, actor->model, &actor->pass, actor->saved));
+    TPI_TRY(tp_model_backward(ctx, actor->model, &actor->pass, actor->saved));
     return tp_params_finish(ctx, actor->params, actor->count);
 }
 
 tp_status tpt_scene_step(tp_ctx *ctx, tpt_actor *actor)
 {
-    TRY(tpt_scene_gradients(ctx, actor));
+    TPI_TRY(tpt_scene_gradients(ctx, actor));
     return tp_optimizer_step(ctx, actor->optimizer, 1e-2f, NULL);
 }

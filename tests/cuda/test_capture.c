@@ -11,13 +11,6 @@
 #include "cuda/step_scene.h"
 #include "support/data.h"
 
-#define TRY(expression)                        \
-    do {                                       \
-        tp_status try_status = (expression);   \
-        if (try_status != TP_OK)               \
-            return try_status;                 \
-    } while (0)
-
 /* Gradients of a step and the loss so far, one after the other. */
 static tp_status get_numbers(tp_ctx *ctx, const tpt_actor *actor, float *out)
 {
@@ -43,8 +36,8 @@ static int64_t count_numbers(const tpt_actor *actor)
 
 static tp_status capture(tp_ctx *ctx, tpt_actor *actor, tp_graph **out)
 {
-    TRY(tp_graph_begin(ctx));
-    TRY(tpt_scene_gradients(ctx, actor));
+    TPI_TRY(tp_graph_begin(ctx));
+    TPI_TRY(tpt_scene_gradients(ctx, actor));
     return tp_graph_end(ctx, out);
 }
 
@@ -62,12 +55,12 @@ enum { LAUNCHES = 3 };
  * them. */
 static tp_status train(tp_ctx *ctx, tpt_actor *actor, tp_graph *graph, float *numbers, int64_t count)
 {
-    TRY(tp_params_init(ctx, actor->params, actor->count));
+    TPI_TRY(tp_params_init(ctx, actor->params, actor->count));
     for (int i = 0; i < LAUNCHES; i++) {
-        TRY(change_ids(ctx, actor, i));
-        TRY(graph != NULL ? tp_graph_launch(ctx, graph) : tpt_scene_gradients(ctx, actor));
-        TRY(get_numbers(ctx, actor, numbers + i * count));
-        TRY(tp_optimizer_step(ctx, actor->optimizer, 1e-2f, NULL));
+        TPI_TRY(change_ids(ctx, actor, i));
+        TPI_TRY(graph != NULL ? tp_graph_launch(ctx, graph) : tpt_scene_gradients(ctx, actor));
+        TPI_TRY(get_numbers(ctx, actor, numbers + i * count));
+        TPI_TRY(tp_optimizer_step(ctx, actor->optimizer, 1e-2f, NULL));
     }
     return tp_ctx_synchronize(ctx);
 }
@@ -83,9 +76,9 @@ static tp_status new_optimizer(tp_ctx *ctx, tpt_actor *actor)
 static tp_status compare(tp_ctx *ctx, tpt_actor *actor, tp_graph *graph, float *numbers, int64_t count)
 {
     float *launched = numbers + LAUNCHES * count;
-    TRY(train(ctx, actor, NULL, numbers, count));
-    TRY(new_optimizer(ctx, actor));
-    TRY(train(ctx, actor, graph, launched, count));
+    TPI_TRY(train(ctx, actor, NULL, numbers, count));
+    TPI_TRY(new_optimizer(ctx, actor));
+    TPI_TRY(train(ctx, actor, graph, launched, count));
     bool same = tpt_same_bits("launched", launched, numbers, TP_DTYPE_F32, LAUNCHES * count);
     bool moved = memcmp(numbers, numbers + count, (size_t)count * sizeof *numbers) != 0;
     return same && moved ? TP_OK : TP_ERR_NUMERIC;
@@ -206,8 +199,8 @@ static tp_status misuse(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
     tp_graph *graph = NULL, *empty = NULL;
     (void)scene;
     refused(ctx, tp_graph_end(ctx, &graph), TP_ERR_STATE, "tp_graph_begin was not called");
-    TRY(tpt_scene_step(ctx, actor));
-    TRY(tp_graph_begin(ctx));
+    TPI_TRY(tpt_scene_step(ctx, actor));
+    TPI_TRY(tp_graph_begin(ctx));
     refused(ctx, tp_graph_begin(ctx), TP_ERR_STATE, inside);
     refused(ctx, tp_ctx_synchronize(ctx), TP_ERR_STATE, inside);
     refused(ctx, tp_ctx_upload(ctx, actor->batch, &word, sizeof word), TP_ERR_STATE, inside);
@@ -215,16 +208,16 @@ static tp_status misuse(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
     refused(ctx, tp_optimizer_step(ctx, actor->optimizer, 1, NULL), TP_ERR_STATE, inside);
     refused(ctx, tp_params_grad_norm(ctx, actor->params, actor->count, &norm), TP_ERR_STATE, inside);
     refused(ctx, tp_graph_launch(ctx, NULL), TP_ERR_ARGUMENT, "graph");
-    TRY(tpt_scene_gradients(ctx, actor));
-    TRY(tp_graph_end(ctx, &graph));
-    TRY(tp_graph_begin(ctx));
+    TPI_TRY(tpt_scene_gradients(ctx, actor));
+    TPI_TRY(tp_graph_end(ctx, &graph));
+    TPI_TRY(tp_graph_begin(ctx));
     refused(ctx, tp_graph_launch(ctx, graph), TP_ERR_STATE, inside);
-    TRY(tp_graph_end(ctx, &empty));
+    TPI_TRY(tp_graph_end(ctx, &empty));
     for (int i = 0; i < 2; i++) {
-        TRY(tp_graph_launch(ctx, empty));
-        TRY(tp_graph_launch(ctx, graph));
+        TPI_TRY(tp_graph_launch(ctx, empty));
+        TPI_TRY(tp_graph_launch(ctx, graph));
     }
-    TRY(tpt_scene_step(ctx, actor));
+    TPI_TRY(tpt_scene_step(ctx, actor));
     tp_graph_destroy(graph);
     tp_graph_destroy(empty);
     return TP_OK;
@@ -244,13 +237,13 @@ Test(cuda_capture, what_waits_is_refused_and_changes_nothing, .timeout = 100)
 static tp_status leave(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
 {
     tp_graph *graph = NULL;
-    TRY(tpt_scene_step(ctx, actor));
-    TRY(tp_graph_begin(ctx));
+    TPI_TRY(tpt_scene_step(ctx, actor));
+    TPI_TRY(tp_graph_begin(ctx));
     if (tp_ctx_rank(ctx) == scene->ranks - 1) {
         tp_comm_abort(ctx, tp_ctx_world(ctx), TP_ERR_IO, "the data is gone");
         return TP_ERR_IO;
     }
-    TRY(tpt_scene_gradients(ctx, actor));
+    TPI_TRY(tpt_scene_gradients(ctx, actor));
     return tp_graph_end(ctx, &graph);
 }
 

@@ -1,69 +1,26 @@
 /* What a dry run predicts is what a training loop on a GPU uses, workspaces of kernels included; and no GPU is needed
  * for it. */
 #include <criterion/criterion.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <tp/tp.h>
 
 #include "cuda/cuda_ranks.h"
 #include "cuda/gpus.h"
-
-typedef struct usage {
-    size_t peak[TP_MEMORY_KINDS];
-    double flops;
-} usage;
+#include "support/text.h"
+#include "support/usage.h"
 
 typedef struct run {
     const tp_data *data;
     tp_model_desc desc;
-    usage used[4];
+    tpt_usage used[4];
 } run;
 
-/* Two steps of the whole training loop. */
 static tp_status train(tp_ctx *ctx, void *arg)
 {
     run *r = arg;
-    usage *out = &r->used[tp_ctx_rank(ctx)];
-    tp_model *model = NULL;
-    tp_trainer *trainer = NULL;
-    tp_status status = tp_model_create(ctx, &r->desc, &model);
-    if (status != TP_OK)
-        return status;
-    int count;
-    tp_param *const *params = tp_model_params(model, &count);
-    status = tp_params_init(ctx, params, count);
-    const tp_trainer_desc training = {
-        .batch = 4, .sequence = 9, .microbatch = 2, .lr = 1e-3f, .optimizer = {.kind = TP_OPTIMIZER_ADAMW}};
-    if (status == TP_OK)
-        status = tp_trainer_create(ctx, &training, model, r->data, &trainer);
-    for (int step = 0; step < 2 && status == TP_OK; step++) {
-        tp_train_report report;
-        status = tp_trainer_step(ctx, trainer, &report);
-    }
-    for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
-        out->peak[kind] = tp_ctx_memory(ctx, (tp_memory_kind)kind).peak;
-    double bytes;
-    tp_ctx_work(ctx, &out->flops, &bytes);
-    tp_trainer_destroy(trainer);
-    tp_model_destroy(model);
-    return status;
+    return tpt_usage_of_training(ctx, &r->desc, r->data, 9, &r->used[tp_ctx_rank(ctx)]);
 }
 
-static tp_data *open_text(void)
-{
-    const char *path = "cuda_dry_run_text.tmp";
-    FILE *file = fopen(path, "w");
-    for (int i = 0; i < 1000; i++)
-        fputc('a' + i % 23, file);
-    fclose(file);
-    tp_data *data = NULL;
-    cr_assert_eq(tp_data_open(&path, 1, TP_DATA_TEXT, &data), TP_OK, "%s", tp_last_message());
-    remove(path);
-    return data;
-}
-
-static usage predict(const run *used, tp_ctx_desc desc)
+static tpt_usage predict(const run *used, tp_ctx_desc desc)
 {
     run predicted = *used;
     tp_ctx *ctx;
@@ -84,7 +41,7 @@ static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_orde
                       .dtype = dtype}};
     if (family == TP_MODEL_LLAMA)
         r.desc.ffn = 43;
-    tp_data *data = open_text();
+    tp_data *data = tpt_open_text(1000);
     r.data = data;
     const tp_ctx_desc desc = {.device = TP_DEVICE_CUDA, .plugin = TPT_CUDA_PLUGIN, .threads = 1, .sum_order = sums};
     tpt_gpus_configure(&(gpusim_options){.devices = 4});
@@ -96,10 +53,10 @@ static void check(tp_model_family family, tp_dtype dtype, int ranks, tp_sum_orde
         return;
     }
     cr_assert_eq(tp_run_ranks(&options, train, &r), TP_OK, "%s", tp_last_message());
-    usage predicted = predict(
+    tpt_usage predicted = predict(
         &r, (tp_ctx_desc){
                 .threads = 1, .sum_order = sums, .mesh = {.tp = ranks}, .rank = ranks - 1, .dry_transport = transport});
-    const usage *used = &r.used[ranks - 1];
+    const tpt_usage *used = &r.used[ranks - 1];
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
         size_t want = predicted.peak[kinds[i]], got = used->peak[kinds[i]];
         if (kinds[i] == TP_MEMORY_COMM && !alone)
@@ -134,13 +91,13 @@ Test(cuda_dry_run, predicts_what_nccl_stages, .timeout = 200)
 /* A device that isn't there is one like an A100. */
 Test(cuda_dry_run, needs_no_gpu)
 {
-    tp_data *data = open_text();
+    tp_data *data = tpt_open_text(1000);
     const run r = {.data = data,
                    .desc = {.family = TP_MODEL_GPT2, .layers = 1, .hidden = 64, .heads = 8, .vocabulary = 257,
                             .positions = 16, .dtype = TP_DTYPE_BF16}};
     tpt_gpus_configure(&(gpusim_options){.devices = 1});
     for (int sums = TP_SUM_TREE; sums <= TP_SUM_FAST; sums++) {
-        usage predicted = predict(
+        tpt_usage predicted = predict(
             &r, (tp_ctx_desc){.threads = 1, .device_index = 15, .sum_order = (tp_sum_order)sums, .mesh = {.tp = 2}});
         cr_assert_gt(predicted.peak[TP_MEMORY_SCRATCH], 4096);
         cr_assert_gt(predicted.flops, 1e6);

@@ -1,46 +1,12 @@
 /* Overlapped layers ask the system for nothing after their first calls, however token counts change from call to
  * call. */
 #include <criterion/criterion.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <tp/tp.h>
 
-#include "../support/data.h"
-
-static atomic_llong asked; /* allocations of this process */
-
-#ifndef TPT_SANITIZED /* sanitizers have allocators of their own */
-/* What the program defines comes before the C library's; these are the C library's own entries under other names. */
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t count, size_t bytes);
-void *__libc_realloc(void *memory, size_t bytes);
-void *__libc_memalign(size_t alignment, size_t bytes);
-
-void *malloc(size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_malloc(bytes);
-}
-
-void *calloc(size_t count, size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_calloc(count, bytes);
-}
-
-void *realloc(void *memory, size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_realloc(memory, bytes);
-}
-
-void *aligned_alloc(size_t alignment, size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_memalign(alignment, bytes);
-}
-#endif
+#include "support/asked.h"
+#include "support/data.h"
 
 enum { HIDDEN = 32, MOST = 64 };
 
@@ -91,7 +57,7 @@ static tp_status passes(tp_ctx *ctx, const tp_block *block, const tensors *t, se
         status = tp_barrier(ctx, tp_ctx_world(ctx));
     bool counts_here = tp_ctx_rank(ctx) == 0;
     if (counts_here) {
-        s->before = atomic_load(&asked);
+        s->before = atomic_load(&tpt_asked);
         s->bytes_before = context_bytes(ctx);
     }
     if (status == TP_OK)
@@ -101,7 +67,7 @@ static tp_status passes(tp_ctx *ctx, const tp_block *block, const tensors *t, se
     if (status == TP_OK)
         status = tp_barrier(ctx, tp_ctx_world(ctx));
     if (counts_here) {
-        s->after = atomic_load(&asked);
+        s->after = atomic_load(&tpt_asked);
         s->bytes_after = context_bytes(ctx);
     }
     return status == TP_OK ? tp_barrier(ctx, tp_ctx_world(ctx)) : status;

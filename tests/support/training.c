@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/context.h"
 #include "counting.h"
 #include "data.h"
 #include "support/devices.h"
@@ -30,13 +31,6 @@ typedef struct rank_state {
     int32_t *batch; /* ids, then targets */
     size_t batch_bytes;
 } rank_state;
-
-#define TRY(expression)                                                                                                \
-    do {                                                                                                               \
-        tp_status try_status = (expression);                                                                           \
-        if (try_status != TP_OK)                                                                                       \
-            return try_status;                                                                                         \
-    } while (0)
 
 static tp_pass whole_pass(const tpt_training *training)
 {
@@ -98,7 +92,7 @@ static tp_status gather(rank_state *state, int which, float *list)
         if (status == TP_OK && tp_ctx_rank(state->ctx) == 0)
             memcpy(list + at, whole, (size_t)elements * sizeof(float));
         free(whole);
-        TRY(status);
+        TPI_TRY(status);
         at += elements;
     }
     return TP_OK;
@@ -110,7 +104,7 @@ static tp_status set_values(rank_state *state)
     if (values == NULL)
         return tp_params_init(state->ctx, state->params, state->count);
     for (int i = 0; i < state->count; i++) {
-        TRY(tp_param_load(state->ctx, state->params[i], values, TP_DTYPE_F32, NULL));
+        TPI_TRY(tp_param_load(state->ctx, state->params[i], values, TP_DTYPE_F32, NULL));
         values += tp_param_elements(state->params[i]);
     }
     return TP_OK;
@@ -130,10 +124,10 @@ static tp_status upload_batch(rank_state *state)
     const tpt_training *training = state->job->training;
     size_t bytes = (size_t)batch_tokens(training) * sizeof(int32_t);
     void *memory;
-    TRY(tp_ctx_allocate(state->ctx, TP_MEMORY_OTHER, 2 * bytes, &memory));
+    TPI_TRY(tp_ctx_allocate(state->ctx, TP_MEMORY_OTHER, 2 * bytes, &memory));
     state->batch = memory;
     state->batch_bytes = 2 * bytes;
-    TRY(tp_ctx_upload(state->ctx, state->batch, training->ids, bytes));
+    TPI_TRY(tp_ctx_upload(state->ctx, state->batch, training->ids, bytes));
     return tp_ctx_upload(state->ctx, state->batch + batch_tokens(training), training->targets, bytes);
 }
 
@@ -153,21 +147,21 @@ static tp_status one_step(rank_state *state, int step)
     int64_t valid = count_valid(training);
     pass.loss_scale = valid > 0 ? 1.0f / (float)valid : 1.0f;
     pass.step = (uint64_t)step + 1;
-    TRY((training->zero_grad ? tp_params_zero_grad : tp_params_begin)(state->ctx, state->params, state->count));
+    TPI_TRY((training->zero_grad ? tp_params_zero_grad : tp_params_begin)(state->ctx, state->params, state->count));
     for (int64_t at = 0; at < batch_tokens(training); at += pass.tokens) {
         pass.ids = state->batch + at;
         pass.targets = state->batch + batch_tokens(training) + at;
         pass.first_token = at;
-        TRY(tp_model_forward(state->ctx, state->model, &pass, state->saved));
-        TRY(tp_model_backward(state->ctx, state->model, &pass, state->saved));
+        TPI_TRY(tp_model_forward(state->ctx, state->model, &pass, state->saved));
+        TPI_TRY(tp_model_backward(state->ctx, state->model, &pass, state->saved));
     }
-    TRY(tp_params_finish(state->ctx, state->params, state->count));
+    TPI_TRY(tp_params_finish(state->ctx, state->params, state->count));
     if (step + 1 == training->hurt_step)
-        TRY(hurt_gradient(state));
+        TPI_TRY(hurt_gradient(state));
     tp_step_report report;
-    TRY(tp_optimizer_step(state->ctx, state->optimizer, training->lr, &report));
+    TPI_TRY(tp_optimizer_step(state->ctx, state->optimizer, training->lr, &report));
     double sum, tokens;
-    TRY(tp_model_loss(state->ctx, state->model, &sum, &tokens));
+    TPI_TRY(tp_model_loss(state->ctx, state->model, &sum, &tokens));
     if (tp_ctx_rank(state->ctx) == 0) {
         out->loss[step] = sum;
         out->tokens[step] = tokens;
@@ -185,17 +179,17 @@ static tp_status run(rank_state *state)
     if (tp_ctx_rank(state->ctx) == 0)
         describe(state);
     /* Now every rank knows where rank 0 collects. */
-    TRY(tp_barrier(state->ctx, tp_ctx_world(state->ctx)));
-    TRY(set_values(state));
-    TRY(tp_optimizer_create(state->ctx, &training->optimizer, state->params, state->count, &state->optimizer));
+    TPI_TRY(tp_barrier(state->ctx, tp_ctx_world(state->ctx)));
+    TPI_TRY(set_values(state));
+    TPI_TRY(tp_optimizer_create(state->ctx, &training->optimizer, state->params, state->count, &state->optimizer));
     tp_pass pass = whole_pass(training);
     state->saved_bytes = tp_model_saved_bytes(state->model, &pass);
-    TRY(tp_ctx_allocate(state->ctx, TP_MEMORY_SAVED, state->saved_bytes, &state->saved));
-    TRY(upload_batch(state));
-    TRY(gather(state, 0, out->initial));
+    TPI_TRY(tp_ctx_allocate(state->ctx, TP_MEMORY_SAVED, state->saved_bytes, &state->saved));
+    TPI_TRY(upload_batch(state));
+    TPI_TRY(gather(state, 0, out->initial));
     for (int step = 0; step < training->steps; step++)
-        TRY(one_step(state, step));
-    TRY(gather(state, 1, out->grads));
+        TPI_TRY(one_step(state, step));
+    TPI_TRY(gather(state, 1, out->grads));
     return gather(state, 0, out->values);
 }
 

@@ -59,6 +59,16 @@ static int32_t id_of(int step, int token)
     return (int32_t)((step * 11 + token * token * (step % 2 + 1)) % VOCABULARY);
 }
 
+static tp_status make_table(tp_ctx *ctx, tp_embedding **layer, tp_param **table)
+{
+    const tp_embedding_desc desc = {
+        .name = "e", .vocabulary = VOCABULARY, .features = FEATURES, .dtype = TP_DTYPE_F32, .tied = true};
+    tp_status status = tp_embedding_create(ctx, &desc, layer);
+    if (status == TP_OK)
+        tp_embedding_params(*layer, table, 1);
+    return status;
+}
+
 static tp_status one_step(tp_ctx *ctx, const tp_embedding *layer, tp_param *table, int step, float *whole)
 {
     int32_t ids[IDS];
@@ -91,15 +101,12 @@ static bool has_step(int step, const float *whole)
 static tp_status steps_of_a_table(tp_ctx *ctx, void *arg)
 {
     (void)arg;
-    tp_embedding_desc desc = {
-        .name = "e", .vocabulary = VOCABULARY, .features = FEATURES, .dtype = TP_DTYPE_F32, .tied = true};
     tp_embedding *layer;
     tp_param *table;
     float whole[VOCABULARY * FEATURES];
-    tp_status status = tp_embedding_create(ctx, &desc, &layer);
+    tp_status status = make_table(ctx, &layer, &table);
     if (status != TP_OK)
         return status;
-    tp_embedding_params(layer, &table, 1);
     for (int step = 0; step < STEPS && status == TP_OK; step++) {
         if (step == 2) {
             status = tp_params_zero_grad(ctx, &table, 1);
@@ -124,15 +131,12 @@ Test(begin, a_tied_table_gets_the_rows_of_its_step)
 /* What the caller adds by itself after tp_params_zero_grad counts, in whatever rows. */
 static tp_status written_by_hand(tp_ctx *ctx, void *arg)
 {
-    tp_embedding_desc desc = {
-        .name = "e", .vocabulary = VOCABULARY, .features = FEATURES, .dtype = TP_DTYPE_F32, .tied = true};
     tp_embedding *layer;
     tp_param *table;
     float whole[VOCABULARY * FEATURES];
-    tp_status status = tp_embedding_create(ctx, &desc, &layer);
+    tp_status status = make_table(ctx, &layer, &table);
     if (status != TP_OK)
         return status;
-    tp_embedding_params(layer, &table, 1);
     status = one_step(ctx, layer, table, 1, whole);
     if (status == TP_OK)
         status = tp_params_zero_grad(ctx, &table, 1);

@@ -2,106 +2,32 @@
  * what is destroyed is gone. */
 #include <criterion/criterion.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
 #include <tp/comm.h>
 #include <tp/trainer.h>
 #include <unistd.h>
 
+#include "support/asked.h"
 #include "support/data.h"
 #include "support/text.h"
 
 /* ---- the process's allocator, counted ---------------------------------------------------------------------------- */
 
-static atomic_llong asked; /* allocations, mappings, growth and returns of this process */
-
-#ifndef TPT_SANITIZED /* sanitizers have allocators of their own */
-/* What the program defines comes before the C library's; these are the C library's own entries under other names. */
-void *__libc_malloc(size_t bytes);
-void *__libc_calloc(size_t count, size_t bytes);
-void *__libc_realloc(void *memory, size_t bytes);
-void *__libc_memalign(size_t alignment, size_t bytes);
-void __libc_free(void *memory);
-
-void *malloc(size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_malloc(bytes);
-}
-
-void *calloc(size_t count, size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_calloc(count, bytes);
-}
-
-void *realloc(void *memory, size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_realloc(memory, bytes);
-}
-
-void free(void *memory)
-{
-    atomic_fetch_add(&asked, memory != NULL);
-    __libc_free(memory);
-}
-
-void *memalign(size_t alignment, size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return __libc_memalign(alignment, bytes);
-}
-
-void *aligned_alloc(size_t alignment, size_t bytes)
-{
-    return memalign(alignment, bytes);
-}
-
-int posix_memalign(void **out, size_t alignment, size_t bytes)
-{
-    void *memory = memalign(alignment, bytes);
-    if (memory == NULL)
-        return ENOMEM;
-    *out = memory;
-    return 0;
-}
-
-void *mmap(void *address, size_t bytes, int protection, int flags, int descriptor, off_t offset)
-{
-    atomic_fetch_add(&asked, 1);
-    return (void *)syscall(SYS_mmap, address, bytes, protection, flags, descriptor, offset);
-}
-
-int munmap(void *address, size_t bytes)
-{
-    atomic_fetch_add(&asked, 1);
-    return (int)syscall(SYS_munmap, address, bytes);
-}
-
-int madvise(void *address, size_t bytes, int advice)
-{
-    atomic_fetch_add(&asked, 1);
-    return (int)syscall(SYS_madvise, address, bytes, advice);
-}
-
+#ifndef TPT_SANITIZED
 Test(memory, the_counter_sees_the_library)
 {
-    long long before = atomic_load(&asked);
+    long long before = atomic_load(&tpt_asked);
     tp_ctx *ctx;
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 2}, &ctx), TP_OK);
-    long long created = atomic_load(&asked) - before;
+    long long created = atomic_load(&tpt_asked) - before;
     tp_ctx_destroy(ctx);
     cr_assert_gt(created, 3);
-    cr_assert_gt(atomic_load(&asked) - before, created);
+    cr_assert_gt(atomic_load(&tpt_asked) - before, created);
 }
 #endif
 
@@ -188,7 +114,7 @@ static tp_status run_steps(tp_ctx *ctx, memory_case *c, tp_model *model, tp_trai
         status = one_step(ctx, c, trainer, gain, step);
         if (status == TP_OK && step == 1) {
             status = tp_barrier(ctx, tp_ctx_world(ctx));
-            before = atomic_load(&asked);
+            before = atomic_load(&tpt_asked);
             status = status == TP_OK ? tp_barrier(ctx, tp_ctx_world(ctx)) : status;
         }
         if (tp_ctx_rank(ctx) == 0 && c->pages[0] != 0 && step == c->steps / 2)
@@ -197,7 +123,7 @@ static tp_status run_steps(tp_ctx *ctx, memory_case *c, tp_model *model, tp_trai
     if (status == TP_OK)
         status = tp_barrier(ctx, tp_ctx_world(ctx));
     if (tp_ctx_rank(ctx) == 0) {
-        c->asked = atomic_load(&asked) - before;
+        c->asked = atomic_load(&tpt_asked) - before;
         c->pages[1] = resident_pages();
     }
     return status == TP_OK ? tp_barrier(ctx, tp_ctx_world(ctx)) : status;
