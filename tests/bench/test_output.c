@@ -15,11 +15,7 @@ static char message[BENCH_MESSAGE];
 
 static void refused(const char *arguments, const char *first, const char *second)
 {
-    int status = run(arguments);
-    cr_assert_eq(status, 2, "tp_bench %s: exit status %d, not 2:\n%s", arguments, status, tpt_printed);
-    cr_assert_not_null(strstr(tpt_printed, first), "tp_bench %s: '%s' is missing:\n%s", arguments, first, tpt_printed);
-    cr_assert_not_null(strstr(tpt_printed, second), "tp_bench %s: '%s' is missing:\n%s", arguments, second,
-                       tpt_printed);
+    expect(arguments, 2, first, second);
     cr_assert_null(strstr(tpt_printed, "# tp_bench"), "tp_bench %s: worked before it refused:\n%s", arguments,
                    tpt_printed);
 }
