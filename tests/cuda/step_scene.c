@@ -30,7 +30,7 @@ static tp_status make(tp_ctx *ctx, tpt_scene *scene, tpt_actor *actor)
     actor->params = tp_model_params(actor->model, &actor->count);
     TPI_TRY(tp_params_init(ctx, actor->params, actor->count));
     TPI_TRY(tp_optimizer_create(ctx, &(tp_optimizer_desc){.kind = TP_OPTIMIZER_ADAMW, .clip_norm = 1}, actor->params,
-                            actor->count, &actor->optimizer));
+                                actor->count, &actor->optimizer));
     actor->pass =
         (tp_pass){.tokens = TPT_SCENE_TOKENS, .sequences = TPT_SCENE_SEQUENCES, .loss_scale = 1.0f / TPT_SCENE_TOKENS};
     actor->saved_bytes = tp_model_saved_bytes(actor->model, &actor->pass);
