@@ -1,5 +1,6 @@
 /* all_gather, broadcast, all_to_all, barrier: every element arrives where it belongs, in place and not, with any
  * counts. */
+#include "comm/collective.h"
 #include "ranks.h"
 
 enum { MAX_RANKS = 16, COLS = 3 };
@@ -190,4 +191,23 @@ Test(copy, mixed_without_pauses)
 Test(copy, on_a_delayed_lane)
 {
     tpt_run_both((tp_run_options){.ranks = 4, .ctx.lane_delay_seed = 3}, exchange_cases, NULL);
+}
+
+/* Past the caches, from any address to any, whole lines and less: those bytes and no others. */
+Test(copy, past_caches_copies_every_byte)
+{
+    enum { MOST = 200, ROOM = 64 + MOST + 64 };
+    char in[ROOM], expected[ROOM];
+    _Alignas(64) char out[ROOM];
+    for (int i = 0; i < ROOM; i++)
+        in[i] = (char)(i % 100 + 1);
+    for (size_t bytes = 0; bytes <= MOST; bytes++)
+        for (size_t from = 0; from < 64; from += 7)
+            for (size_t to = 0; to < 64; to++) {
+                memset(out, 0, sizeof out);
+                memset(expected, 0, sizeof expected);
+                memcpy(expected + to, in + from, bytes);
+                tpi_comm_copy_past_caches(out + to, in + from, bytes);
+                cr_assert_arr_eq(out, expected, sizeof out, "%zu bytes from %zu to %zu", bytes, from, to);
+            }
 }
