@@ -314,3 +314,29 @@ Test(machine, peak_loops_count_every_lane)
         if (tp_isa_available(loops[i].isa))
             cr_assert_eq(bench_peak_of(loops[i].isa, loops[i].dtype).run(100), 100 * loops[i].flops);
 }
+
+/* What no implementation can beat: a rank's share of the model's FLOPs at its peak, and of AdamW's 28 bytes a parameter
+ * at its bandwidth, which are printed with three digits; norms are not shared. */
+Test(machine, steps_are_held_against_flops_and_bytes_of_one_rank)
+{
+    const tp_model_desc model = {.family = TP_MODEL_GPT2, .layers = 2, .hidden = 128, .heads = 4, .vocabulary = 512,
+                                 .positions = 32, .dtype = TP_DTYPE_F32};
+    double peak, bandwidth, time, limit;
+    for (int ranks = 1; ranks <= 2; ranks++) {
+        char arguments[200];
+        snprintf(arguments, sizeof arguments,
+                 "roofline --layers 2 --hidden 128 --heads 4 --vocabulary 512 --batch 2 --sequence 32 --dtype f32 "
+                 "--steps 3 --warmup 1 --threads 1 --ranks %d",
+                 ranks);
+        cr_assert_eq(run(arguments), 0, "%s", tpt_printed);
+        const char *row = strstr(tpt_printed, "peak and optimizer's bytes"),
+                   *note = strstr(tpt_printed, "limits of one"), *memory = note != NULL ? strstr(note, " MB), ") : NULL;
+        cr_assert(row != NULL && memory != NULL, "%s", tpt_printed);
+        cr_assert_eq(sscanf(row, "peak and optimizer's bytes - %lf %lf", &time, &limit), 2, "%s", row);
+        cr_assert_eq(sscanf(note, "limits of one rank: %lf", &peak), 1, "%s", note);
+        cr_assert_eq(sscanf(memory, " MB), %lf in memory", &bandwidth), 1, "%s", memory);
+        double expected = (tp_model_flops(&model, 64, 32) / (peak * 1e9) +
+                           28 * (double)tp_model_parameters(&model) / (bandwidth * 1e9)) * 1e3 / ranks;
+        cr_assert_float_eq(limit, expected, 0.02 * expected, "%g ms of %d ranks, expected %g", limit, ranks, expected);
+    }
+}

@@ -105,6 +105,20 @@ Test(notes, turns_are_judged_for_all_parts)
         cr_assert(books[part].near.clean[0] && !books[part].near.clean[1]);
 }
 
+/* Whoever is watched: the thread that lost its core is this one. */
+Test(notes, watches_see_a_thread_that_lost_its_core)
+{
+    pid_t other = tpt_begin_other_work();
+    bool clean[3];
+    for (int watched = BENCH_OWN_THREAD; watched <= BENCH_ALL_WAITS; watched++) {
+        const bench_watch watch = bench_watch_start((bench_watched)watched);
+        tpt_until_disturbed(NULL);
+        cr_assert_gt(bench_watch_stop(&watch, &clean[watched]), 0);
+    }
+    tpt_end_other_work(other);
+    cr_assert(!clean[BENCH_OWN_THREAD] && !clean[BENCH_ALL_SWITCHES] && !clean[BENCH_ALL_WAITS]);
+}
+
 /* ---- ranks with workers ------------------------------------------------------------------------------------------ */
 
 typedef struct worker {
