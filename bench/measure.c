@@ -56,23 +56,26 @@ static double waited_seconds(int *count)
 {
     *count = 0;
     DIR *threads = opendir("/proc/self/task");
-    double sum = threads != NULL ? 0 : NAN;
+    double sum = threads != NULL ? 0 : NAN, running = 0;
     for (const struct dirent *entry; threads != NULL && (entry = readdir(threads)) != NULL;) {
         char path[64];
         unsigned long long ran, waited;
         snprintf(path, sizeof path, "/proc/self/task/%.20s/schedstat", entry->d_name);
         FILE *file = entry->d_name[0] != '.' ? fopen(path, "r") : NULL;
-        *count += file != NULL;
-        if (file != NULL)
-            sum += fscanf(file, "%llu %llu", &ran, &waited) == 2 ? 1e-9 * (double)waited : NAN;
-        else if (entry->d_name[0] != '.' && errno != ENOENT && errno != ESRCH) /* it has not just ended */
-            sum = NAN;
-        if (file != NULL)
-            fclose(file);
+        if (file == NULL) {
+            if (entry->d_name[0] != '.' && errno != ENOENT && errno != ESRCH) /* it has not just ended */
+                sum = NAN;
+            continue;
+        }
+        bool told = fscanf(file, "%llu %llu", &ran, &waited) == 2;
+        sum += told ? 1e-9 * (double)waited : NAN;
+        running += told ? (double)ran : 0;
+        *count += 1;
+        fclose(file);
     }
     if (threads != NULL)
         closedir(threads);
-    return sum;
+    return running > 0 ? sum : NAN; /* nobody ran: nothing is counted */
 }
 
 static long watched_switches(bench_watched watched)
