@@ -175,18 +175,27 @@ static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, be
 {
     const bench_options *options = &job->call->options;
     const double share = (double)BENCH_AUTO_LONGER * (pass + 1) / BENCH_AUTO_PASSES;
+    bench_figure alone[BENCH_AUTO_PARTS];
     const bench_team_plan plan = {.warmup = (int)options->warmup,
                                   .least = SECOND_SAMPLES * (pass + 1) / BENCH_AUTO_PASSES,
                                   .most = (int)(share * (double)options->samples),
                                   .seconds = share * options->seconds,
                                   .notes = point->notes,
+                                  .alone = alone,
                                   .together = true};
     bench_team_figure *figures[BENCH_AUTO_PARTS] = {&point->none, &point->automatic, &point->again, &point->fixed};
     bench_team_part parts[BENCH_AUTO_PARTS];
     for (int i = 0; i < BENCH_AUTO_PARTS; i++)
         parts[i] = (bench_team_part){point->backward ? bench_layer_backward : bench_layer_forward,
                                      &r->layer[layer_of(point, i)], figures[i], point->lanes[i]};
-    return bench_team_compare(&job->team, ctx, &plan, parts, count_parts(point));
+    TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, count_parts(point)));
+    if (tp_ctx_rank(ctx) > 0)
+        return TP_OK;
+    if (count_parts(point) < BENCH_AUTO_PARTS)
+        alone[BENCH_AUTO_FIXED] = alone[point->same ? BENCH_AUTO_AUTO : BENCH_AUTO_NONE];
+    point->to_fixed[pass] = alone[BENCH_AUTO_AUTO].seconds / alone[BENCH_AUTO_FIXED].seconds;
+    point->to_none[pass] = alone[BENCH_AUTO_AUTO].seconds / alone[BENCH_AUTO_NONE].seconds;
+    return TP_OK;
 }
 
 /* What was measured once counts twice. */

@@ -35,6 +35,8 @@ typedef struct bench_auto_point {
                                                       * does; fixed: the best */
     char chosen[BENCH_CELL_TEXT]; /* the plans that AUTO ran */
     bool same; /* the best fixed choice runs the same ones: both figures are of one layer's samples */
+    double to_fixed[BENCH_AUTO_PASSES], to_none[BENCH_AUTO_PASSES]; /* AUTO's time over theirs, of each pass alone:
+                                                                      * what only some passes say is noise */
     bool lanes[BENCH_AUTO_PARTS]; /* those that AUTO or the best runs have some: threads of one rank switch then, and a
                                    * switch says nothing */
     bench_team_notes *notes; /* [BENCH_AUTO_PARTS], of the second round while it is measured */

@@ -10,7 +10,7 @@
 
 enum {
     LAYER, SHAPE, DTYPE, RANKS, PARALLEL, ON, LINK, PASS, NONE, BEST, BEST_CHUNKS, BEST_SECONDS, CHOSEN, AUTO,
-    PREDICTED, TO_BEST, TO_NONE, NOISE, KEPT, TOTAL, FITS, COLUMNS
+    PREDICTED, TO_BEST, TO_NONE, NOISE, SURE_TO_BEST, SURE_TO_NONE, KEPT, TOTAL, FITS, COLUMNS
 };
 
 static const bench_column columns[COLUMNS] = {
@@ -20,7 +20,8 @@ static const bench_column columns[COLUMNS] = {
     {"best", "fixed", 0, true},     {"chunks", "of best", 0, false},     {"t_best", "us", 5, false},
     {"auto", "chose", 0, true},     {"t_auto", "us", 5, false},          {"predicted", "us", 5, false},
     {"auto / best", "", -3, false}, {"auto / none", "", -3, false},      {"none / none", "", -3, false},
-    {"kept", "samples", 0, false},  {"of", "samples", 0, false},         {"ranks <= cores", "", 0, false},
+    {"surely / best", "", -3, false}, {"surely / none", "", -3, false},  {"kept", "samples", 0, false},
+    {"of", "samples", 0, false},    {"ranks <= cores", "", 0, false},
 };
 
 /* None of them is what calibration multiplies. */
@@ -112,6 +113,15 @@ static bool any_wanted(const bench_call *call)
     return wanted > 0;
 }
 
+/* Of the passes that were made and had samples of both. */
+static double least_of(const double passes[BENCH_AUTO_PASSES])
+{
+    double least = NAN;
+    for (int i = 0; i < BENCH_AUTO_PASSES; i++)
+        least = passes[i] > 0 ? fmin(least, passes[i]) : least;
+    return least;
+}
+
 static void add_row(bench_call *call, const bench_auto_job *job, const bench_auto_point *point)
 {
     bench_table *table = &call->table;
@@ -150,6 +160,8 @@ static void add_row(bench_call *call, const bench_auto_job *job, const bench_aut
     bench_real(table, automatic / best);
     bench_real(table, automatic / none);
     bench_real(table, point->again.figure.seconds / none);
+    bench_real(table, least_of(point->to_fixed));
+    bench_real(table, least_of(point->to_none));
     bench_figure fewest =
         bench_figure_fewer(point->none.figure, bench_figure_fewer(point->fixed.figure, point->automatic.figure));
     bench_integer(table, fewest.kept);
@@ -240,6 +252,8 @@ static void add_notes(bench_call *call)
     note_ratio(call, TO_BEST, "auto / best fixed choice");
     note_ratio(call, TO_NONE, "auto / none");
     note_ratio(call, NOISE, "noise, a second none / none");
+    note_ratio(call, SURE_TO_BEST, "surely / best, the least of the passes, each by its own samples");
+    note_ratio(call, SURE_TO_NONE, "surely / none, the same");
     bench_note(table,
                "every fixed choice took turns with the others, sample by sample; the best of them took turns with "
                "none, a second none and auto, in %d passes some seconds apart",
@@ -310,7 +324,7 @@ int bench_command_auto(bench_call *call)
     if (status != BENCH_OK)
         return status;
     bench_begin(call, columns, COLUMNS);
-    bench_hide_times(call, BENCH_BITS(NONE, NOISE));
+    bench_hide_times(call, BENCH_BITS(NONE, SURE_TO_NONE));
     const layer_list layers = layers_of(call);
     snprintf(call->table.title, sizeof call->table.title,
              "the overlap that auto chooses against the best fixed choice and against none");

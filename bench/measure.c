@@ -140,18 +140,23 @@ double bench_geometric_mean(const double *values, int count)
     return count > 0 ? exp(sum / count) : NAN;
 }
 
-bench_figure bench_sample_figure(const bench_samples *samples)
+bench_figure bench_sample_figure_since(const bench_samples *samples, int first)
 {
     double values[BENCH_SAMPLES];
-    bench_figure figure = {.total = samples->count};
-    for (int i = 0; i < samples->count; i++)
+    bench_figure figure = {.total = samples->count - first};
+    for (int i = first; i < samples->count; i++)
         if (samples->clean[i])
             values[figure.kept++] = samples->seconds[i];
     int used = figure.kept;
-    for (int i = 0; figure.kept == 0 && i < samples->count; i++)
+    for (int i = first; figure.kept == 0 && i < samples->count; i++)
         values[used++] = samples->seconds[i];
     figure.seconds = bench_median(values, used);
     return figure;
+}
+
+bench_figure bench_sample_figure(const bench_samples *samples)
+{
+    return bench_sample_figure_since(samples, 0);
 }
 
 bench_figure bench_figure_fewer(bench_figure a, bench_figure b)

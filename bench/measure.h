@@ -60,7 +60,8 @@ int bench_sample_clean(const bench_samples *samples);
  * Returns how many turns are. */
 int bench_sample_pair(bench_samples *a, bench_samples *b);
 bench_figure bench_sample_figure(const bench_samples *samples);
-
+/* Of those from number `first` on alone. */
+bench_figure bench_sample_figure_since(const bench_samples *samples, int first);
 
 /* The one with fewer clean samples: what is made of two figures has no more than that. */
 bench_figure bench_figure_fewer(bench_figure a, bench_figure b);

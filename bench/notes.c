@@ -16,6 +16,14 @@ int bench_notes_turns(const bench_team_notes *book)
     return book->near.count + book->far.count;
 }
 
+void bench_notes_begin(bench_team_notes *books, int count)
+{
+    for (int i = 0; i < count; i++) {
+        books[i].near_before = books[i].near.count;
+        books[i].far_before = books[i].far.count;
+    }
+}
+
 bool bench_notes_enter(bench_team_notes *book, const bench_taken *taken)
 {
     bool near = bench_is_near(taken->before), moved = taken->probed && near != bench_is_near(taken->after);
@@ -67,4 +75,11 @@ bench_team_figure bench_notes_figure(const bench_team_notes *books, int count, i
     memcpy(probes, book->probes, (size_t)listed * sizeof *probes);
     out.probe_seconds = bench_median(probes, listed);
     return out;
+}
+
+bench_figure bench_notes_alone(const bench_team_notes *books, int count, int index)
+{
+    const bench_team_notes *book = &books[index];
+    return mostly_near(books, count) ? bench_sample_figure_since(&book->near, book->near_before)
+                                     : bench_sample_figure_since(&book->far, book->far_before);
 }

@@ -18,6 +18,7 @@ typedef struct bench_team_notes {
     double probes[BENCH_SAMPLES];
     double passed; /* seconds in samples */
     bool *last;    /* whether the last sample is clean; NULL: there was no room for it */
+    int near_before, far_before; /* samples when the comparison began */
 } bench_team_notes;
 
 /* One sample. */
@@ -32,6 +33,9 @@ typedef struct bench_taken {
 /* Whether an exchange of flags took as long as between cores that share an L3 cache. */
 bool bench_is_near(double seconds);
 
+/* A comparison begins, whose samples join those that are there. */
+void bench_notes_begin(bench_team_notes *books, int count);
+
 /* Returns whether the sample is clean: cores that were moved meanwhile are neither near nor far. */
 bool bench_notes_enter(bench_team_notes *book, const bench_taken *taken);
 int bench_notes_turns(const bench_team_notes *book);
@@ -42,5 +46,8 @@ void bench_notes_judge(bench_team_notes *books, int count);
 /* Of the part in books[index]. What is compared is of the same distance: a part that was never seen at that of all
  * parts together has its figure from the other, with no sample kept. */
 bench_team_figure bench_notes_figure(const bench_team_notes *books, int count, int index, bool probed);
+
+/* The same of the samples since bench_notes_begin alone; NaN if all of them are of the other distance. */
+bench_figure bench_notes_alone(const bench_team_notes *books, int count, int index);
 
 #endif

@@ -210,6 +210,9 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
           *books = own != NULL ? own : plan->notes;
     if (self.rank == 0 && books == NULL)
         return TP_ERR_MEMORY;
+    if (self.rank == 0)
+        bench_notes_begin(books, count);
+    bench_figure *alone = plan->alone;
     if (team->untimed && plan->seconds > 0)
         plan = &once;
     tp_status status = team->on_gpu ? ctx->backend->timer_create(ctx, &self.timer) : TP_OK;
@@ -217,8 +220,11 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
         status = warm_up(&self, plan);
     if (status == TP_OK)
         status = take_samples(&self, plan, books);
-    for (int i = 0; i < count && status == TP_OK && self.rank == 0; i++)
+    for (int i = 0; i < count && status == TP_OK && self.rank == 0; i++) {
         *parts[i].figure = bench_notes_figure(books, count, i, team->probed);
+        if (alone != NULL)
+            alone[i] = bench_notes_alone(books, count, i);
+    }
     ctx->backend->timer_destroy(self.timer);
     free(own);
     return status;

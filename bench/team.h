@@ -41,6 +41,7 @@ typedef struct bench_team_plan {
     double seconds;
     bench_team_notes *notes; /* one a part, of earlier comparisons, zeroed before the first: these samples join them,
                               * and the figures are of all. NULL: of this one alone */
+    bench_figure *alone; /* [parts] rank 0's: of this comparison's samples alone; NULL: not wanted */
     int64_t repeats; /* calls a sample; 0: as many as take 0.2 ms */
     bench_samples *taken; /* rank 0's: of the first part each sample, in the order of turns, near or far; NULL: not
                            * wanted */

@@ -1,6 +1,7 @@
 /* What is measured: products of layers, collectives and their formulas, and that the checks see wrong results. */
 #include <criterion/criterion.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "collective_case.h"
@@ -8,6 +9,7 @@
 #include "core/context.h"
 #include "gemm_case.h"
 #include "layer_case.h"
+#include "team.h"
 #include "values.h"
 
 Test(gemm, preset_has_the_thirty_products)
@@ -142,6 +144,56 @@ Test(collective, ratio_is_to_the_better_peer)
     cr_assert(isnan(bench_collective_ratio(2, both, 2, 0)), "no clean sample");
     cr_assert(isnan(bench_collective_ratio(-1, both, 2, 1)) && isnan(bench_collective_ratio(2, less, 2, 1)),
               "a frame longer than its cycle");
+}
+
+/* Two passes of one comparison: what each call takes is told, not measured. */
+typedef struct pass_job {
+    bench_team team;
+    bench_team_notes *notes;
+    bench_team_figure figure;
+    bench_figure alone;
+    double seconds[2];
+} pass_job;
+
+typedef struct told_call {
+    bench_team_sample sample;
+    double seconds;
+} told_call;
+
+static tp_status tell(void *arg)
+{
+    told_call *call = arg;
+    call->sample.seconds = call->seconds;
+    call->sample.switched = false;
+    return TP_OK;
+}
+
+static tp_status compare_twice(tp_ctx *ctx, void *arg)
+{
+    pass_job *job = arg;
+    for (int pass = 0; pass < 2; pass++) {
+        told_call call = {.seconds = job->seconds[pass]};
+        const bench_team_plan plan = {.least = 3 + 2 * pass, .most = 3 + 2 * pass, .seconds = 1e9, .repeats = 1,
+                                      .notes = job->notes, .alone = &job->alone, .whole = true,
+                                      .together = true};
+        const bench_team_part part = {.fn = tell, .arg = &call, .figure = &job->figure};
+        TPI_TRY(bench_team_compare(&job->team, ctx, &plan, &part, 1));
+    }
+    return TP_OK;
+}
+
+Test(team, passes_are_pooled_and_told_apart)
+{
+    pass_job job = {.seconds = {1, 4}, .notes = calloc(1, sizeof *job.notes)};
+    cr_assert_not_null(job.notes);
+    bench_team_init(&job.team, 2, 1); /* no core each: near and far are not told apart */
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2, .ctx = {.threads = 1}}, compare_twice, &job), TP_OK, "%s",
+                 tp_last_message());
+    free(job.notes);
+    cr_expect_eq(job.figure.figure.total, 5);
+    cr_expect_eq(job.figure.figure.seconds, 1, "three of five");
+    cr_expect_eq(job.alone.total, 2);
+    cr_expect_eq(job.alone.seconds, 4);
 }
 
 Test(values, rounding_is_the_dtypes)

@@ -45,6 +45,22 @@ Test(measure, figure_drops_disturbed_samples)
     cr_assert_eq(samples.count, BENCH_SAMPLES);
 }
 
+Test(measure, figure_of_later_samples)
+{
+    bench_samples samples = {.count = 0};
+    static const double seconds[] = {9, 9, 1, 2, 5};
+    for (int i = 0; i < 5; i++)
+        bench_sample_add(&samples, seconds[i], i != 4);
+    bench_figure figure = bench_sample_figure_since(&samples, 2);
+    cr_expect_eq(figure.seconds, 1.5);
+    cr_expect_eq(figure.kept, 2);
+    cr_expect_eq(figure.total, 3);
+    figure = bench_sample_figure_since(&samples, 4);
+    cr_expect_eq(figure.seconds, 5, "none is clean: all count");
+    cr_expect_eq(figure.kept, 0);
+    cr_expect(isnan(bench_sample_figure_since(&samples, 5).seconds));
+}
+
 Test(measure, of_two_figures_the_fewer_samples_count)
 {
     const bench_figure many = {.seconds = 1, .kept = 9, .total = 9}, none = {.seconds = 2, .kept = 0, .total = 7};

@@ -19,7 +19,8 @@ static void enter_folder(void)
 static void leave_folder(void)
 {
     static const char *const names[] = {"gemm.csv",      "peers-onednn.csv",    "peers-onednn-small.csv",
-                                        "peers-mpi.csv", "roofline-1x1024.csv", "summary.md"};
+                                        "peers-mpi.csv", "roofline-1x1024.csv", "auto.csv",
+                                        "summary.md"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         unlink(names[i]);
     cr_assert_eq(chdir("/"), 0);
@@ -130,4 +131,24 @@ Test(summary, ops_of_a_step, .init = enter_folder, .fini = leave_folder)
     line("| attention core, bf16, forward", "| 50.0 % | 90.0 % | disturbed |");
     line("| AdamW with packing, bf16, 1x1024", "| 90.0 % | 91.0 % | met |");
     line("| AdamW with packing, f32, 1x1024", "| 90.0 % | not measured | - |");
+}
+
+#define AUTO "layer,auto / best,auto / none,none / none,surely / best,surely / none"
+
+/* What only some passes say is noise, and what all of them say is not. */
+Test(summary, choices_of_auto, .init = enter_folder, .fini = leave_folder)
+{
+    write_rows("auto.csv", AUTO, "mlp,1.2,1.03,1.3,1.05,1.01\nmlp,1.0,0.8,1.0,1.0,0.8\nmlp,1.0,0.9,1.0,0.9,0.8\n");
+    summarize();
+    line("| `auto`, time / time of the best fixed choice, 3 points: median", "| 1.000 | met |");
+    line("| `auto`, the same, in each of the passes: worst (of all together 2 of 3 points are within 1.10, worst "
+         "1.200)",
+         "| 1.050 | met |");
+    line("| `auto`, time / time of `none`, in each of the passes: worst (of all together 1.030, a second `none` "
+         "1.300)",
+         "| 1.010 | met |");
+    write_rows("auto.csv", AUTO, "mlp,1.2,1.1,1.3,1.11,1.03\n");
+    summarize();
+    line("| `auto`, the same, in each of the passes: worst", "| 1.110 | missed |");
+    line("| `auto`, time / time of `none`, in each of the passes: worst", "| 1.030 | missed |");
 }

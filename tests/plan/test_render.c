@@ -191,29 +191,6 @@ Test(render, messages_have_arrows)
     discard(timeline);
 }
 
-/* No box ends right of where the lanes do. */
-static void check_right_edge(const char *text)
-{
-    for (const char *at = strstr(text, "<rect class=\"lane\""); at != NULL; at = strstr(at + 1, "<rect ")) {
-        const char *x = strstr(at, " x=\""), *width = strstr(at, " width=\"");
-        cr_assert(x != NULL && width != NULL);
-        cr_assert_leq(strtod(x + 4, NULL) + strtod(width + 8, NULL), 936.2, "%.80s", at);
-    }
-}
-
-/* Adds within a collective are drawn as what they are, and explained. */
-Test(render, legend_of_adds)
-{
-    for (int i = 0; i < 2; i++) {
-        tp_timeline *timeline =
-            timeline_of(TP_OVERLAP_NONE, i ? TP_PATTERN_GEMM_SCATTER : TP_PATTERN_GATHER_GEMM, 2, 1);
-        char *text = rendered(svg, timeline);
-        cr_assert_eq(strstr(text, ">reduce</text>") != NULL, i == 1);
-        free(text);
-        discard(timeline);
-    }
-}
-
 Test(render, two_timelines_share_a_scale)
 {
     tp_timeline *simulated = timeline_of(TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 2, 2), *measured = NULL;
@@ -230,7 +207,6 @@ Test(render, two_timelines_share_a_scale)
     char *text = malloc(bytes + 1);
     cr_assert_eq(tp_timeline_svg(simulated, measured, text, bytes + 1), bytes);
     check_xml(text);
-    check_right_edge(text);
     cr_assert(strstr(text, "simulated: ") != NULL && strstr(text, "measured: ") != NULL);
     cr_assert_eq(count(text, "<title>"), 2 * count_ops(simulated->plan, false));
     free(text);
@@ -310,19 +286,12 @@ Test(render, trace)
         cJSON *root = cJSON_Parse(text);
         cr_assert_not_null(root);
         int slices = 0, starts = 0, finishes = 0;
-        const cJSON *start = NULL; /* of the flow whose finish comes next */
         const cJSON *event;
         cJSON_ArrayForEach(event, cJSON_GetObjectItemCaseSensitive(root, "traceEvents"))
         {
             const char *phase = text_of(event, "ph");
             starts += *phase == 's';
             finishes += *phase == 'f';
-            if (*phase == 'f') { /* between ranks, and not back in time */
-                cr_assert(start != NULL && number_of(start, "id") == number_of(event, "id"));
-                cr_assert_neq(number_of(start, "pid"), number_of(event, "pid"));
-                cr_assert_leq(number_of(start, "ts"), number_of(event, "ts"));
-            }
-            start = *phase == 's' ? event : start;
             if (*phase == 'X') {
                 slices++;
                 check_slice(timeline, event);
