@@ -2,7 +2,7 @@
 #include "memory.h"
 #include "options.h"
 #include "report.h"
-#include "scheduler.h"
+#include "runtime/runtime.h"
 
 namespace gpusim {
 namespace {
@@ -19,14 +19,15 @@ void report_leak(const Allocation &allocation)
 
 int report_leaks()
 {
-    const int before = gpusim_reports(GPUSIM_LEAK);
+    const int before = gpusim_reports(-1);
+    report_open_groups();
     memory_each_live([](Allocation &allocation) { report_leak(allocation); });
     int left = 0;
     for (const Stream *stream : streams())
         left += int(stream->queue.size());
     if (left)
         report(GPUSIM_LEAK, "%d operations were queued and never waited for", left);
-    return gpusim_reports(GPUSIM_LEAK) - before;
+    return gpusim_reports(-1) - before;
 }
 
 } // namespace gpusim

@@ -48,6 +48,30 @@ GPUSIM_TEST_EVERYWHERE(double_free)
     CHECK(check::only_reports(GPUSIM_API));
 }
 
+// Each kind of memory is freed by its own call.
+GPUSIM_TEST_EVERYWHERE(the_wrong_free)
+{
+    char *memory = device_array<char>(100), *pinned = pinned_array<char>(100);
+    char *own = static_cast<char *>(malloc(100));
+    CHECK(cudaHostRegister(own, 100, 0) == cudaSuccess);
+    const cudaStream_t stream = new_stream();
+    for (int fault = 0; fault < 7; fault++) {
+        const cudaError_t error = fault == 0   ? cudaFree(pinned)
+                                  : fault == 1 ? cudaFreeHost(memory)
+                                  : fault == 2 ? cudaFreeAsync(pinned, stream)
+                                  : fault == 3 ? cudaFreeHost(own)
+                                  : fault == 4 ? cudaFree(memory + 1)
+                                  : fault == 5 ? cudaHostUnregister(pinned)
+                                               : cudaFreeHost(own + 200);
+        CHECK(error != cudaSuccess && check::only_reports(GPUSIM_API));
+        gpusim_clear_reports();
+    }
+    CHECK(cudaFree(memory) == cudaSuccess && cudaFreeHost(pinned) == cudaSuccess &&
+          cudaHostUnregister(own) == cudaSuccess && gpusim_reports(-1) == 0);
+    CHECK(cudaFreeHost(pinned) == cudaErrorInvalidValue && check::only_reports(GPUSIM_API)); // a second time
+    free(own);
+}
+
 GPUSIM_TEST(uninitialised_read)
 {
     check::in_every_schedule([] {

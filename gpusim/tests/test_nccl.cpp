@@ -140,6 +140,64 @@ GPUSIM_TEST(messages)
     });
 }
 
+// Both ends of a message name the same type and count, even where the bytes agree.
+GPUSIM_TEST_EVERYWHERE(ends_of_a_message_that_disagree)
+{
+    for (int fault = 0; fault < 4; fault++) { // 0: none
+        World world(2);
+        float *out = world.filled(0, values_of(0, 8)), *in = world.filled(1, values_of(1, 8));
+        const ncclDataType_t type = fault == 1 ? ncclInt32 : fault == 2 ? ncclInt8 : ncclFloat32;
+        const size_t count = fault == 2 ? 32 : fault == 3 ? 4 : 8;
+        world.each([&](int r) {
+            return r == 0 ? ncclSend(out, 8, ncclFloat32, 1, world.comms[0], world.streams[0])
+                          : ncclRecv(in, count, type, 0, world.comms[1], world.streams[1]);
+        });
+        CHECK(cudaStreamSynchronize(world.streams[0]) == cudaSuccess &&
+              cudaStreamSynchronize(world.streams[1]) == cudaSuccess);
+        CHECK(fault ? check::only_reports(GPUSIM_NCCL) : gpusim_reports(-1) == 0);
+        gpusim_clear_reports();
+    }
+}
+
+// 0: ended in time; 1: the stream is waited for before; 2: the communicators go before; 3: nobody ends it.
+GPUSIM_TEST_EVERYWHERE(a_group_that_is_not_ended)
+{
+    for (int fault = 0; fault < 4; fault++) {
+        World world(2);
+        float *buffers[2] = {world.filled(0, values_of(0, 8)), world.filled(1, values_of(1, 8))};
+        CHECK(cudaStreamSynchronize(world.streams[0]) == cudaSuccess);
+        CHECK(ncclGroupStart() == ncclSuccess);
+        CHECK(cudaStreamSynchronize(world.streams[0]) == cudaSuccess); // of what came before the group
+        for (int r = 0; r < 2; r++)
+            CHECK(ncclAllReduce(buffers[r], buffers[r], 8, ncclFloat32, ncclSum, world.comms[r], world.streams[r]) ==
+                  ncclSuccess);
+        CHECK(gpusim_reports(-1) == 0);
+        if (fault == 1)
+            CHECK(cudaStreamSynchronize(world.streams[1]) == cudaSuccess);
+        if (fault == 2)
+            CHECK(ncclCommFinalize(world.comms[1]) == ncclSuccess);
+        if (fault == 3)
+            CHECK(gpusim_report_leaks() > 0 && gpusim_reports(GPUSIM_NCCL) == 1);
+        else
+            CHECK(fault ? check::only_reports(GPUSIM_NCCL) : gpusim_reports(-1) == 0);
+        gpusim_clear_reports();
+        CHECK(ncclGroupEnd() == ncclSuccess);
+        CHECK(download(buffers[1], 8, world.streams[1])[3] == sum_at(2, 3) && gpusim_reports(-1) == 0);
+    }
+}
+
+GPUSIM_TEST(a_thread_that_leaves_a_group_open)
+{
+    for (const bool ends : {true, false}) {
+        std::thread([ends] {
+            CHECK(ncclGroupStart() == ncclSuccess);
+            if (ends)
+                CHECK(ncclGroupEnd() == ncclSuccess);
+        }).join();
+        CHECK(ends ? gpusim_reports(-1) == 0 : check::only_reports(GPUSIM_NCCL));
+    }
+}
+
 GPUSIM_TEST(sends_that_wait_for_each_other)
 {
     check::in_every_schedule([] {

@@ -5,6 +5,7 @@
 #include "../backing.h"
 #include "../runtime/runtime.h"
 #include "numbers.h"
+#include "operand.h"
 
 #include <cstring>
 
@@ -49,50 +50,45 @@ MatmulProblem problem_of(cublasLtMatmulDesc_t description, cublasLtMatrixLayout_
             *inside<MatrixLayout>(c), *inside<MatrixLayout>(d)};
 }
 
-// Only elements that exist: the padding of a leading dimension is nobody's.
-bool matrix_access(const void *matrix, const MatrixLayout &layout, unsigned flags)
+bool operand_access(const Operand &operand)
 {
-    const size_t bytes = blas_type_bytes(int(layout.type));
-    const bool rows = layout.order == CUBLASLT_ORDER_ROW;
-    const size_t outer = rows ? layout.rows : layout.cols, inner = rows ? layout.cols : layout.rows;
-    for (size_t batch = 0; batch < size_t(layout.batch); batch++)
-        for (size_t line = 0; line < outer; line++) {
-            const int64_t element = int64_t(batch) * layout.stride + int64_t(line) * layout.ld;
-            if (!range_access(static_cast<const char *>(matrix) + element * int64_t(bytes), inner * bytes, flags))
-                return false;
-        }
+    for (const OperandLine &line : operand.lines())
+        if (!range_access(line.begin, line.bytes, operand.written ? kWrite : kRead))
+            return false;
     return true;
 }
 
-size_t bias_length(const MatmulProblem &problem, const EpilogueParts &parts)
+// All that is read and written.
+std::vector<Operand> operands_of(const MatmulProblem &problem, const Buffers &buffers, bool reads_c)
 {
-    return parts.bias_gradient_b ? problem.n() : problem.m();
-}
-
-bool all_access(const MatmulProblem &problem, const Buffers &buffers, const EpilogueParts &parts, float beta)
-{
-    bool fine = matrix_access(buffers.a, problem.a, kRead) && matrix_access(buffers.b, problem.b, kRead);
-    if (beta != 0)
-        fine = fine && matrix_access(buffers.c, problem.c, kRead);
+    const MatmulDescription &given = problem.description;
+    EpilogueParts parts;
+    epilogue_parts(given.epilogue, &parts);
+    std::vector<Operand> all = {{"A", buffers.a, problem.a, false}, {"B", buffers.b, problem.b, false}};
+    if (reads_c)
+        all.push_back({"C", buffers.c, problem.c, false});
     const bool bias_written = parts.bias_gradient_d || parts.bias_gradient_a || parts.bias_gradient_b;
-    const size_t bias_bytes = bias_length(problem, parts) * blas_type_bytes(problem.bias_type());
-    const size_t bias_step = size_t(problem.description.bias_stride) * blas_type_bytes(problem.bias_type());
-    for (size_t batch = 0; batch < size_t(problem.d.batch) && (parts.bias || bias_written); batch++)
-        fine = fine && range_access(static_cast<const char *>(problem.description.bias) + batch * bias_step, bias_bytes,
-                                    bias_written ? kWrite : kRead);
+    if (parts.bias || bias_written) {
+        const uint64_t length = parts.bias_gradient_b ? problem.n() : problem.m();
+        const MatrixLayout vector = {
+            length, 1, int64_t(length), given.bias_stride, CUBLASLT_ORDER_COL, problem.d.batch,
+            uint32_t(problem.bias_type()), 0};
+        all.push_back({"the bias", given.bias, vector, bias_written});
+    }
     if (parts.aux_written || parts.gelu_backward) {
         MatrixLayout aux = problem.d;
-        aux.ld = problem.description.aux_ld;
-        aux.stride = problem.description.aux_stride;
+        aux.ld = given.aux_ld;
+        aux.stride = given.aux_stride;
         aux.type = uint32_t(problem.aux_type());
-        fine = fine && matrix_access(problem.description.aux, aux, parts.aux_written ? kWrite : kRead);
+        all.push_back({"the auxiliary matrix", given.aux, aux, parts.aux_written});
     }
     if (buffers.workspace_bytes) {
-        fine = fine && range_access(buffers.workspace, buffers.workspace_bytes, kWrite);
-        if (fine)
-            memset(backing(buffers.workspace), 0xA5, buffers.workspace_bytes); // whatever was there is gone
+        const uint64_t words = buffers.workspace_bytes / sizeof(float);
+        all.push_back({"the workspace", buffers.workspace,
+                       {words, 1, int64_t(words), 0, CUBLASLT_ORDER_COL, 1, CUDA_R_32F, 0}, true});
     }
-    return fine && matrix_access(buffers.d, problem.d, kWrite);
+    all.push_back({"D", buffers.d, problem.d, true});
+    return all;
 }
 
 cudaError_t run(const MatmulProblem &problem, Buffers buffers)
@@ -104,10 +100,13 @@ cudaError_t run(const MatmulProblem &problem, Buffers buffers)
         buffers.alpha = *backing(buffers.alpha_device);
         buffers.beta = *backing(buffers.beta_device);
     }
+    for (const Operand &operand : operands_of(problem, buffers, buffers.beta != 0))
+        if (!operand_access(operand))
+            return cudaErrorIllegalAddress;
+    if (buffers.workspace_bytes)
+        memset(backing(buffers.workspace), 0xA5, buffers.workspace_bytes); // whatever was there is gone
     EpilogueParts parts;
     epilogue_parts(problem.description.epilogue, &parts);
-    if (!all_access(problem, buffers, parts, buffers.beta))
-        return cudaErrorIllegalAddress;
     for (int batch = 0; batch < problem.d.batch; batch++)
         multiply(problem, parts, {buffers.a, buffers.b, buffers.c, buffers.d, buffers.alpha, buffers.beta, batch});
     return cudaSuccess;
@@ -291,6 +290,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
         return status;
     if (const cublasStatus_t status = check_workspace(algorithm, workspace, workspace_bytes))
         return status;
+    const std::string overlap =
+        operands_overlap(operands_of(problem, buffers, buffers.beta != 0 || buffers.beta_device));
+    if (!overlap.empty()) // the real library doesn't look, and what comes out is undefined
+        report(GPUSIM_BLAS, "%s: %s", call, overlap.c_str());
     if (device_fault(stream->device) != cudaSuccess || planted_failure(GPUSIM_BLAS_MATMUL))
         return CUBLAS_STATUS_EXECUTION_FAILED;
     counts().library_calls++;

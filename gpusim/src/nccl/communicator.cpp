@@ -113,8 +113,11 @@ Plan &plan()
     return one;
 }
 
-cudaError_t wait_for_used(ncclComm_t comm)
+cudaError_t wait_for_used(ncclComm_t comm, const char *call)
 {
+    if (const size_t calls = unstarted_calls(comm))
+        report(GPUSIM_NCCL, "%s of a communicator with %zu calls of a group that ncclGroupEnd has not ended", call,
+               calls);
     cudaError_t error = cudaSuccess;
     for (const auto &entry : comm->used)
         if (error == cudaSuccess)
@@ -238,7 +241,7 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm)
     Locked lock(machine_lock());
     if (!comm || comm->dead)
         return nccl_fail(ncclInvalidArgument, "ncclCommFinalize");
-    return wait_for_used(comm) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
+    return wait_for_used(comm, "ncclCommFinalize") == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
@@ -250,7 +253,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
         report(GPUSIM_NCCL, "ncclCommDestroy of a communicator that was destroyed or aborted");
         return nccl_fail(ncclInvalidArgument, "ncclCommDestroy");
     }
-    wait_for_used(comm);
+    wait_for_used(comm, "ncclCommDestroy");
     windows_close(comm, true);
     comm->dead = true; // kept, so that later use is known as such
     return ncclSuccess;

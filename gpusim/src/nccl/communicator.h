@@ -42,10 +42,13 @@ struct CollectiveCall {
 
 struct Message {
     std::shared_ptr<Rendezvous> rendezvous;
-    const void *send = nullptr;
-    void *receive = nullptr;
-    size_t send_bytes = 0, receive_bytes = 0;
-    bool send_registered = false, receive_registered = false; // in a window of that rank
+    struct Half {
+        const void *memory = nullptr;
+        size_t count = 0;
+        ncclDataType_t type = ncclInt8;
+        bool registered = false; // in a window of that rank
+    };
+    Half sent, received;
 };
 
 struct Split {

@@ -3,6 +3,7 @@
 #include "../runtime/capture.h"
 
 #include <algorithm>
+#include <set>
 
 namespace gpusim {
 namespace {
@@ -14,9 +15,31 @@ struct Group {
     std::vector<std::shared_ptr<Split>> splits;
     std::vector<std::shared_ptr<Registration>> registrations;
     ncclResult_t error = ncclSuccess; // of a call within the group: nothing of it starts
+
+    ~Group(); // with the thread
 };
 
 thread_local Group group;
+
+// Those that have begun and not ended, of all threads. Under machine_lock().
+std::set<const Group *> &open_groups()
+{
+    static auto &all = *new std::set<const Group *>;
+    return all;
+}
+
+void report_open(const Group &open)
+{
+    report(GPUSIM_NCCL, "ncclGroupStart without ncclGroupEnd: %zu calls were given and never started",
+           open.jobs.size());
+}
+
+Group::~Group()
+{
+    Locked lock(machine_lock());
+    if (open_groups().erase(this))
+        report_open(*this);
+}
 
 std::string jobs_text(const std::vector<Job> &jobs)
 {
@@ -87,6 +110,7 @@ void start_all(const std::vector<Job> &jobs)
 
 ncclResult_t end_group()
 {
+    open_groups().erase(&group);
     Group ended;
     std::swap(ended, group);
     if (ended.error != ncclSuccess)
@@ -111,6 +135,29 @@ ncclResult_t end_group()
 bool in_group()
 {
     return group.depth > 0;
+}
+
+size_t unstarted_calls(const ncclComm *comm)
+{
+    size_t calls = 0;
+    for (const Group *open : open_groups())
+        for (const Job &job : open->jobs)
+            calls += job.comm == comm;
+    return calls;
+}
+
+bool waits_for_own_group(const Stream &stream)
+{
+    for (const Job &job : group.jobs)
+        if (job.stream == &stream)
+            return true;
+    return false;
+}
+
+void report_open_groups()
+{
+    for (const Group *open : open_groups())
+        report_open(*open);
 }
 
 ncclResult_t add_job(const Job &job)
@@ -149,7 +196,9 @@ extern "C" {
 
 ncclResult_t ncclGroupStart()
 {
-    group.depth++;
+    Locked lock(machine_lock());
+    if (group.depth++ == 0)
+        open_groups().insert(&group);
     return ncclSuccess;
 }
 

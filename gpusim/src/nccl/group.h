@@ -17,6 +17,7 @@ struct Job {
 
 bool in_group();
 ncclResult_t group_error(ncclResult_t result); // within a group: the whole of it fails with this
+size_t unstarted_calls(const ncclComm *comm); // given to groups, of any thread, that have not ended
 ncclResult_t add_job(const Job &job); // starts it at once outside a group
 void add_team_wait(const std::shared_ptr<Team> &team);
 void add_split_wait(const std::shared_ptr<Split> &split);

@@ -9,24 +9,42 @@
 namespace gpusim {
 namespace {
 
+size_t bytes_of(const Message::Half &half)
+{
+    return half.count * nccl_type_bytes(half.type);
+}
+
 cudaError_t run_message(const Message &message, Rendezvous &meeting, int sender)
 {
     Rendezvous::Member *from = &meeting.members[0], *to = &meeting.members[1];
     if (from->rank != sender)
         std::swap(from, to);
-    if (message.send_bytes != message.receive_bytes)
+    const size_t bytes = bytes_of(message.sent);
+    if (bytes != bytes_of(message.received))
         return cudaSuccess; // reported when it was matched; no data moves
     {
         const OperationScope scope(from->operation.get());
-        if (!range_access(message.send, message.send_bytes, kRead))
+        if (!range_access(message.sent.memory, bytes, kRead))
             return cudaErrorIllegalAddress;
     }
     to->operation->clock.join(from->operation->clock);
     const OperationScope scope(to->operation.get());
-    if (!range_access(message.receive, message.receive_bytes, kWrite))
+    if (!range_access(message.received.memory, bytes, kWrite))
         return cudaErrorIllegalAddress;
-    memmove(backing(message.receive), backing(message.send), message.send_bytes);
+    memmove(const_cast<void *>(backing(message.received.memory)), backing(message.sent.memory), bytes);
     return cudaSuccess;
+}
+
+void check_match(const Message &message, int sender, int receiver)
+{
+    const Message::Half &sent = message.sent, &received = message.received;
+    if (sent.count != received.count || sent.type != received.type)
+        report(GPUSIM_NCCL, "rank %d sends %zu elements of type %d to rank %d, which receives %zu of type %d", sender,
+               sent.count, int(sent.type), receiver, received.count, int(received.type));
+    // A window is a registered buffer, whose other end NCCL takes to be one too.
+    if (sent.registered != received.registered && sender != receiver)
+        report(GPUSIM_NCCL, "a message of rank %d to rank %d lies in a window of the %s only", sender, receiver,
+               sent.registered ? "sender" : "receiver");
 }
 
 } // namespace
@@ -48,25 +66,12 @@ std::shared_ptr<Rendezvous> message_join(const Job &job)
         message = others.front();
         others.pop_front();
     }
-    const size_t bytes = job.arguments.count * nccl_type_bytes(job.arguments.type);
-    if (job.sends) {
-        message->send = job.arguments.send;
-        message->send_bytes = bytes;
-        message->send_registered = in_window(job.comm, message->send);
-    } else {
-        message->receive = job.arguments.receive;
-        message->receive_bytes = bytes;
-        message->receive_registered = in_window(job.comm, message->receive);
-    }
+    const void *memory = job.sends ? job.arguments.send : job.arguments.receive;
+    (job.sends ? message->sent : message->received) = {memory, job.arguments.count, job.arguments.type,
+                                                       in_window(job.comm, memory)};
     message->rendezvous->members.push_back({job.stream, 0, job.comm->rank, nullptr});
     if (message->rendezvous->members.size() == 2) {
-        if (message->send_bytes != message->receive_bytes)
-            report(GPUSIM_NCCL, "rank %d sends %zu bytes to rank %d, which receives %zu", sender, message->send_bytes,
-                   receiver, message->receive_bytes);
-        // A window is a registered buffer, whose other end NCCL takes to be one too.
-        if (message->send_registered != message->receive_registered && sender != receiver)
-            report(GPUSIM_NCCL, "a message of rank %d to rank %d lies in a window of the %s only", sender, receiver,
-                   message->send_registered ? "sender" : "receiver");
+        check_match(*message, sender, receiver);
         Message halves = *message;
         halves.rendezvous = nullptr; // it holds this function
         message->rendezvous->run = [halves, sender](Rendezvous &meeting) {

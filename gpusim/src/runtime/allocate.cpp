@@ -26,21 +26,25 @@ cudaError_t allocate_device(void **made, size_t bytes, const char *call)
     return cudaSuccess;
 }
 
-Allocation *live_allocation(void *memory, const char *call)
+Allocation *live_allocation(void *memory, const char *call, Space space)
 {
+    static const char *const others[] = {"device memory", "pinned memory", "registered host memory"};
     Allocation *found = memory_find(reinterpret_cast<uintptr_t>(memory));
-    if (found && found->base == reinterpret_cast<uintptr_t>(memory) && found->live)
+    if (found && found->base == reinterpret_cast<uintptr_t>(memory) && found->live && found->space == space)
         return found;
     report(GPUSIM_API, "%s of %p: %s", call, memory,
-           !found ? "no allocation" : found->live ? "not the start of an allocation" : "already freed");
+           !found                  ? "no allocation"
+           : !found->live          ? "already freed"
+           : found->space != space ? others[int(found->space)]
+                                   : "not the start of an allocation");
     return nullptr;
 }
 
 // Frees at once; the caller has made sure of the order. Work still queued that uses it is found when it runs.
 cudaError_t free_now(void *memory, const char *call, bool pinned)
 {
-    Allocation *found = live_allocation(memory, call);
-    if (!found || (found->space == Space::pinned) != pinned || found->space == Space::registered)
+    Allocation *found = live_allocation(memory, call, pinned ? Space::pinned : Space::device);
+    if (!found)
         return fail(cudaErrorInvalidValue);
     pinned_forget(found->base, found->base + found->bytes);
     memory_free(found, call);
@@ -156,8 +160,8 @@ cudaError_t cudaFreeAsync(void *memory, cudaStream_t handle)
     Stream *stream = stream_of(handle, "cudaFreeAsync");
     if (stream->capture)
         return capture_forbids(*stream->capture, "cudaFreeAsync");
-    Allocation *found = live_allocation(memory, "cudaFreeAsync");
-    if (!found || found->space != Space::device)
+    Allocation *found = live_allocation(memory, "cudaFreeAsync", Space::device);
+    if (!found)
         return fail(cudaErrorInvalidValue);
     push_work(*stream, "cudaFreeAsync", [found] {
         const void *base = reinterpret_cast<const void *>(found->base);
@@ -270,8 +274,8 @@ cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags)
 cudaError_t cudaHostUnregister(void *memory)
 {
     Locked lock(machine_lock());
-    Allocation *found = memory_find(reinterpret_cast<uintptr_t>(memory));
-    if (!found || found->space != Space::registered || found->base != reinterpret_cast<uintptr_t>(memory))
+    Allocation *found = live_allocation(memory, "cudaHostUnregister", Space::registered);
+    if (!found)
         return fail(cudaErrorHostMemoryNotRegistered);
     memory_free(found, "cudaHostUnregister");
     return cudaSuccess;

@@ -32,6 +32,11 @@ bool stream_belongs(const Stream &stream, const char *call); // to the current d
 cudaError_t wait_for_device(int device);
 void wait_for_blocking_streams(int device);
 
+// nccl/group.cpp: whether the calling thread has given the stream NCCL calls since ncclGroupStart, which have not
+// started; and what no ncclGroupEnd has ended, at the end of the program.
+bool waits_for_own_group(const Stream &stream);
+void report_open_groups();
+
 bool peer_enabled(int from, int to);
 
 // Calls that may not come while the thread captures: cudaErrorStreamCaptureUnsupported, and the capture is lost.

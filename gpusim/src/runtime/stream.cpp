@@ -146,6 +146,9 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle)
     Stream *stream = stream_of(handle, "cudaStreamSynchronize");
     if (stream->capture)
         return capture_forbids(*stream->capture, "cudaStreamSynchronize");
+    if (waits_for_own_group(*stream))
+        report(GPUSIM_NCCL, "cudaStreamSynchronize between ncclGroupStart and ncclGroupEnd, of a stream with calls of "
+                            "the group: it doesn't wait for them");
     return fail(wait_for_stream(*stream, stream->issued));
 }
 
