@@ -1,4 +1,5 @@
 // What a program has not given back.
+#include "handles.h"
 #include "memory.h"
 #include "options.h"
 #include "report.h"
@@ -21,6 +22,7 @@ int report_leaks()
 {
     const int before = gpusim_reports(-1);
     report_open_groups();
+    report_handles();
     memory_each_live([](Allocation &allocation) { report_leak(allocation); });
     int left = 0;
     for (const Stream *stream : streams())

@@ -20,8 +20,15 @@ struct World {
     }
     ~World()
     {
-        for (int rank = 0; rank < size; rank++)
+        close();
+    }
+    void close()
+    {
+        for (int rank = 0; rank < size; rank++) {
             ncclCommDestroy(comms[rank]);
+            cudaStreamDestroy(streams[rank]);
+        }
+        size = 0;
     }
     template <class T> T *filled(int rank, const std::vector<T> &values)
     {

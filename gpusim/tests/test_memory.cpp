@@ -204,16 +204,6 @@ GPUSIM_TEST_EVERYWHERE(registered_memory)
     CHECK(cudaHostUnregister(host.data()) == cudaErrorHostMemoryNotRegistered);
 }
 
-GPUSIM_TEST(leaks)
-{
-    char *kept = device_array<char>(100), *freed = device_array<char>(100);
-    cudaFree(freed);
-    CHECK(gpusim_report_leaks() == 1 && gpusim_reports(GPUSIM_LEAK) == 1);
-    gpusim_clear_reports();
-    cudaFree(kept);
-    CHECK(gpusim_report_leaks() == 0);
-}
-
 GPUSIM_TEST(no_device)
 {
     setenv("GPUSIM_DEVICES", "0", 1);

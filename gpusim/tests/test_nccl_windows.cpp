@@ -72,6 +72,7 @@ GPUSIM_TEST(kernels_reach_peers)
         CHECK(download(windows.memory[0], 64, world.streams[0])[3] == 1 + 3 + 2 * 203);
         windows.close();
         windows.free();
+        world.close();
         CHECK(gpusim_reports(-1) == 0 && gpusim_report_leaks() == 0);
     });
 }
@@ -115,8 +116,10 @@ GPUSIM_TEST(peers_may_go_first)
         CHECK(ncclCommAbort(world.comms[1]) == ncclSuccess && ncclMemFree(windows.memory[1]) == ncclSuccess);
         CHECK(cudaStreamSynchronize(world.streams[0]) == cudaSuccess);
         CHECK(ncclCommAbort(world.comms[0]) == ncclSuccess && ncclMemFree(windows.memory[0]) == ncclSuccess);
-        CHECK(gpusim_reports(-1) == 0 && gpusim_report_leaks() == 0);
+        for (int rank = 0; rank < 2; rank++)
+            CHECK(cudaStreamDestroy(world.streams[rank]) == cudaSuccess);
         world.size = 0;
+        CHECK(gpusim_reports(-1) == 0 && gpusim_report_leaks() == 0);
     });
 }
 

@@ -142,6 +142,10 @@ void close_rank(Rank &rank, int number, Fault fault)
     cudaStreamSynchronize(rank.compute);
     ncclCommDestroy(rank.comm);
     cublasLtDestroy(rank.blas);
+    for (cudaEvent_t event : {rank.multiplied[0], rank.multiplied[1], rank.reduced[0], rank.reduced[1]})
+        cudaEventDestroy(event);
+    cudaStreamDestroy(rank.compute);
+    cudaStreamDestroy(rank.communication);
 }
 
 void multiply_half(Rank *all, int half, Fault fault)

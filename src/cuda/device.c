@@ -115,12 +115,19 @@ void tpi_cuda_close(tp_ctx *ctx)
     ctx->device_state = NULL;
 }
 
-/* Called under the context's memory lock: no failure may be told from here. */
+/* A multiple of the alignment, as aligned_alloc of a caller's allocator may want it. SIZE_MAX: too much. */
+static size_t rounded_up(size_t bytes)
+{
+    if (bytes > SIZE_MAX - ALIGNMENT)
+        return SIZE_MAX;
+    return bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+/* Called under the context's memory lock: no failure may be told from here. cudaMalloc is asked for the very bytes, so
+ * that tools see what goes past their end. */
 void *tpi_cuda_allocate(tp_ctx *ctx, size_t bytes)
 {
-    size_t size = bytes > SIZE_MAX - ALIGNMENT ? SIZE_MAX
-                  : bytes == 0                 ? ALIGNMENT
-                                               : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    size_t size = rounded_up(bytes);
     if (size == SIZE_MAX)
         return NULL;
     if (ctx->desc.dry_run) {
@@ -131,7 +138,8 @@ void *tpi_cuda_allocate(tp_ctx *ctx, size_t bytes)
     if (allocator->allocate)
         return allocator->allocate(allocator->user, size, ALIGNMENT);
     void *memory = NULL;
-    if (cudaSetDevice(ctx->desc.device_index) != cudaSuccess || cudaMalloc(&memory, size) != cudaSuccess) {
+    if (cudaSetDevice(ctx->desc.device_index) != cudaSuccess ||
+        cudaMalloc(&memory, bytes > 0 ? bytes : 1) != cudaSuccess) {
         cudaGetLastError(); /* running out of memory is a refusal: the next call must not see it */
         return NULL;
     }
@@ -140,14 +148,13 @@ void *tpi_cuda_allocate(tp_ctx *ctx, size_t bytes)
 
 void tpi_cuda_release(tp_ctx *ctx, void *memory, size_t bytes)
 {
-    size_t size = bytes == 0 ? ALIGNMENT : (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (ctx->desc.dry_run) {
-        munmap(memory, size);
+        munmap(memory, rounded_up(bytes));
         return;
     }
     const tp_allocator *allocator = &ctx->desc.allocator;
     if (allocator->release) {
-        allocator->release(allocator->user, memory, size);
+        allocator->release(allocator->user, memory, rounded_up(bytes));
         return;
     }
     cudaSetDevice(ctx->desc.device_index);

@@ -3,6 +3,7 @@
 
 #include "../access.h"
 #include "../backing.h"
+#include "../handles.h"
 #include "../runtime/runtime.h"
 #include "numbers.h"
 #include "operand.h"
@@ -191,11 +192,17 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *made)
     if (no_device() != cudaSuccess)
         return CUBLAS_STATUS_NOT_INITIALIZED;
     *made = new cublasLtContext{current_device()};
+    handle_made(*made, Handle::blas, current_device());
     return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
+    Locked lock(machine_lock());
+    if (!handle_gone(handle)) {
+        report(GPUSIM_BLAS, "cublasLtDestroy of what is no handle, or of one that was destroyed");
+        return CUBLAS_STATUS_INVALID_VALUE;
+    }
     delete handle;
     return CUBLAS_STATUS_SUCCESS;
 }

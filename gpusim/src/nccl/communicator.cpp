@@ -1,5 +1,6 @@
 #include "communicator.h"
 
+#include "../handles.h"
 #include "group.h"
 
 #include <algorithm>
@@ -39,6 +40,7 @@ ncclComm_t join_team(const std::shared_ptr<Team> &team, int rank, int device, bo
     comm->device = device;
     comm->blocking = blocking;
     team->ranks[size_t(rank)] = comm;
+    handle_made(comm, Handle::communicator, device);
     if (++team->joined == int(team->ranks.size()))
         complete(*team);
     return comm;
@@ -255,6 +257,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm)
     }
     wait_for_used(comm, "ncclCommDestroy");
     windows_close(comm, true);
+    handle_gone(comm);
     comm->dead = true; // kept, so that later use is known as such
     return ncclSuccess;
 }
@@ -271,6 +274,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
                 if (member.rank == comm->rank)
                     part->left.push_back(member.stream);
     windows_close(comm, false);
+    handle_gone(comm);
     comm->dead = true;
     machine_changed();
     return ncclSuccess;

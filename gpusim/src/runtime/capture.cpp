@@ -1,5 +1,7 @@
 #include "capture.h"
 
+#include "../handles.h"
+
 #include <algorithm>
 #include <map>
 #include <set>
@@ -159,6 +161,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph)
     if (!joined) // not reported: who gives up a capture ends it so, and the program is told
         return fail(cudaErrorStreamCaptureUnjoined);
     *graph = new CUgraph_st{capture->graph};
+    handle_made(*graph, Handle::graph, stream->device);
     return cudaSuccess;
 }
 
@@ -208,6 +211,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *executable, cudaGraph_t graph,
     auto *made = new CUgraphExec_st{graph->graph, {nullptr}, false};
     for (size_t lane = 1; lane < made->graph.devices.size(); lane++)
         made->lanes.push_back(stream_new(made->graph.devices[lane]));
+    handle_made(made, Handle::executable, current_device());
     *executable = made;
     return cudaSuccess;
 }
@@ -256,6 +260,11 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable)
     Locked lock(machine_lock());
     if (!executable)
         return fail(cudaErrorInvalidValue);
+    if (executable->destroyed) {
+        report(GPUSIM_API, "cudaGraphExecDestroy of a graph that was destroyed");
+        return fail(cudaErrorInvalidValue);
+    }
+    handle_gone(executable);
     executable->destroyed = true; // launches under way go on
     executable->graph = CapturedGraph{};
     return cudaSuccess;
@@ -264,6 +273,10 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable)
 cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 {
     Locked lock(machine_lock());
+    if (!handle_gone(graph)) {
+        report(GPUSIM_API, "cudaGraphDestroy of what is no graph, or of one that was destroyed");
+        return fail(cudaErrorInvalidValue);
+    }
     delete graph;
     return cudaSuccess;
 }

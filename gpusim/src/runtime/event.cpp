@@ -1,4 +1,5 @@
 // Events.
+#include "../handles.h"
 #include "capture.h"
 #include "runtime.h"
 
@@ -89,6 +90,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *made, unsigned flags)
     auto *event = new CUevent_st;
     event->device = current_device();
     event->flags = flags;
+    handle_made(event, Handle::event, event->device);
     *made = event;
     return cudaSuccess;
 }
@@ -98,6 +100,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event)
     Locked lock(machine_lock());
     if (!usable(event, "cudaEventDestroy"))
         return fail(cudaErrorInvalidResourceHandle);
+    handle_gone(event);
     event->destroyed = true; // kept, so that later use is known as such
     event->state = nullptr;
     return cudaSuccess;

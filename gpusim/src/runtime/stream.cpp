@@ -1,4 +1,5 @@
 // Streams.
+#include "../handles.h"
 #include "capture.h"
 #include "runtime.h"
 
@@ -21,6 +22,7 @@ cudaError_t create(cudaStream_t *made, unsigned flags, int priority)
     CUstream_st *stream = stream_new(current_device());
     stream->flags = flags;
     stream->priority = priority;
+    handle_made(stream, Handle::stream, stream->device);
     *made = stream;
     return cudaSuccess;
 }
@@ -135,6 +137,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle)
     if (stream->capture)
         return fail(cudaErrorStreamCaptureUnsupported);
     stream->destroyed = true;
+    handle_gone(stream);
     return cudaSuccess;
 }
 
