@@ -130,13 +130,21 @@ Test(cuda_capture, ranks_that_wait_for_each_other, .timeout = 200)
     check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_BF16, .sum_order = TP_SUM_FAST}, 4);
 }
 
-Test(cuda_capture, overlapped_layers, .timeout = 200)
+Test(cuda_capture, layers_overlapped_by_pulls_and_rings, .timeout = 100)
 {
     check((tpt_scene){.ranks = 2, .devices = 2, .dtype = TP_DTYPE_F32, .overlap = TP_OVERLAP_PULL}, 3);
     check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_BF16, .overlap = TP_OVERLAP_RING}, 4);
+}
+
+Test(cuda_capture, layers_overlapped_by_collectives, .timeout = 100)
+{
     check((tpt_scene){.ranks = 4, .devices = 2, .dtype = TP_DTYPE_F32, .overlap = TP_OVERLAP_PIPELINE}, 0);
-    check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_F32, .overlap = TP_OVERLAP_DIRECT}, 1);
     check((tpt_scene){.ranks = 2, .devices = 2, .dtype = TP_DTYPE_BF16, .overlap = TP_OVERLAP_BULK}, 2);
+}
+
+Test(cuda_capture, layers_that_read_peers_in_place, .timeout = 100)
+{
+    check((tpt_scene){.ranks = 2, .devices = 1, .dtype = TP_DTYPE_F32, .overlap = TP_OVERLAP_DIRECT}, 1);
 }
 
 /* ---- host arrays that are too long for a kernel's arguments ------------------------------------------------------ */
