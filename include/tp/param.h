@@ -12,8 +12,9 @@ typedef enum tp_param_flag {
     TP_PARAM_DECAY = 1,  /* weight decay applies (matrices) */
     TP_PARAM_TIED = 2,   /* read by a second layer too, whose gradient is kept in grad_tied */
     /* No update, and no share in the gradient's norm and clipping. Created so: no gradient either, for good. Set and
-     * cleared between steps: the gradient is computed all the same, and the update goes on where it stopped. On all
-     * ranks alike. */
+     * cleared between steps: the gradient is computed all the same, and the update goes on with the moments it had,
+     * corrected for their beginning by the optimizer's count of steps, not by one of the parameter's own. On all ranks
+     * alike. */
     TP_PARAM_FROZEN = 4,
     /* The gradient is first gathered by virtual ranks in grad_partial, and summed over tensor-parallel ranks by
      * tp_params_finish: norm gains (their token sum is split by sequence parallelism). */

@@ -30,9 +30,10 @@ static void prove(const tp_plan_desc *desc, grid *g)
     g->largest = g->largest > ops ? g->largest : ops;
 }
 
+/* All where it's quick; a second compiler's plans are the same. */
 static bool wanted(int ranks, int chunks)
 {
-#if defined __OPTIMIZE__ && !defined TPT_SANITIZED
+#if defined __OPTIMIZE__ && !defined TPT_SANITIZED && !defined __clang__
     (void)ranks;
     (void)chunks;
     return true;
