@@ -46,6 +46,8 @@ int bench_chunks_of(tp_overlap overlap, int ranks, int chunks)
 /* One rank's layers. */
 typedef struct rank_case {
     bench_layer plain, fused; /* with `none`, and with the algorithm */
+    /* What GEMMs and transfers alone work on: whose weights were used by the part before has them in the cache. */
+    bench_layer lone;
     bench_alone alone;
 } rank_case;
 
@@ -57,13 +59,15 @@ static tp_status open_case(const bench_overlap_job *job, tp_ctx *ctx, rank_case 
     TPI_TRY(bench_layer_open(&c->plain, ctx, &plain));
     if (!job->compute_only)
         TPI_TRY(bench_layer_open(&c->fused, ctx, &job->shape));
-    TPI_TRY(bench_layer_forward(&c->plain));
-    return bench_alone_open(&c->alone, &c->plain, job->backward);
+    TPI_TRY(bench_layer_open(&c->lone, ctx, &plain));
+    TPI_TRY(bench_layer_forward(&c->lone));
+    return bench_alone_open(&c->alone, &c->lone, job->backward);
 }
 
 static void close_case(rank_case *c)
 {
     bench_alone_close(&c->alone);
+    bench_layer_close(&c->lone);
     bench_layer_close(&c->fused);
     bench_layer_close(&c->plain);
 }
