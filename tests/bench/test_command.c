@@ -1,8 +1,10 @@
 /* tp_bench as a program: what it prints, what it refuses, and its exit status. */
 #include <criterion/criterion.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "program.h"
@@ -37,7 +39,11 @@ Test(command, standard_output_that_fails)
                                             "plan --csv - >/dev/full",
                                             "plan --svg - >/dev/full",
                                             "plan --trace - >/dev/full"};
+    struct stat full; /* the barest of containers have none, and a file would be made */
+    bool has_full = stat("/dev/full", &full) == 0 && S_ISCHR(full.st_mode);
     for (size_t i = 0; i < sizeof arguments / sizeof *arguments; i++) {
+        if (!has_full && strstr(arguments[i], "/dev/full") != NULL)
+            continue;
         char command[64];
         snprintf(command, sizeof command, "%s 2>bench_full.tmp #", arguments[i]); /* apart from the other */
         cr_assert_eq(run(command), 3, "%s", arguments[i]);
