@@ -144,6 +144,14 @@ static int count_parts(const bench_auto_point *point)
     return point->best == 0 || point->same ? BENCH_AUTO_FIXED : BENCH_AUTO_PARTS;
 }
 
+/* The part whose samples are those of the best fixed choice. */
+static int measured_as_fixed(const bench_auto_point *point)
+{
+    if (count_parts(point) == BENCH_AUTO_PARTS)
+        return BENCH_AUTO_FIXED;
+    return point->same ? BENCH_AUTO_AUTO : BENCH_AUTO_NONE;
+}
+
 static tp_status first_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, bench_auto_point *point)
 {
     const bench_options *options = &job->call->options;
@@ -191,9 +199,7 @@ static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, be
     TPI_TRY(bench_team_compare(&job->team, ctx, &plan, parts, count_parts(point)));
     if (tp_ctx_rank(ctx) > 0)
         return TP_OK;
-    if (count_parts(point) < BENCH_AUTO_PARTS)
-        alone[BENCH_AUTO_FIXED] = alone[point->same ? BENCH_AUTO_AUTO : BENCH_AUTO_NONE];
-    point->to_fixed[pass] = alone[BENCH_AUTO_AUTO].seconds / alone[BENCH_AUTO_FIXED].seconds;
+    point->to_fixed[pass] = alone[BENCH_AUTO_AUTO].seconds / alone[measured_as_fixed(point)].seconds;
     point->to_none[pass] = alone[BENCH_AUTO_AUTO].seconds / alone[BENCH_AUTO_NONE].seconds;
     return TP_OK;
 }
@@ -201,8 +207,9 @@ static tp_status second_round(bench_auto_job *job, tp_ctx *ctx, auto_rank *r, be
 /* What was measured once counts twice. */
 static void share_figures(bench_auto_point *point)
 {
-    if (count_parts(point) < BENCH_AUTO_PARTS)
-        point->fixed = point->same ? point->automatic : point->none;
+    int part = measured_as_fixed(point);
+    if (part != BENCH_AUTO_FIXED)
+        point->fixed = part == BENCH_AUTO_AUTO ? point->automatic : point->none;
 }
 
 static void tell(const bench_auto_job *job, const tp_ctx *ctx, const bench_auto_point *point)
