@@ -163,7 +163,6 @@ static tp_status create_lists(tp_optimizer *optimizer, tp_param *const *params, 
     optimizer->orders = tpi_host_allocate(ctx, length * sizeof *optimizer->orders);
     if (optimizer->params == NULL || optimizer->state == NULL || optimizer->orders == NULL)
         return tpi_refuse(ctx, TP_ERR_MEMORY, "optimizer: no memory for a list of %d parameters", count);
-    optimizer->count = count;
     for (int i = 0; i < count; i++)
         optimizer->params[i] = params[i];
     tpi_norm_orders(ctx, params, count, optimizer->orders);
@@ -209,6 +208,7 @@ tp_status tp_optimizer_create(tp_ctx *ctx, const tp_optimizer_desc *desc, tp_par
         return tpi_refuse(ctx, TP_ERR_MEMORY, "optimizer: out of memory");
     optimizer->ctx = ctx;
     optimizer->desc = resolved(desc);
+    optimizer->count = count;
     tp_status status = create_lists(optimizer, params, count);
     if (status == TP_OK)
         status = tp_ctx_synchronize(ctx);
@@ -232,7 +232,7 @@ void tp_optimizer_destroy(tp_optimizer *optimizer)
         return;
     tp_ctx *ctx = optimizer->ctx;
     tp_ctx_synchronize(ctx);
-    for (int i = 0; i < optimizer->count; i++)
+    for (int i = 0; i < optimizer->count && optimizer->state != NULL; i++)
         destroy_state(ctx, &optimizer->state[i]);
     release_floats(ctx, TP_MEMORY_OPTIMIZER, optimizer->count, optimizer->squares);
     release_floats(ctx, TP_MEMORY_OPTIMIZER, 1, optimizer->scale);

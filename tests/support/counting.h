@@ -7,6 +7,7 @@
 
 typedef struct tpt_counting {
     atomic_llong calls, live; /* allocations so far, and not released yet */
+    atomic_llong other_sizes; /* releases of another size than was asked for */
     long long fail_at;        /* the allocation with this number (from 1) fails; 0: none */
     bool fail_later;          /* and so do all after it */
 } tpt_counting;

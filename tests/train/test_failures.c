@@ -115,9 +115,14 @@ static void run_lives(life_case *c, int failing, long long at, bool from_then_on
     for (int rank = 0; rank < c->ranks; rank++)
         pthread_join(c->life[rank].thread, NULL);
     tp_world_destroy(c->world);
-    for (int rank = 0; rank < c->ranks; rank++)
-        cr_assert_eq(atomic_load(&c->life[rank].counting.live), 0,
-                     "rank %d of %d leaks, allocation %lld of rank %d failing", rank, c->ranks, at, failing);
+    for (int rank = 0; rank < c->ranks; rank++) {
+        const tpt_counting *counting = &c->life[rank].counting;
+        cr_assert_eq(atomic_load(&counting->live), 0, "rank %d of %d leaks, allocation %lld of rank %d failing", rank,
+                     c->ranks, at, failing);
+        cr_assert_eq(atomic_load(&counting->other_sizes), 0, "rank %d of %d gives back %lld blocks of another size, "
+                     "allocation %lld of rank %d failing", rank, c->ranks, atomic_load(&counting->other_sizes), at,
+                     failing);
+    }
 }
 
 static void check_fate(const life_case *c, int failing, long long at)
