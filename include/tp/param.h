@@ -63,7 +63,7 @@ TP_BEGIN_DECLS
 /* Allocates this rank's value and gradients (zeroed); the value is undefined until tp_params_init, tp_param_load, or a
  * direct write and tp_param_touch. A replicated parameter's gradient must come out equal on all ranks, or be PARTIAL.
  * Errors: TP_ERR_ARGUMENT with the field and both numbers, TP_ERR_DTYPE, TP_ERR_MEMORY; *out is NULL then.
- * tp_param_destroy is for these only: a layer's belong to the layer. */
+ * tp_param_destroy, which waits for what was issued, is for these only: a layer's belong to the layer. */
 TP_API tp_status tp_param_create(tp_ctx *ctx, const tp_param_desc *desc, tp_param **out);
 TP_API void tp_param_destroy(tp_ctx *ctx, tp_param *param);
 

@@ -206,6 +206,7 @@ void tp_linear_destroy(tp_linear *layer)
 {
     if (layer == NULL)
         return;
+    tp_ctx_synchronize(layer->ctx); /* as tpi_param_destroy, which one with a borrowed weight may not come to */
     if (layer->desc.weight == NULL)
         tpi_param_destroy(layer->ctx, layer->weight);
     tpi_param_destroy(layer->ctx, layer->bias);

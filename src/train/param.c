@@ -151,6 +151,7 @@ void tpi_param_destroy(tp_ctx *ctx, tp_param *param)
 {
     if (param == NULL)
         return;
+    tp_ctx_synchronize(ctx); /* what was issued may still write there */
     release_view(ctx, &param->value);
     release_view(ctx, &param->grad);
     release_view(ctx, &param->grad_tied);

@@ -272,3 +272,54 @@ Test(param, values_are_written_behind_the_stream)
         cr_assert_eq(tp_run_ranks(&options, write_behind, NULL), TP_OK, "tp %d: %s", ranks, tp_last_message());
     }
 }
+
+/* ---- destroying ---- */
+
+enum { KEPT = 256, GONE = 0x5c };
+
+/* An allocator that keeps what it is given back, marked. */
+typedef struct graveyard {
+    int count;
+    struct {
+        unsigned char *memory;
+        size_t bytes;
+    } block[KEPT];
+} graveyard;
+
+static void *graveyard_allocate(void *user, size_t bytes, size_t alignment)
+{
+    (void)user;
+    return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+
+static void graveyard_release(void *user, void *memory, size_t bytes)
+{
+    graveyard *self = user;
+    cr_assert_lt(self->count, KEPT);
+    self->block[self->count].memory = memset(memory, GONE, bytes);
+    self->block[self->count++].bytes = bytes;
+}
+
+/* Gradients are cleared on a lane that may not have come to it. */
+Test(param, what_is_destroyed_is_written_no_more)
+{
+    static graveyard buried;
+    tp_ctx_desc desc = {.threads = 1, .lane_delay_seed = 7};
+    desc.allocator = (tp_allocator){graveyard_allocate, graveyard_release, &buried};
+    const tp_param_desc matrix = {.name = "w", .dims = 2, .shape = {300, 700}, .dtype = TP_DTYPE_F32};
+    tp_ctx *ctx;
+    cr_assert_eq(tp_ctx_create(&desc, &ctx), TP_OK);
+    for (int i = 0; i < 16; i++) {
+        tp_param *param;
+        cr_assert_eq(tp_param_create(ctx, &matrix, &param), TP_OK, "%s", tp_last_message());
+        tp_param_destroy(ctx, param);
+    }
+    tp_ctx_destroy(ctx);
+    for (int i = 0; i < buried.count; i++) {
+        size_t written = 0;
+        for (size_t at = 0; at < buried.block[i].bytes; at++)
+            written += buried.block[i].memory[at] != GONE;
+        cr_expect_eq(written, 0, "%zu of %zu bytes", written, buried.block[i].bytes);
+        free(buried.block[i].memory);
+    }
+}
