@@ -74,7 +74,9 @@ static void time_product(gemm_run *run, int index, bench_gemm *gemm, bench_peer_
     bench_figure figure = bench_sample_figure(&samples[1]);
     run->caller[index].status = gemm->status;
     run->caller[index].rate = bench_product_flops(run->product) / figure.seconds;
-    run->caller[index].peak = peak.flops / bench_sample_figure(&samples[0]).seconds * (double)tp_ctx_threads(gemm->ctx);
+    int threads = tp_ctx_threads(gemm->ctx), cores = run->call->machine.cores;
+    run->caller[index].peak =
+        peak.flops / bench_sample_figure(&samples[0]).seconds * (threads < cores ? threads : cores);
     run->caller[index].kept = figure.kept;
     run->caller[index].total = figure.total;
     free(samples);
@@ -320,6 +322,9 @@ static int check_options(bench_call *call)
         if (options->callers.value[i] != 1)
             return bench_refuse(call, "--callers %lld: on a GPU there is 1", (long long)options->callers.value[i]);
     options->threads = options->threads == 0 ? 1 : options->threads;
+    if (options->peer != 0 && options->threads > 1)
+        return bench_refuse(call, "--threads %lld: --peer onednn has 1 a caller (--callers says how many there are)",
+                            (long long)options->threads);
     options->samples = options->samples == 0 ? 64 : options->samples;
     options->warmup = options->warmup == 0 ? 1 : options->warmup;
     options->seconds = options->seconds <= 0 ? 0.1 : options->seconds;

@@ -186,9 +186,21 @@ static void add_speed(bench_call *call, const model_run *run, double seconds, co
     bench_real(table, rate / bench_peak_for(call, peaks, run->dtype, threads));
 }
 
-/* PyTorch's time over ours, both of the steps that were clean on both sides. NaN where there is none. */
+static int cores_of(const bench_call *call, const model_party *party)
+{
+    int threads = party->ranks * party->threads;
+    return threads < call->machine.cores ? threads : call->machine.cores;
+}
+
+/* PyTorch's time over ours, both of the steps that were clean on both sides. NaN where there is none, or where it has
+ * more cores. */
 static double ratio_to_peer(bench_call *call, const model_run *run, const model_party *party)
 {
+    if (cores_of(call, party) != run->peer->threads) {
+        bench_note(&call->table, "%s, %d ranks: no torch / step: they use %d cores, PyTorch %d",
+                   tp_dtype_name(run->dtype), party->ranks, cores_of(call, party), run->peer->threads);
+        return NAN;
+    }
     bench_samples *ours = malloc(2 * sizeof *ours);
     if (ours == NULL)
         return NAN;
@@ -373,10 +385,10 @@ static int check_losses(bench_call *call, const model_run *run, int64_t steps)
 static int run_beside(bench_call *call, model_run *run, const bench_prediction *predicted, bench_peaks *peaks)
 {
     int threads = 1;
-    for (int i = 0; i < run->parties; i++)
-        threads = run->party[i].ranks * run->party[i].threads > threads ? run->party[i].ranks * run->party[i].threads
-                                                                        : threads;
-    threads = threads < call->machine.cores ? threads : call->machine.cores;
+    for (int i = 0; i < run->parties; i++) {
+        int cores = cores_of(call, &run->party[i]);
+        threads = cores > threads ? cores : threads;
+    }
     run->peer = malloc(sizeof *run->peer);
     if (run->peer == NULL)
         return bench_fail(call, "out of memory");

@@ -193,11 +193,11 @@ static void measure_limits(roofline_run *run, bench_peaks *peaks)
     }
 }
 
-/* Seconds that one call needs at least, and by what. */
+/* Seconds that all calls need at least, and by what. */
 static double limit_of(const rank_limits *limits, const bench_probed *op, const char **bound)
 {
     int level = IN_L2;
-    while (level < IN_MEMORY && op->bytes > limits->holds[level])
+    while (level < IN_MEMORY && op->bytes > limits->holds[level] * (double)op->samples->calls)
         level++;
     double compute = op->flops / (op->matrix ? limits->peak[op->dtype] : limits->plain),
            bytes = op->bytes / limits->bandwidth[level];
@@ -265,9 +265,9 @@ static table_line line_of(const roofline_run *run, const bench_probed *op)
         .phase = phase_names[op->phase], .op = op->op, .is_op = true, .kept = figure.kept, .total = figure.total};
     line.calls = (double)op->samples->calls / (double)run->steps;
     line.seconds = line.calls * figure.seconds;
-    line.limit = line.calls * limit_of(&run->limits, op, &line.bound);
-    line.flops = line.calls * op->flops;
-    line.bytes = line.calls * op->bytes;
+    line.limit = limit_of(&run->limits, op, &line.bound) / (double)run->steps;
+    line.flops = op->flops / (double)run->steps;
+    line.bytes = op->bytes / (double)run->steps;
     write_shape(op->size, line.shape);
     return line;
 }
@@ -326,14 +326,13 @@ static double physical_limit(const roofline_run *run)
            bytes = 0;
     for (int i = 0; i < run->probe->count; i++) {
         const bench_probed *op = &run->probe->op[i];
-        double calls = (double)op->samples->calls / (double)run->steps,
-               elements = (double)op->size[0] * (double)op->size[1];
+        double calls = (double)op->samples->calls, elements = (double)op->size[0] * (double)op->size[1];
         if (strcmp(op->op, "optimizer") == 0)
-            bytes += op->bytes * calls;
+            bytes += op->bytes;
         if (strcmp(op->op, BENCH_OPTIMIZER_PACKING) == 0) /* it could do without copies */
-            bytes += (op->bytes - BENCH_WEIGHT_COPIES * elements * (double)tp_dtype_size(op->dtype)) * calls;
+            bytes += op->bytes - BENCH_WEIGHT_COPIES * elements * (double)tp_dtype_size(op->dtype) * calls;
     }
-    return flops / run->limits.peak[run->dtype] + bytes / run->limits.bandwidth[IN_MEMORY];
+    return flops / run->limits.peak[run->dtype] + bytes / (double)run->steps / run->limits.bandwidth[IN_MEMORY];
 }
 
 static void add_rows(bench_call *call, const roofline_run *run)

@@ -68,7 +68,7 @@ const bench_command bench_command_table[] = {
      "--dry-run prints sizes predicted by pure functions and measures nothing; without it the prediction stands\n"
      "beside what was used. --peer torch: PyTorch takes the same steps on the same weights and tokens in a process\n"
      "of its own, in turns with ours; losses and gradients' norms of both are compared; torch / step is its time by\n"
-     "ours, of steps that were clean on both sides.\n",
+     "ours, of steps that were clean on both sides, where both use as many cores.\n",
      "  tp_bench model\n"
      "  tp_bench model --model gpt2 --layers 2 --batch 1 --sequence 256 --ranks 1,2\n"
      "  tp_bench model --model gpt2-xl --ranks 8 --dry-run\n"

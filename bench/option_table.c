@@ -126,7 +126,7 @@ const bench_option bench_option_table[] = {
      "optimizer steps, warm-up included; default 20 (model, roofline: 10)"},
     {"weak-steps", 0, BENCH_OPTION_INTEGER, AT(weak_steps), BENCH_SWEEP, 2, 4096, NULL, "N",
      "steps of a weak-scaling row, whose batch is --batch times ranks; default 5"},
-    {"lr", 0, BENCH_OPTION_REAL, AT(learning_rate), BENCH_MODELS, 0, 100, NULL, "X",
+    {"lr", 0, BENCH_OPTION_REAL, AT(learning_rate), BENCH_MODELS, 1e-30, 100, NULL, "X",
      "learning rate of AdamW; default 0.001, with --peer torch 0.0001"},
     {"scaling", 0, BENCH_OPTION_CHOICE, AT(scaling), BENCH_SWEEP, 1, 0, scaling_names, "KIND",
      "strong (same work), weak (same work a rank) or both"},
@@ -147,7 +147,7 @@ const bench_option bench_option_table[] = {
      "pack weights in every call (default: once before, as training does once a step)"},
 
     {"peer", 0, BENCH_OPTION_CHOICE, AT(peer), BENCH_GEMM, 0, 0, bench_peer_names, "onednn",
-     "measure this library too, in turns, where the build found it; its column and the ratio"},
+     "measure this library too, in turns, one thread a caller, where the build found it; its column and the ratio"},
     {"peer", 0, BENCH_OPTION_CHOICE, AT(peer), BENCH_MODEL, 0, 0, bench_model_peer_names, "torch",
      "the same steps by PyTorch on the CPU, on the same weights and tokens, in turns; losses and gradients' norms are "
      "compared; GPT-2 in f32, bf16"},
@@ -159,9 +159,9 @@ const bench_option bench_option_table[] = {
     {"patience", 0, BENCH_OPTION_REAL, AT(patience), BENCH_MODEL, 0.1, 3600, NULL, "X",
      "with --peer: seconds that its answer may take; default 300"},
 
-    {"begin", 'b', BENCH_OPTION_BYTES, AT(begin_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES",
+    {"begin", 'b', BENCH_OPTION_BYTES, AT(begin_bytes), BENCH_COLLECTIVE, 1, MAX_COUNT, NULL, "BYTES",
      "smallest size; default 1K"},
-    {"end", 'e', BENCH_OPTION_BYTES, AT(end_bytes), BENCH_COLLECTIVE, 0, MAX_COUNT, NULL, "BYTES",
+    {"end", 'e', BENCH_OPTION_BYTES, AT(end_bytes), BENCH_COLLECTIVE, 1, MAX_COUNT, NULL, "BYTES",
      "largest size; default 4M"},
     {"factor", 'f', BENCH_OPTION_REAL, AT(factor), BENCH_COLLECTIVE, 1.01, 1e6, NULL, "X",
      "from size to size; default 4"},
@@ -245,7 +245,7 @@ const bench_option bench_option_table[] = {
 
     {"samples", 0, BENCH_OPTION_INTEGER, AT(samples), TIMED & ~BENCH_MODELS, 1, 4096, NULL, "N",
      "most samples of one figure"},
-    {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), TIMED & ~BENCH_INFO, 0, 1000, NULL, "N",
+    {"warmup", 'w', BENCH_OPTION_INTEGER, AT(warmup), TIMED & ~BENCH_INFO, 1, 1000, NULL, "N",
      "calls or steps before the timing"},
     {"seconds", 0, BENCH_OPTION_REAL, AT(seconds), TIMED & ~BENCH_MODELS, 0.001, 3600, NULL, "X",
      "time budget of one figure"},

@@ -58,8 +58,8 @@ static void enter(bench_probe *probe, const op_kind *kind, double seconds, bool 
     probe->lost += op == NULL;
     if (op == NULL)
         return;
-    op->flops = kind->flops;
-    op->bytes = kind->bytes;
+    op->flops += kind->flops;
+    op->bytes += kind->bytes;
     bench_sample_add(op->samples, seconds, clean);
 }
 

@@ -20,7 +20,7 @@ typedef struct bench_probed {
     tp_dtype dtype; /* of its operands */
     int64_t size[3]; /* 0: has no such dimension */
     bool matrix; /* products of matrices: done by the units for its dtype; all else is f32 arithmetic */
-    double flops, bytes; /* of one call */
+    double flops, bytes; /* of all calls: some add a residual, say, and others don't */
     bench_samples *samples; /* one a call; samples->calls: all of them */
 } bench_probed;
 

@@ -48,7 +48,7 @@ tp_status tpi_reduce(tpi_stream *stream, const tpi_reduce_args *args)
         return TP_OK;
     count(ctx, elements * (args->inputs - 1),
           elements * (args->inputs * (double)tp_dtype_size(args->in_dtype) +
-                      args->outputs * (double)tp_dtype_size(args->out_dtype)));
+                      (args->outputs + (args->residual ? 1 : 0)) * (double)tp_dtype_size(args->out_dtype)));
     return ctx->backend->reduce(stream, args);
 }
 
@@ -60,8 +60,8 @@ tp_status tpi_map(tpi_stream *stream, const tpi_map_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    double read = args->in ? (double)tp_dtype_size(args->in_dtype) : 0;
-    count(ctx, elements, elements * (read + (double)tp_dtype_size(args->out_dtype)));
+    double read = args->in ? (double)tp_dtype_size(args->in_dtype) : 0, out_passes = args->accumulate ? 2 : 1;
+    count(ctx, elements, elements * (read + out_passes * (double)tp_dtype_size(args->out_dtype)));
     return ctx->backend->map(stream, args);
 }
 
@@ -116,7 +116,8 @@ tp_status tpi_norm_grad(tpi_stream *stream, const tpi_norm_grad_args *args)
     double elements = area(args->rows, args->cols);
     if (elements == 0)
         return TP_OK;
-    count(ctx, 14 * elements, 3 * elements * (double)tp_dtype_size(args->dtype));
+    double passes = 2 + (args->dx ? 1 : 0) + (args->residual ? 1 : 0); /* x and dy are read */
+    count(ctx, 14 * elements, passes * elements * (double)tp_dtype_size(args->dtype));
     return ctx->backend->norm_grad(stream, args);
 }
 

@@ -86,6 +86,7 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("collective --peer mpich --link 5us,2GB/s", 2, "--peer mpich", "--link");
     expect("collective --peer mpich -b 1K -e 8G", 2, "--end 8589934592", "at most 8589934588 bytes");
     expect("gemm --peer mpich", 2, "--peer: unknown 'mpich'", "onednn");
+    expect("gemm --peer onednn --threads 2", 2, "--threads 2", "has 1 a caller");
     expect("gemm --callers 2,1,2", 2, "--callers: 2", "twice");
     expect("sweep --dtype f32,bf16,f32", 2, "--dtype: f32", "twice");
     expect("gemm --shapes 5x5", 2, "5x5", "MxNxK");
@@ -94,6 +95,11 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("sweep --layers 13 --model gpt2", 2, "--layers 13", "12 layers");
     expect("roofline --steps 5 --warmup 5", 2, "--warmup 5", "--steps 5");
     expect("roofline --overlap ring", 2, "--overlap", "roofline");
+    /* Zeros that would go unheeded, since they stand for what wasn't given. */
+    expect("collective --begin 0", 2, "--begin: 0", "[1, 1099511627776]");
+    expect("collective --end 0", 2, "--end: 0", "[1, 1099511627776]");
+    expect("gemm --warmup 0", 2, "--warmup: 0", "[1, 1000]");
+    expect("model --lr 0", 2, "--lr: 0", "[1e-30, 100]");
     remove("bench_short.tmp");
 }
 
@@ -177,6 +183,20 @@ Test(command, roofline_of_many_steps)
     cr_expect_eq(calls_a_step(1000, &kept), few);
     cr_expect_gt(few, 5, "so that 1000 steps have more calls than samples are held");
     cr_expect_gt(kept, 0);
+}
+
+/* Some calls copy a row (8 bytes an element), others add it to what is there (12). */
+Test(command, roofline_counts_the_bytes_of_every_call)
+{
+    cr_assert_eq(run("roofline --layers 1 --hidden 64 --heads 4 --sequence 16 --batch 1 --ranks 1 --threads 1 "
+                     "--dtype f32 --steps 3 --csv"),
+                 0, "%s", tpt_printed);
+    double intensity = 0;
+    const char *row = strstr(tpt_printed, "finish,map,1x64,");
+    cr_assert(row != NULL &&
+                  sscanf(row, "finish,map,1x64,%*f,%*f,%*f,%*f,%*f,%*[^,],%lf", &intensity) == 1,
+              "%s", tpt_printed);
+    cr_expect(intensity > 1.0 / 11.9 && intensity < 1.0 / 8.1, "%g FLOPs a byte", intensity);
 }
 
 /* Every command that measures says what it dropped. */

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "machine.h"
 #include "measure.h"
 #include "program.h"
 
@@ -212,6 +213,22 @@ Test(torch_peer, other_work_is_no_comparison)
     const char *ours = strstr(tpt_printed, "\nf32,2,");
     cr_assert(ours != NULL && strstr(tpt_printed, "PyTorch 1.2.3 eager,250") != NULL, "%s", tpt_printed);
     cr_expect_eq(clean > 0, field(ours + 1, 26) > 0, "a ratio of none, or none of some: %s", tpt_printed);
+    remove(FAKE);
+}
+
+/* It has as many cores as the largest of ours: a smaller one is not compared with it. */
+Test(torch_peer, other_cores_are_no_comparison)
+{
+    fake(READS "printf 'hello fake\\nready 1.2.3 eager\\n" STEP STEP STEP STEP "'; wait");
+    expect(SMALL "--peer torch --ranks 1,2 --threads 1 --no-check --csv bench_torch.tmp --python " FAKE, 0,
+           "PyTorch 1.2.3", "torch / step is of the ");
+    bool told = strstr(tpt_printed, "f32, 1 ranks: no torch / step: they use 1 cores, PyTorch 2") != NULL;
+    cr_expect_eq(told, bench_machine_look().cores > 1, "%s", tpt_printed);
+    tpt_printed_file("bench_torch.tmp");
+    const char *one = strstr(tpt_printed, "\nf32,1,");
+    cr_assert_not_null(one, "%s", tpt_printed);
+    cr_expect(!told || field(one + 1, 26) == 0, "an empty cell: %s", one);
+    remove("bench_torch.tmp");
     remove(FAKE);
 }
 
