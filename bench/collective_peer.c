@@ -139,6 +139,12 @@ static void add_row(peer_run *run, const bench_collective *c, bench_team_figure 
     bench_truth(table, bench_fits(run->call, BENCH_MPI_RANKS, 1));
 }
 
+/* As many on each rank. */
+static int64_t elements_of(int64_t bytes)
+{
+    return bytes / (int64_t)sizeof(float) / BENCH_MPI_RANKS * BENCH_MPI_RANKS;
+}
+
 /* Checks our own, then takes all sides and kinds in turns. */
 static tp_status run_case(peer_run *run, bench_collective *c, unsigned requests[BENCH_MPI_LIBRARIES])
 {
@@ -185,15 +191,18 @@ static tp_status run_cases(peer_run *run, bench_collective *c)
 {
     const bench_options *options = &run->call->options;
     unsigned requests[BENCH_MPI_LIBRARIES] = {1, 1};
-    for (int o = 0; o < options->operations.count; o++)
-        for (int64_t size = options->begin_bytes; size <= options->end_bytes; size = run->next(options, size))
-            for (int place = 0; place < options->places.count; place++) {
-                c->operation = (bench_operation)options->operations.value[o];
+    for (int o = 0; o < options->operations.count; o++) {
+        int64_t before = 0; /* sizes of the same elements, or of none, are no case */
+        for (int64_t size = options->begin_bytes; size <= options->end_bytes; size = run->next(options, size)) {
+            c->operation = (bench_operation)options->operations.value[o];
+            c->count = elements_of(size);
+            for (int place = 0; place < options->places.count && c->count != before; place++) {
                 c->in_place = options->places.value[place] == 1;
-                c->count = size / (int64_t)sizeof(float) / BENCH_MPI_RANKS * BENCH_MPI_RANKS;
-                if (c->count > 0)
-                    TPI_TRY(run_case(run, c, requests));
+                TPI_TRY(run_case(run, c, requests));
             }
+            before = c->count;
+        }
+    }
     return TP_OK;
 }
 
@@ -247,6 +256,9 @@ int bench_check_peers(bench_call *call)
     if (options->end_bytes / (int64_t)sizeof(float) > INT_MAX)
         return bench_refuse(call, "--end %lld: MPI counts elements in an int, so --peer %s compares at most %lld bytes",
                             (long long)options->end_bytes, peer, (long long)INT_MAX * (long long)sizeof(float));
+    if (options->end_bytes > 0 && elements_of(options->end_bytes) == 0)
+        return bench_refuse(call, "--end %lld: --peer %s compares an element a rank at least, %d bytes",
+                            (long long)options->end_bytes, peer, BENCH_MPI_RANKS * (int)sizeof(float));
     for (int i = 0; i < options->operations.count; i++)
         if (options->operations.value[i] > BENCH_ALL_GATHER)
             return bench_refuse(call, "--operation %s: --peer %s compares all_reduce, reduce_scatter and all_gather",
