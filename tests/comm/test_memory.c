@@ -1,37 +1,12 @@
 /* Memory: every allocation may fail and nothing is left behind; sizes are computed past 2^31; warm operations allocate
  * nothing. */
-#include <stdatomic.h>
 #include <stdint.h>
 
 #include "comm/collective.h"
 #include "ranks.h"
+#include "support/counting.h"
 
 enum { RANKS = 3 };
-
-/* Fails the n-th allocation of the whole run, whichever rank makes it. */
-typedef struct failing {
-    atomic_long left, held, made;
-} failing;
-
-static void *failing_allocate(void *user, size_t bytes, size_t alignment)
-{
-    failing *f = user;
-    if (atomic_fetch_sub(&f->left, 1) == 1)
-        return NULL;
-    void *memory = aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
-    if (memory) {
-        atomic_fetch_add(&f->held, 1);
-        atomic_fetch_add(&f->made, 1);
-    }
-    return memory;
-}
-
-static void failing_release(void *user, void *memory, size_t bytes)
-{
-    (void)bytes;
-    atomic_fetch_sub(&((failing *)user)->held, 1);
-    free(memory);
-}
 
 static tp_status every_call(tp_ctx *ctx, tp_comm *comm)
 {
@@ -68,26 +43,27 @@ static tp_status make_and_use(tp_ctx *ctx, void *arg)
     return status;
 }
 
+/* The n-th allocation of the whole run fails, whichever rank makes it. */
 Test(memory, every_allocation_may_fail)
 {
-    long total = 0;
-    for (long n = 0; n <= total; n++) {
-        failing f;
-        atomic_init(&f.left, n == 0 ? -1 : n); /* the first round only counts */
-        atomic_init(&f.held, 0);
-        atomic_init(&f.made, 0);
-        const tp_allocator allocator = {failing_allocate, failing_release, &f};
-        const tp_run_options options = {.ranks = RANKS,
-                                        .ctx = {.threads = 1, .timeout_ms = 60000, .allocator = allocator}};
+    long long total = 0;
+    for (long long n = 0; n <= total; n++) {
+        tpt_counting counting = {.fail_at = n}; /* the first round only counts */
+        const tp_run_options options = {
+            .ranks = RANKS,
+            .ctx = {.threads = 1, .timeout_ms = 60000, .allocator = tpt_counting_allocator(&counting)}};
         tp_status status = tp_run_ranks(&options, make_and_use, NULL);
-        cr_assert_eq(atomic_load(&f.held), 0, "allocation %ld of %ld: %ld blocks left", n, total, atomic_load(&f.held));
+        cr_assert_eq(atomic_load(&counting.live), 0, "allocation %lld of %lld: %lld blocks left", n, total,
+                     atomic_load(&counting.live));
+        cr_assert_eq(atomic_load(&counting.other_sizes), 0, "allocation %lld of %lld: blocks of another size", n,
+                     total);
         if (n == 0) {
             cr_assert_eq(status, TP_OK, "%s", tp_last_message());
-            total = atomic_load(&f.made);
+            total = atomic_load(&counting.calls);
             cr_assert_gt(total, 0);
             continue;
         }
-        cr_assert_eq(status, TP_ERR_MEMORY, "allocation %ld of %ld: %s: %s", n, total, tp_status_name(status),
+        cr_assert_eq(status, TP_ERR_MEMORY, "allocation %lld of %lld: %s: %s", n, total, tp_status_name(status),
                      tp_last_message());
     }
 }
@@ -171,27 +147,24 @@ Test(memory, peers_are_told_whose_memory_is_missing)
 
 static tp_status allocates_nothing_warm(tp_ctx *ctx, void *arg)
 {
-    failing *f = arg;
+    const tpt_counting *counting = arg;
     tp_comm *world = tp_ctx_world(ctx);
     TPI_TRY(every_call(ctx, world));
     TPI_TRY(tp_barrier(ctx, world));
-    long before = atomic_load(&f->made);
+    long long before = atomic_load(&counting->calls);
     TPI_TRY(tp_barrier(ctx, world));
     for (int i = 0; i < 3; i++)
         TPI_TRY(every_call(ctx, world));
     TPI_TRY(tp_barrier(ctx, world));
-    CHECK(atomic_load(&f->made) == before);
+    CHECK(atomic_load(&counting->calls) == before);
     return TP_OK;
 }
 
 Test(memory, warm_calls_allocate_nothing)
 {
-    failing f;
-    atomic_init(&f.left, -1);
-    atomic_init(&f.held, 0);
-    atomic_init(&f.made, 0);
-    tpt_run_with((tp_run_options){.ranks = RANKS, .ctx.allocator = {failing_allocate, failing_release, &f}},
-                 allocates_nothing_warm, &f);
+    tpt_counting counting = {0};
+    tpt_run_with((tp_run_options){.ranks = RANKS, .ctx.allocator = tpt_counting_allocator(&counting)},
+                 allocates_nothing_warm, &counting);
 }
 
 /* ---- sizes past 2^31, without the memory ---- */

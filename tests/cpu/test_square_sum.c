@@ -117,3 +117,23 @@ Test(square_sum, what_is_not_counted_must_be_finite)
     free(x);
     machines_close(&all);
 }
+
+/* Blocks of a fused matrix have a stretch in each of its parts, so stretches don't come in the order of their
+ * beginnings: all are counted, and an infinite sum is no NaN. */
+Test(square_sum, stretches_may_come_in_any_order)
+{
+    const tpi_inner order = {.blocks = 2, .segments = 4, .segment = {{0, 0, 4}, {0, 8, 4}, {1, 4, 4}, {1, 12, 4}}};
+    machines all = machines_open();
+    float x[16];
+    for (int dim = 0; dim < 2; dim++)
+        for (int e = 0; e < 16; e++) {
+            tpi_square_sum_args args = {.rows = dim == 0 ? 16 : 1, .cols = dim == 0 ? 1 : 16, .x = x, .dim = dim,
+                                        .stride = dim == 0 ? 1 : 16, .order = &order};
+            for (int i = 0; i < 16; i++)
+                x[i] = 0.5f;
+            cr_assert_eq(run_one(&all, &args), 4.0f);
+            x[e] = INFINITY;
+            cr_assert_eq(run_one(&all, &args), INFINITY, "element %d along %d", e, dim);
+        }
+    machines_close(&all);
+}
