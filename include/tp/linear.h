@@ -28,8 +28,8 @@ typedef struct tp_linear_desc {
     uint32_t site;      /* tells this layer's dropout masks from others': layer << 8 | place */
     tp_overlap overlap; /* of its collectives with its GEMMs; the same bits with any */
     int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
-    tp_param *weight;   /* borrowed weight of another layer (tied head), or NULL. It must have the same shape and
-                         * parts. */
+    tp_param *weight;   /* borrowed: another layer's (tied head) or the caller's own, or NULL. It must be of the same
+                         * context, shape and parts. Frozen from the start: the bias learns alone */
 } tp_linear_desc;
 
 /* Views only: needs no memory. */
@@ -45,7 +45,8 @@ typedef struct tp_linear_delayed {
 
 TP_BEGIN_DECLS
 
-/* Errors: TP_ERR_ARGUMENT (sizes < 1, in or out units < ranks, a borrowed weight of another shape), TP_ERR_DTYPE,
+/* Errors: TP_ERR_ARGUMENT (sizes < 1, in or out units < ranks, a borrowed weight of another shape
+ * or context), TP_ERR_DTYPE,
  * TP_ERR_UNSUPPORTED (REPLICATED with sequence_parallel on 2 or more ranks), TP_ERR_MEMORY. On failure *out is NULL. */
 TP_API tp_status tp_linear_create(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear **out);
 TP_API void tp_linear_destroy(tp_linear *layer);

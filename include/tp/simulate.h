@@ -59,8 +59,8 @@ typedef struct tp_timeline {
 typedef struct tp_plan_traffic {
     double sent[TP_PLAN_MAX_RANKS], received[TP_PLAN_MAX_RANKS]; /* bytes */
     double link[TP_PLAN_MAX_RANKS][TP_PLAN_MAX_RANKS];           /* [from][to] */
-    double workspace[TP_PLAN_MAX_RANKS]; /* bytes of GATHERED, PARTIAL and INBOX that it touches: each piece has a place
-                                          * of its own */
+    double workspace[TP_PLAN_MAX_RANKS]; /* bytes of GATHERED, GATHERED_SECOND, PARTIAL and INBOX that it touches: each
+                                          * piece has a place of its own */
     double largest_piece;                /* bytes of the largest single transfer between two ranks */
 } tp_plan_traffic;
 

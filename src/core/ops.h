@@ -61,7 +61,7 @@ typedef struct tpi_gemm_args {
     int64_t rows, cols, inner;
     tpi_operand a, b;
     const tpi_packed *b_packed; /* made by the backend's gemm_pack from b and the same `order`, read when the GEMM is
-                                 * issued; NULL: packed in the call */
+                                 * issued; NULL, or without memory: packed in the call */
     const tpi_inner *order;     /* NULL: one chain over all of inner */
     void *c;
     tp_dtype c_dtype; /* f32, or the operands' dtype */

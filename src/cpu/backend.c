@@ -114,6 +114,8 @@ static tp_status cpu_gemm(tpi_stream *stream, const tpi_gemm_args *args)
     gemm_task task = {.args = *args};
     if (args->b_packed != NULL)
         task.packed = *args->b_packed;
+    if (task.packed.data == NULL)
+        task.args.b_packed = NULL;
     return tpi_cpu_launch(stream, run_gemm, &task, sizeof task);
 }
 

@@ -53,6 +53,7 @@ static tp_status resolve_parts(tp_ctx *ctx, tp_linear_desc *desc, int ranks)
 static tp_status check_borrowed(tp_ctx *ctx, const tp_linear_desc *desc)
 {
     const tp_param *weight = desc->weight;
+    TPI_TRY(tpi_param_check(ctx, desc->name, weight));
     if (weight->dims != 2 || weight->shape[0] != desc->out_features || weight->shape[1] != desc->in_features)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: borrowed weight '%s' is [%lld, %lld], expected [%lld, %lld]",
                           desc->name, weight->name, (long long)weight->shape[0], (long long)weight->shape[1],

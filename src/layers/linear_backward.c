@@ -40,22 +40,25 @@ tp_status tpi_linear_input_op(const tpi_linear_call *call, const tpi_run *run, t
     return TP_OK;
 }
 
-/* dW [out, in] += dy^T x over these tokens; the bias gradient is the row sums of dy^T. */
+/* dW [out, in] += dy^T x over these tokens; the bias gradient is the row sums of dy^T. A frozen weight leaves only
+ * these, and needs no x. */
 tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream, int64_t tokens, tpi_view dy,
                                  tpi_view x)
 {
     const tp_linear *layer = call->layer;
+    bool frozen = layer->weight->grad.data == NULL;
     TPI_TRY(tpi_gemm(stream, &(tpi_gemm_args){.rows = layer->out_local,
-                                             .cols = layer->in_local,
+                                             .cols = frozen ? 0 : layer->in_local,
                                              .inner = tokens,
                                              .a = {dy.data, dy.dtype, 1, dy.stride},
-                                             .b = {x.data, x.dtype, 1, x.stride},
+                                             .b = {x.data, dy.dtype, 1, x.stride},
                                              .c = layer->weight->grad.data,
                                              .c_dtype = TP_DTYPE_F32,
                                              .c_stride = layer->weight->grad.stride[0],
                                              .accumulate = !tpi_param_unset(layer->weight),
                                              .row_sums = layer->bias ? layer->bias->grad.data : NULL}));
-    tpi_param_was_set(layer->weight);
+    if (!frozen)
+        tpi_param_was_set(layer->weight);
     return TP_OK;
 }
 
@@ -330,12 +333,21 @@ static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor
     return gathers ? tpi_linear_gathered(call, plan, TP_BUFFER_SECOND, TP_BUFFER_GATHERED, job) : TP_OK;
 }
 
+static bool has_gradients(const tp_linear *layer)
+{
+    return layer->weight->grad.data != NULL || (layer->bias != NULL && layer->bias->grad.data != NULL);
+}
+
 static tp_status run_weight(tpi_linear_call *call, tp_tensor dy, tp_tensor x)
 {
+    bool frozen = call->layer->weight->grad.data == NULL;
+    if (frozen && !call->direct) /* dy of all tokens is here */
+        return tpi_linear_weight_rows(call, call->ctx->compute, call->pass.tokens, tpi_view_of(dy, 0),
+                                      (tpi_view){.data = NULL});
     tpi_job job = {.table = &weight_table, .user = call, .tokens = call->pass.tokens};
     tpi_prepared *plan =
         tpi_site_at(call->direct ? &call->layer->weight_direct : &call->layer->weight_site, call->pass.tokens);
-    TPI_TRY(weight_job(call, dy, x, plan, &job));
+    TPI_TRY(weight_job(call, dy, frozen ? tp_tensor_none() : x, plan, &job));
     return tpi_plan_run(plan, &job);
 }
 
@@ -348,7 +360,7 @@ tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const t
                           layer == NULL ? "layer" : saved == NULL ? "saved" : "delayed");
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, delayed->dy.shape[0], &call));
-    if (layer->weight->grad.data == NULL)
+    if (!has_gradients(layer))
         return TP_OK;
     TPI_TRY(tpi_linear_check_saved(layer, &call.pass, saved));
     TPI_TRY(check_delayed(&call, delayed));
@@ -386,7 +398,7 @@ static tp_status run_in_turn(tpi_linear_call *call, const tp_io *io, tp_tensor x
     tpi_arena_mark mark = tpi_arena_get_mark(&call->ctx->scratch);
     tp_status status = run_input(call, io, &gradients);
     tpi_arena_release(&call->ctx->scratch, mark);
-    if (status != TP_OK || call->layer->weight->grad.data == NULL)
+    if (status != TP_OK || !has_gradients(call->layer))
         return status;
     return run_weight(call, gradients.full, x);
 }

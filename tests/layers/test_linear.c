@@ -211,3 +211,48 @@ Test(linear, wrong_shapes_are_refused_and_change_nothing)
 {
     cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2}, wrong_shapes, NULL), TP_OK, "%s", tp_last_message());
 }
+
+/* The caller's own weight, which has no packed copies. A frozen one leaves the bias to learn, which needs no input. */
+static void check_own_weight(unsigned flags)
+{
+    tp_ctx *ctx, *other;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &other), TP_OK, "%s", tp_last_message());
+    const tp_param_desc own = {.name = "own", .dims = 2, .shape = {2, 3}, .dtype = TP_DTYPE_F32, .flags = flags,
+                               .init = TP_INIT_ONE};
+    tp_linear_desc desc = {.name = "up", .kind = TP_LINEAR_REPLICATED, .in_features = 3, .out_features = 2,
+                           .dtype = TP_DTYPE_F32, .bias = true};
+    cr_assert_eq(tp_param_create(ctx, &own, &desc.weight), TP_OK, "%s", tp_last_message());
+    tp_linear *layer;
+    cr_expect_eq(tp_linear_create(other, &desc, &layer), TP_ERR_ARGUMENT);
+    cr_expect(strstr(tp_ctx_message(other), "another context"), "%s", tp_ctx_message(other));
+    cr_assert_eq(tp_linear_create(ctx, &desc, &layer), TP_OK, "%s", tp_last_message());
+    tp_param *param[2] = {desc.weight};
+    cr_assert_eq(tp_linear_params(layer, param + 1, 1), 1);
+    cr_assert_eq(tp_params_init(ctx, param, 2), TP_OK);
+    float x[2][3] = {{1, 2, 3}, {4, 5, 6}}, y[2][2], dy[2][2] = {{1, 2}, {3, 4}}, dx[2][3];
+    const tp_io io = {.in = tp_tensor_2d(x, TP_DTYPE_F32, 2, 3), .out = tp_tensor_2d(y, TP_DTYPE_F32, 2, 2)},
+                back = {.in = tp_tensor_2d(dy, TP_DTYPE_F32, 2, 2), .out = tp_tensor_2d(dx, TP_DTYPE_F32, 2, 3)};
+    tp_linear_saved saved;
+    tp_linear_delayed delayed = {.memory = NULL};
+    cr_assert_eq(tp_linear_forward(ctx, layer, NULL, &io, &saved), TP_OK, "%s", tp_last_message());
+    if (flags & TP_PARAM_FROZEN)
+        saved.x = tp_tensor_none();
+    cr_assert_eq(tp_linear_backward(ctx, layer, NULL, &back, &saved), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_linear_backward_input(ctx, layer, NULL, &back, &delayed), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_linear_backward_weight(ctx, layer, NULL, &saved, &delayed), TP_OK, "%s", tp_last_message());
+    const float *dw = param[0]->grad.data, *db = param[1]->grad.data;
+    cr_assert(y[0][1] == 6 && y[1][0] == 15 && dx[0][2] == 3 && dx[1][0] == 7);
+    cr_assert(db[0] == 2 * 4 && db[1] == 2 * 6, "%g %g", (double)db[0], (double)db[1]);
+    cr_assert(flags & TP_PARAM_FROZEN ? dw == NULL : dw[1] == 2 * 17 && dw[5] == 2 * 30);
+    tp_linear_destroy(layer);
+    tp_param_destroy(ctx, desc.weight);
+    tp_ctx_destroy(other);
+    tp_ctx_destroy(ctx);
+}
+
+Test(linear, weights_of_the_callers_own)
+{
+    check_own_weight(0);
+    check_own_weight(TP_PARAM_FROZEN);
+}

@@ -236,6 +236,31 @@ static void same_with_less(const tpt_case *c, int linears)
         }
 }
 
+/* Biases learn beside frozen weights, by the same bits. */
+static void same_biases(const tpt_case *c, int linears)
+{
+    static const tpt_layout layouts[] = {{.tp = 1},
+                                         {.tp = 2, .sequence_parallel = true, .chunks = 2, .without_dx = true},
+                                         {.tp = 2, .sequence_parallel = true, .chunks = 2, .split_backward = true},
+                                         {.tp = 4, .chunks = 1, .begin = true}};
+    tpt_result all, some;
+    tpt_case_run(c, &(tpt_layout){.tp = 1, .threads = 1}, &all);
+    for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_AUTO; overlap++)
+        for (size_t i = 0; i < sizeof layouts / sizeof layouts[0]; i++) {
+            tpt_layout layout = layouts[i];
+            layout.threads = 1;
+            layout.overlap = (tp_overlap)overlap;
+            layout.frozen = (1u << linears) - 1;
+            layout.keeps_biases = true;
+            tpt_case_run(c, &layout, &some);
+            for (int p = 1; p < all.params; p += 2)
+                cr_assert(tpt_same_bits(all.name[p], some.grad[p], all.grad[p], TP_DTYPE_F32, all.elements[p]),
+                          "%s of %s, layout %zu", all.name[p], tp_overlap_name((tp_overlap)overlap), i);
+            tpt_result_free(&some);
+        }
+    tpt_result_free(&all);
+}
+
 Test(overlap, frozen_weights_and_no_dx, .timeout = 120)
 {
     tp_linear_desc linear = {
@@ -244,11 +269,13 @@ Test(overlap, frozen_weights_and_no_dx, .timeout = 120)
         linear.kind = kind ? TP_LINEAR_ROW : TP_LINEAR_COLUMN;
         tpt_case c = linear_case(&linear, 13);
         same_with_less(&c, 1);
+        same_biases(&c, 1);
     }
     tp_mlp_desc mlp = {
         .name = "mlp", .hidden = 24, .ffn = 35, .activation = TP_ACTIVATION_GELU, .dtype = TP_DTYPE_BF16, .bias = true};
     tpt_case c = wide_case("mlp", &tpt_mlp_table, &mlp, mlp.dtype, mlp.hidden, 13);
     same_with_less(&c, 2);
+    same_biases(&c, 2);
     tp_attention_desc attention = {
         .name = "attention", .hidden = 32, .heads = 8, .kv_heads = 8, .dtype = TP_DTYPE_F32, .bias = true};
     c = wide_case("attention", &tpt_attention_table, &attention, attention.dtype, attention.hidden, 13);

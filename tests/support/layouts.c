@@ -214,7 +214,7 @@ static tp_status run_passes(tp_ctx *ctx, void *layer, const run_state *s, const 
 static void exchange_gradients(const run_state *s, tp_param **params, int count, void **kept)
 {
     for (int i = 0; i < count; i++)
-        if (s->layout->frozen >> (i / 2) & 1) {
+        if ((s->layout->frozen >> (i / 2) & 1) && !(s->layout->keeps_biases && i % 2 == 1)) {
             void *data = params[i]->grad.data;
             params[i]->grad.data = kept[i];
             kept[i] = data;

@@ -17,6 +17,7 @@ typedef struct tpt_layout {
     bool apart;       /* with that, under RING: messages go over the communicator, as between processes */
     bool split_backward; /* backward_input, then backward_weight, instead of backward */
     unsigned frozen; /* bit k: parameters 2k and 2k + 1 have no gradients */
+    bool keeps_biases; /* but 2k + 1 has */
     bool without_dx;
     bool begin; /* gradients are poisoned, and tp_params_begin says that they count as zero */
     tp_overlap overlap;
