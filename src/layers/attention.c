@@ -219,6 +219,7 @@ tp_status tpi_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_attention_forward: %s is NULL", layer == NULL ? "layer" : "io");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    TPI_TRY(tpi_chain_check(layer->qkv, layer->proj, &resolved, io));
     TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     tp_attention_saved unsaved = {.bytes = tp_attention_saved_bytes(layer, &resolved)};
     tp_attention_saved *keep = saved != NULL ? saved : &unsaved;
@@ -316,6 +317,7 @@ tp_status tp_attention_backward_input(tp_ctx *ctx, const tp_attention *layer, co
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
     TPI_TRY(check_saved(ctx, layer, &resolved, saved));
+    TPI_TRY(tpi_chain_check_backward(layer->proj, layer->qkv, &resolved, io));
     TPI_TRY(backward_to_qkv(ctx, layer, &resolved, io->in, saved, delayed));
     tp_io qkv = {.in = delayed->dqkv, .out = io->out, .residual = io->residual};
     return tp_linear_backward_input(ctx, layer->qkv, &resolved, &qkv, &delayed->qkv);
@@ -379,6 +381,7 @@ tp_status tp_attention_backward(tp_ctx *ctx, const tp_attention *layer, const tp
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
     TPI_TRY(check_saved(ctx, layer, &resolved, saved));
+    TPI_TRY(tpi_chain_check_backward(layer->proj, layer->qkv, &resolved, io));
     bool chain = tpi_chain_runs_backward(layer->proj, layer->qkv, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status =

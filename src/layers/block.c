@@ -224,6 +224,8 @@ tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pa
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_block_forward: %s is NULL", layer == NULL ? "layer" : "io");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
+    const tp_tensor expected = stream_view(layer, &resolved);
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "output", io->out, &expected));
     TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     if (saved != NULL) {
         TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes,

@@ -36,6 +36,12 @@ tp_status tpi_chain_begin(tp_ctx *ctx, const tp_linear *first, const tp_linear *
     return TP_OK;
 }
 
+tp_status tpi_chain_check(const tp_linear *first, const tp_linear *second, const tp_pass *pass, const tp_io *io)
+{
+    TPI_TRY(tpi_linear_check_input(first, pass, io->in));
+    return tpi_linear_check_output(second, pass, io);
+}
+
 static tp_status chain_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
 {
     const tpi_chain_call *call = tpi_run_job(run)->user;
@@ -73,10 +79,6 @@ static tp_status run_in_scratch(tpi_chain_call *call, tpi_prepared *plan, const 
 tp_status tpi_chain_forward(tpi_chain_call *call, const tpi_site *site, const tp_io *io)
 {
     tp_ctx *ctx = call->first.ctx;
-    const tp_io first = {.in = io->in, .out = call->middle, .residual = tp_tensor_none()};
-    const tp_io second = {.in = call->core, .out = io->out, .residual = io->residual};
-    TPI_TRY(tpi_linear_check_forward(call->first.layer, &call->first.pass, &first));
-    TPI_TRY(tpi_linear_check_forward(call->second.layer, &call->second.pass, &second));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = run_in_scratch(call, tpi_site_at(site, call->first.pass.tokens), io);
     tpi_arena_release(&ctx->scratch, mark);

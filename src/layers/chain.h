@@ -20,6 +20,9 @@ typedef struct tpi_chain_call {
  * what lies between needs all rows at once. */
 tp_status tpi_chain_prepare(const tp_linear *first, const tp_linear *second, bool whole_core, tpi_site *out);
 
+/* The caller's tensors, before anything moves, whether or not it is a plan that does. */
+tp_status tpi_chain_check(const tp_linear *first, const tp_linear *second, const tp_pass *pass, const tp_io *io);
+
 /* Fills in the linear calls for `pass`. */
 tp_status tpi_chain_begin(tp_ctx *ctx, const tp_linear *first, const tp_linear *second, const tp_pass *pass,
                           tpi_chain_call *call);
@@ -44,6 +47,7 @@ tp_status tpi_chain_prepare_backward(const tp_linear *row, const tp_linear *colu
  * wanted. */
 bool tpi_chain_runs_backward(const tp_linear *row, const tp_linear *column, const tpi_site *site, const tp_pass *pass,
                              const tp_io *io);
+tp_status tpi_chain_check_backward(const tp_linear *row, const tp_linear *column, const tp_pass *pass, const tp_io *io);
 tp_status tpi_chain_begin_backward(tp_ctx *ctx, const tp_linear *row, const tp_linear *column, const tp_pass *pass,
                                    tpi_chain_backward *call);
 tp_status tpi_chain_run_backward(tpi_chain_backward *call, const tpi_site *site, const tp_io *io);

@@ -36,6 +36,12 @@ tp_status tpi_chain_begin_backward(tp_ctx *ctx, const tp_linear *row, const tp_l
     return TP_OK;
 }
 
+tp_status tpi_chain_check_backward(const tp_linear *row, const tp_linear *column, const tp_pass *pass, const tp_io *io)
+{
+    TPI_TRY(tpi_linear_check_output_gradient(row, pass, io->in));
+    return tpi_linear_check_input_gradient(column, pass, io);
+}
+
 static tpi_view rows_of(tp_tensor tensor, tp_range rows)
 {
     return tpi_view_of(tp_tensor_rows(tensor, rows.begin, rows.end), rows.begin);
@@ -114,10 +120,6 @@ static tp_status run_in_scratch(tpi_chain_backward *call, tpi_prepared *plan, co
 tp_status tpi_chain_run_backward(tpi_chain_backward *call, const tpi_site *site, const tp_io *io)
 {
     tp_ctx *ctx = call->first.ctx;
-    const tp_io first = {.in = io->in, .out = call->middle, .residual = tp_tensor_none()};
-    const tp_io second = {.in = call->core, .out = io->out, .residual = io->residual};
-    TPI_TRY(tpi_linear_check_backward(call->first.layer, &call->first.pass, &first));
-    TPI_TRY(tpi_linear_check_backward(call->second.layer, &call->second.pass, &second));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = run_in_scratch(call, tpi_site_at(site, call->first.pass.tokens), io);
     tpi_arena_release(&ctx->scratch, mark);

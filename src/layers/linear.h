@@ -66,8 +66,11 @@ bool tpi_linear_splits_tokens(const tp_linear *layer);
 /* Rows of this rank on the side that sequence parallelism shards. */
 tp_range tpi_linear_rows(const tp_linear *layer, const tp_pass *pass);
 
-tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
-tp_status tpi_linear_check_backward(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
+/* Each side of a call: output and input gradient with their residuals. */
+tp_status tpi_linear_check_input(const tp_linear *layer, const tp_pass *pass, tp_tensor x);
+tp_status tpi_linear_check_output(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
+tp_status tpi_linear_check_output_gradient(const tp_linear *layer, const tp_pass *pass, tp_tensor gradient);
+tp_status tpi_linear_check_input_gradient(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
 /* What the weight gradient reads, if there is one: x as forward was given it. */
 tp_status tpi_linear_check_saved(const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved);
 tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows,

@@ -152,14 +152,19 @@ size_t tp_linear_delayed_bytes(const tp_linear *layer, const tp_pass *pass)
     return tp_tensor_bytes(tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->out_local));
 }
 
-tp_status tpi_linear_check_backward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
+tp_status tpi_linear_check_output_gradient(const tp_linear *layer, const tp_pass *pass, tp_tensor gradient)
 {
     tp_range rows = tpi_linear_rows(layer, pass);
-    int64_t mine = rows.end - rows.begin;
-    tp_tensor dy =
-        tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
-    tp_tensor dx = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? mine : pass->tokens, layer->in_local);
-    TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "output gradient", io->in, &dy));
+    tp_tensor dy = tp_tensor_2d(NULL, layer->desc.dtype,
+                                layer->gather_gradient ? rows.end - rows.begin : pass->tokens, layer->out_local);
+    return tpi_layer_check_matrix(layer->ctx, layer->name, "output gradient", gradient, &dy);
+}
+
+tp_status tpi_linear_check_input_gradient(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
+{
+    tp_range rows = tpi_linear_rows(layer, pass);
+    tp_tensor dx = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? rows.end - rows.begin : pass->tokens,
+                                layer->in_local);
     if (!tp_tensor_is_none(io->out))
         TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "input gradient", io->out, &dx));
     if (!tp_tensor_is_none(io->residual))
@@ -301,7 +306,8 @@ tp_status tpi_linear_backward_input(tp_ctx *ctx, const tp_linear *layer, const t
 {
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
-    TPI_TRY(tpi_linear_check_backward(layer, &call.pass, io));
+    TPI_TRY(tpi_linear_check_output_gradient(layer, &call.pass, io->in));
+    TPI_TRY(tpi_linear_check_input_gradient(layer, &call.pass, io));
     if (fusion != NULL)
         call.fusion = *fusion;
     void *memory = NULL;
@@ -414,7 +420,8 @@ tp_status tp_linear_backward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
                                         : "saved");
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
-    TPI_TRY(tpi_linear_check_backward(layer, &call.pass, io));
+    TPI_TRY(tpi_linear_check_output_gradient(layer, &call.pass, io->in));
+    TPI_TRY(tpi_linear_check_input_gradient(layer, &call.pass, io));
     TPI_TRY(tpi_linear_check_saved(layer, &call.pass, saved));
     bool both = tpi_site_at(&layer->both, call.pass.tokens) != NULL && !tp_tensor_is_none(io->out) &&
                 layer->weight->grad.data != NULL;

@@ -116,23 +116,25 @@ tp_reduce_desc tpi_linear_reduce(const tpi_linear_call *call)
 
 static const tpi_plan_table forward_table = {.issue = {[TP_OP_GEMM] = forward_gemm}};
 
-tp_status tpi_linear_check_forward(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
+tp_status tpi_linear_check_input(const tp_linear *layer, const tp_pass *pass, tp_tensor x)
 {
     tp_range rows = tpi_linear_rows(layer, pass);
-    int64_t mine = rows.end - rows.begin;
-    tp_tensor in = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? mine : pass->tokens, layer->in_local);
-    tp_tensor out =
-        tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_gradient ? mine : pass->tokens, layer->out_local);
-    TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "input", io->in, &in));
+    tp_tensor in = tp_tensor_2d(NULL, layer->desc.dtype, layer->gather_input ? rows.end - rows.begin : pass->tokens,
+                                layer->in_local);
+    return tpi_layer_check_matrix(layer->ctx, layer->name, "input", x, &in);
+}
+
+tp_status tpi_linear_check_output(const tp_linear *layer, const tp_pass *pass, const tp_io *io)
+{
+    tp_range rows = tpi_linear_rows(layer, pass);
+    tp_tensor out = tp_tensor_2d(NULL, layer->desc.dtype,
+                                 layer->gather_gradient ? rows.end - rows.begin : pass->tokens, layer->out_local);
     TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "output", io->out, &out));
-    TPI_TRY(tpi_layer_check_apart(layer->ctx, layer->name, io));
-    if (!tp_tensor_is_none(io->residual)) {
-        if (layer->desc.kind == TP_LINEAR_COLUMN)
-            return tpi_refuse(layer->ctx, TP_ERR_ARGUMENT, "%s: a column-parallel output takes no residual",
-                              layer->name);
-        TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "residual", io->residual, &out));
-    }
-    return TP_OK;
+    if (tp_tensor_is_none(io->residual))
+        return TP_OK;
+    if (layer->desc.kind == TP_LINEAR_COLUMN)
+        return tpi_refuse(layer->ctx, TP_ERR_ARGUMENT, "%s: a column-parallel output takes no residual", layer->name);
+    return tpi_layer_check_matrix(layer->ctx, layer->name, "residual", io->residual, &out);
 }
 
 static tp_status forward_in_scratch(tpi_linear_call *call, const tp_io *io)
@@ -161,7 +163,9 @@ tp_status tpi_linear_forward(tp_ctx *ctx, const tp_linear *layer, const tp_pass 
 {
     tpi_linear_call call;
     TPI_TRY(tpi_linear_begin(ctx, layer, pass, io->in.shape[0], &call));
-    TPI_TRY(tpi_linear_check_forward(layer, &call.pass, io));
+    TPI_TRY(tpi_linear_check_input(layer, &call.pass, io->in));
+    TPI_TRY(tpi_linear_check_output(layer, &call.pass, io));
+    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     if (fusion != NULL)
         call.fusion = *fusion;
     if (saved != NULL)

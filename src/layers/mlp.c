@@ -210,6 +210,7 @@ tp_status tpi_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_mlp_forward: %s is NULL", layer == NULL ? "layer" : "io");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
+    TPI_TRY(tpi_chain_check(layer->up, layer->down, &resolved, io));
     TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     tp_mlp_saved unsaved = {0};
     tp_mlp_saved *keep = saved != NULL ? saved : &unsaved;
@@ -363,6 +364,7 @@ tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass 
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
     TPI_TRY(check_saved(ctx, layer, &resolved, saved));
+    TPI_TRY(tpi_chain_check_backward(layer->down, layer->up, &resolved, io));
     TPI_TRY(backward_to_up(ctx, layer, &resolved, io->in, saved, delayed));
     tp_io up = {.in = delayed->dpre, .out = io->out, .residual = io->residual};
     return tp_linear_backward_input(ctx, layer->up, &resolved, &up, &delayed->up);
@@ -401,6 +403,7 @@ tp_status tp_mlp_backward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass,
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in.shape[0], &resolved));
     TPI_TRY(check_saved(ctx, layer, &resolved, saved));
+    TPI_TRY(tpi_chain_check_backward(layer->down, layer->up, &resolved, io));
     bool chain = tpi_chain_runs_backward(layer->down, layer->up, &layer->backward, &resolved, io);
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status =

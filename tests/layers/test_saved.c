@@ -1,5 +1,5 @@
 /* What forward saved and backward is given: of other tokens, another dtype, cut or without memory it is refused before
- * anything is changed, and the right one works afterwards. */
+ * anything is changed, and the right one works afterwards. So are outputs that don't fit. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -224,6 +224,20 @@ static void check_refused(tp_ctx *ctx, layer *l, const tp_pass *pass, const tp_i
     cr_expect(dx[0] == before && gradient_sum(l) == sum, "layer %d, way %d: something was changed", l->kind, how);
 }
 
+/* Rank 0 alone gives an output that doesn't fit. It is refused before anything moves: its peers wait for the right
+ * call. */
+static void check_one_refused(tp_ctx *ctx, layer *l, const tp_pass *pass, const tp_io *io, bool back, way how)
+{
+    tp_io narrow = *io;
+    narrow.out.shape[1]--;
+    if (tp_ctx_rank(ctx) != 0)
+        return;
+    tp_status status = back ? backward(ctx, l, pass, &narrow, how) : forward(ctx, l, pass, &narrow);
+    cr_expect_eq(status, TP_ERR_SHAPE, "layer %d, back %d, way %d: %s, %s", l->kind, back, how, tp_status_name(status),
+                 tp_last_message());
+    cr_expect_eq(tp_ctx_failure(ctx), TP_OK, "the context is broken: %s", tp_last_message());
+}
+
 static tp_status run(tp_ctx *ctx, void *arg)
 {
     const scene *s = arg;
@@ -243,8 +257,10 @@ static tp_status run(tp_ctx *ctx, void *arg)
     const tp_io back = {.in = there.out, .out = tp_tensor_2d(dx, TP_DTYPE_F32, rows_in, l.in)};
     const tp_io longer = {.in = tp_tensor_2d(y, TP_DTYPE_F32, more_out, l.out),
                           .out = tp_tensor_2d(dx, TP_DTYPE_F32, more_in, l.in)};
+    check_one_refused(ctx, &l, &pass, &there, false, BOTH);
     if (status == TP_OK)
         status = forward(ctx, &l, &pass, &there);
+    check_one_refused(ctx, &l, &pass, &back, true, INPUT_FIRST);
     if (status == TP_OK)
         status = backward(ctx, &l, &pass, &back, INPUT_FIRST);
     cr_assert_eq(status, TP_OK, "%s", tp_last_message());
@@ -260,6 +276,7 @@ static tp_status run(tp_ctx *ctx, void *arg)
             *tensor[i] = right;
         }
     status = backward(ctx, &l, &pass, &back, WEIGHT);
+    check_one_refused(ctx, &l, &pass, &back, true, BOTH);
     if (status == TP_OK)
         status = backward(ctx, &l, &pass, &back, BOTH);
     if (status == TP_OK)
