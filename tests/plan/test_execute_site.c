@@ -84,17 +84,23 @@ Test(execute_site, a_modelled_link_goes_before_the_machines)
 static tp_status share(tp_ctx *ctx, void *arg)
 {
     const tp_machine *machine = arg;
-    tp_overlap_shape half = layer;
+    tp_overlap_shape half = layer, wider = layer, deeper = layer;
     half.dtype = TP_DTYPE_BF16;
-    tpi_site first, again, other, group;
+    wider.cols[0]++;
+    deeper.inner[0]++;
+    tpi_site first, again, other[3], group;
     tp_comm *tensor = tp_ctx_group(ctx, TP_AXIS_TP); /* the same ranks, another group */
     ctx->desc.machine = machine;
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &first));
     TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &layer, &again));
-    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &half, &other));
+    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &half, &other[0]));
+    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &wider, &other[1]));
+    TPI_TRY(tpi_site_make(ctx, tp_ctx_world(ctx), &gather, &deeper, &other[2]));
     TPI_TRY(tpi_site_make(ctx, tensor, &gather, &layer, &group));
-    bool right = first.choice == again.choice && first.choice != other.choice && first.choice != group.choice &&
-                 group.choice->comm == tensor;
+    bool right =
+        first.choice == again.choice && first.choice != group.choice && group.choice->comm == tensor;
+    for (int i = 0; i < 3; i++)
+        right = right && first.choice != other[i].choice;
     const tpi_auto *choice = first.choice;
     for (int i = 0; i < choice->table.classes; i++) {
         int64_t rows = choice->table.entry[i].rows;
