@@ -65,8 +65,8 @@ TP_API int tp_attention_params(tp_attention *layer, tp_param **out, int capacity
  *             of its partial dK, dV.
  * Saved       qkv, core, lse: tp_attention_saved_bytes. Until the last backward call.
  * Aliasing    io->out may be io->residual.
- * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything is changed, in backward also where saved is not what forward
- *             fills for this number of tokens; those of collectives. */
+ * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything is changed, in backward also where saved or delayed is not
+ *             what the calls before fill for this number of tokens; those of collectives. */
 TP_API tp_status tp_attention_forward(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass, const tp_io *io,
                                       tp_attention_saved *saved);
 TP_API tp_status tp_attention_backward_input(tp_ctx *ctx, const tp_attention *layer, const tp_pass *pass,

@@ -61,8 +61,8 @@ TP_API int tp_mlp_params(tp_mlp *layer, tp_param **out, int capacity);
  * Collectives those of the two linear layers (tp/linear.h).
  * Saved       pre-activation and activation: tp_mlp_saved_bytes. Until the last backward call.
  * Aliasing    io->out may be io->residual.
- * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything is changed, in backward also where saved is not what forward
- *             fills for this number of tokens; those of collectives. */
+ * Errors      TP_ERR_SHAPE, TP_ERR_DTYPE before anything is changed, in backward also where saved or delayed is not
+ *             what the calls before fill for this number of tokens; those of collectives. */
 TP_API tp_status tp_mlp_forward(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,
                                 tp_mlp_saved *saved);
 TP_API tp_status tp_mlp_backward_input(tp_ctx *ctx, const tp_mlp *layer, const tp_pass *pass, const tp_io *io,

@@ -332,6 +332,7 @@ tp_status tp_attention_backward_weight(tp_ctx *ctx, const tp_attention *layer, c
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, saved->core.shape[0], &resolved));
     TPI_TRY(check_saved(ctx, layer, &resolved, saved));
+    TPI_TRY(tpi_linear_check_delayed(layer->qkv, &resolved, &delayed->qkv));
     TPI_TRY(tp_linear_backward_weight(ctx, layer->proj, pass, &saved->proj_input, &delayed->proj));
     return tp_linear_backward_weight(ctx, layer->qkv, pass, &saved->qkv_input, &delayed->qkv);
 }

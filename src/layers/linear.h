@@ -73,6 +73,8 @@ tp_status tpi_linear_check_output_gradient(const tp_linear *layer, const tp_pass
 tp_status tpi_linear_check_input_gradient(const tp_linear *layer, const tp_pass *pass, const tp_io *io);
 /* What the weight gradient reads, if there is one: x as forward was given it. */
 tp_status tpi_linear_check_saved(const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved);
+/* What it reads besides, if there is one of the weight or the bias. */
+tp_status tpi_linear_check_delayed(const tp_linear *layer, const tp_pass *pass, const tp_linear_delayed *delayed);
 tp_status tpi_linear_begin(tp_ctx *ctx, const tp_linear *layer, const tp_pass *pass, int64_t rows,
                            tpi_linear_call *call);
 

@@ -182,12 +182,20 @@ tp_status tpi_linear_check_saved(const tp_linear *layer, const tp_pass *pass, co
                : tpi_layer_check_matrix(layer->ctx, layer->name, "saved input", saved->x, &x);
 }
 
-static tp_status check_delayed(const tpi_linear_call *call, const tp_linear_delayed *delayed)
+static bool has_gradients(const tp_linear *layer)
 {
-    const tp_linear *layer = call->layer;
-    tp_range rows = tpi_linear_rows(layer, &call->pass);
-    tp_tensor dy = tp_tensor_2d(NULL, layer->desc.dtype, call->direct ? rows.end - rows.begin : call->pass.tokens,
-                                layer->out_local);
+    return layer->weight->grad.data != NULL || (layer->bias != NULL && layer->bias->grad.data != NULL);
+}
+
+tp_status tpi_linear_check_delayed(const tp_linear *layer, const tp_pass *pass, const tp_linear_delayed *delayed)
+{
+    tpi_linear_call call;
+    if (!has_gradients(layer))
+        return TP_OK;
+    TPI_TRY(tpi_linear_begin(layer->ctx, layer, pass, pass->tokens, &call));
+    tp_range rows = tpi_linear_rows(layer, pass);
+    tp_tensor dy =
+        tp_tensor_2d(NULL, layer->desc.dtype, call.direct ? rows.end - rows.begin : pass->tokens, layer->out_local);
     return tpi_layer_check_matrix(layer->ctx, layer->name, "delayed output gradient", delayed->dy, &dy);
 }
 
@@ -339,11 +347,6 @@ static tp_status weight_job(const tpi_linear_call *call, tp_tensor dy, tp_tensor
     return gathers ? tpi_linear_gathered(call, plan, TP_BUFFER_SECOND, TP_BUFFER_GATHERED, job) : TP_OK;
 }
 
-static bool has_gradients(const tp_linear *layer)
-{
-    return layer->weight->grad.data != NULL || (layer->bias != NULL && layer->bias->grad.data != NULL);
-}
-
 static tp_status run_weight(tpi_linear_call *call, tp_tensor dy, tp_tensor x)
 {
     bool frozen = call->layer->weight->grad.data == NULL;
@@ -369,7 +372,7 @@ tp_status tp_linear_backward_weight(tp_ctx *ctx, const tp_linear *layer, const t
     if (!has_gradients(layer))
         return TP_OK;
     TPI_TRY(tpi_linear_check_saved(layer, &call.pass, saved));
-    TPI_TRY(check_delayed(&call, delayed));
+    TPI_TRY(tpi_linear_check_delayed(layer, &call.pass, delayed));
     tpi_arena_mark mark = tpi_arena_get_mark(&ctx->scratch);
     tp_status status = run_weight(&call, delayed->dy, saved->x);
     tpi_arena_release(&ctx->scratch, mark);

@@ -379,6 +379,7 @@ tp_status tp_mlp_backward_weight(tp_ctx *ctx, const tp_mlp *layer, const tp_pass
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, saved->act.shape[0], &resolved));
     TPI_TRY(check_saved(ctx, layer, &resolved, saved));
+    TPI_TRY(tpi_linear_check_delayed(layer->up, &resolved, &delayed->up));
     TPI_TRY(tp_linear_backward_weight(ctx, layer->down, pass, &saved->down_input, &delayed->down));
     return tp_linear_backward_weight(ctx, layer->up, pass, &saved->up_input, &delayed->up);
 }

@@ -1,5 +1,6 @@
-/* What forward saved and backward is given: of other tokens, another dtype, cut or without memory it is refused before
- * anything is changed, and the right one works afterwards. So are outputs that don't fit. */
+/* What forward saved, or backward_input left, and backward is given: of other tokens, another dtype, cut or without
+ * memory it is refused before anything is changed, and the right one works afterwards. So are outputs that don't
+ * fit. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,6 +190,15 @@ static int saved_tensors(layer *l, tp_tensor *out[5])
     return count;
 }
 
+/* Those that backward_input left for backward_weight. */
+static int delayed_tensors(layer *l, tp_tensor *out[2])
+{
+    out[0] = l->linear != NULL ? &l->linear_delayed.dy : l->mlp != NULL ? &l->mlp_delayed.up.dy
+                                                                        : &l->attention_delayed.qkv.dy;
+    out[1] = l->mlp != NULL ? &l->mlp_delayed.down.dy : &l->attention_delayed.proj.dy;
+    return l->linear != NULL ? 1 : 2;
+}
+
 static tp_tensor spoil(tp_tensor saved, wrong how)
 {
     if (how == LESS_ROWS)
@@ -219,7 +229,8 @@ static void check_refused(tp_ctx *ctx, layer *l, const tp_pass *pass, const tp_i
     tp_status status = backward(ctx, l, pass, io, how);
     cr_expect(status == TP_ERR_SHAPE || status == TP_ERR_DTYPE || status == TP_ERR_ARGUMENT,
               "layer %d, way %d: %s, %s", l->kind, how, tp_status_name(status), tp_last_message());
-    cr_expect(strstr(tp_last_message(), "layer") && strstr(tp_last_message(), "saved"), "%s", tp_last_message());
+    bool named = strstr(tp_last_message(), "saved") || (how == WEIGHT && strstr(tp_last_message(), "delayed"));
+    cr_expect(named && strstr(tp_last_message(), "layer"), "%s", tp_last_message());
     cr_expect_eq(tp_ctx_failure(ctx), TP_OK, "the context is broken: %s", tp_last_message());
     cr_expect(dx[0] == before && gradient_sum(l) == sum, "layer %d, way %d: something was changed", l->kind, how);
 }
@@ -273,6 +284,13 @@ static tp_status run(tp_ctx *ctx, void *arg)
                 continue;
             *tensor[i] = spoil(right, (wrong)(how / WAYS));
             check_refused(ctx, &l, &pass, &back, (way)(how % WAYS));
+            *tensor[i] = right;
+        }
+    for (int i = delayed_tensors(&l, tensor) - 1; i >= 0; i--)
+        for (int how = 0; how < WRONGS; how++) {
+            const tp_tensor right = *tensor[i];
+            *tensor[i] = spoil(right, (wrong)how);
+            check_refused(ctx, &l, &pass, &back, WEIGHT);
             *tensor[i] = right;
         }
     status = backward(ctx, &l, &pass, &back, WEIGHT);
