@@ -301,6 +301,55 @@ Test(simulate_costs, one_way_alone)
     }
 }
 
+/* Where memory is shared, what a rank copies out of a message is its communication. */
+Test(simulate_costs, a_receiver_copies)
+{
+    tp_plan *plan;
+    tp_plan_costs costs = tpt_costs(4, 0);
+    costs.copy_bytes_per_second = TPT_BYTES;
+    cr_assert_eq(tp_plan_parse("plan ring gather-gemm ranks 2 chunks 1\n0: E; S 0 ~1 @comm reads input[0]\n"
+                               "1: E; V 0 ~0 @copy writes gathered[0]; G0 1 reads input[1] writes output[1]\n",
+                               &plan),
+                 TP_OK, "%s", tp_last_message());
+    tp_timeline *timeline = tpt_simulate(plan, &costs);
+    cr_assert_eq(timeline->rank, 1);
+    tpt_same(timeline->comm_seconds, 0.5, "alone");
+    tp_timeline_destroy(timeline);
+    tp_plan_destroy(plan);
+}
+
+/* One after the other, everything is waited for, also what takes no time. */
+Test(simulate_costs, all_of_none_is_critical)
+{
+    tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1);
+    for (int link = 0; link < 2; link++) {
+        const tp_plan_costs costs = tpt_costs(4, link);
+        tp_timeline *timeline = tpt_simulate(plan, &costs);
+        for (int i = 0; i < plan->rank[timeline->rank].count; i++)
+            cr_assert(timeline->critical[timeline->rank][i], "op %d, link %d", i, link);
+        cr_assert_eq(timeline->critical_ops, 1 + link);
+        tp_timeline_destroy(timeline);
+    }
+    tp_plan_destroy(plan);
+}
+
+/* Measured: what enter and leave wait is neither computing nor communicating. */
+Test(simulate_costs, borders_of_a_run)
+{
+    static const tp_span run[] = {
+        {.begin = 0, .end = 1}, {.begin = 1, .end = 2}, {.begin = 2, .end = 4}, {.begin = 4, .end = 7}};
+    static const tp_span *const spans[] = {run, run};
+    tp_plan *plan = tpt_plan(TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1);
+    tp_timeline *timeline;
+    cr_assert_eq(plan->rank[0].count, 4);
+    cr_assert_eq(tp_timeline_create(plan, spans, &timeline), TP_OK, "%s", tp_last_message());
+    tpt_same(timeline->seconds, 7, "seconds");
+    tpt_same(timeline->compute_seconds, 2, "compute");
+    tpt_same(timeline->exposed_seconds, 1, "exposed");
+    tp_timeline_destroy(timeline);
+    tp_plan_destroy(plan);
+}
+
 /* Collectives of one lane, alone: each begins when the one before has arrived, an all-reduce after two steps. */
 Test(simulate_costs, collectives_alone)
 {
