@@ -1,6 +1,8 @@
 /* A calibration of ranks that are threads on the CPU. */
 #include "calibration_worker.h"
 
+#include "plan/fold.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -298,7 +300,7 @@ tp_status bench_calibrate_cpu(const bench_call *call, bench_calibration *all)
 {
     all->plan = (bench_team_plan){.warmup = WARMUP, .least = LEAST, .most = 256, .seconds = SAMPLE_SECONDS};
     all->repeats = REPEATS;
-    all->machine.lanes_share_cores = call->machine.cores < 2 * all->team.ranks;
+    all->machine.lanes_share_cores = tpi_lanes_share_cores(call->machine.cores, all->team.ranks);
     tp_run_options start = {
         .ranks = all->team.ranks,
         .bind_cores = true,

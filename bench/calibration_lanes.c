@@ -1,6 +1,8 @@
 /* What a lane's start, its ops and its collectives cost where lanes share cores with compute. */
 #include "calibration_worker.h"
 
+#include "core/context.h"
+
 #include <math.h>
 
 enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN };
@@ -169,6 +171,7 @@ tp_status bench_calibration_of_lanes(bench_cpu_worker *w)
     /* A chunk's bytes arrive. */
     w->base.count = (int64_t)(LINK_CHUNK_BYTES / sizeof(float)) * w->base.ranks / (w->base.ranks - 1);
     tp_status status = TP_OK;
+    w->base.ctx->pulling = TPI_PULL_ON_LANE; /* what compute pulls itself says nothing of lanes */
     for (int i = 0; i < LANE_REPEATS && status == TP_OK; i++)
         status = bench_calibration_measure(&w->base, bench_calibration_run_gather, &gather[i]);
     if (status == TP_OK && w->base.rank == 0)

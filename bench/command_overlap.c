@@ -2,6 +2,7 @@
  * each. */
 #include "calibration.h"
 #include "overlap.h"
+#include "plan/fold.h"
 #include "plan_options.h"
 
 #include <errno.h>
@@ -178,7 +179,7 @@ static int run_algorithm(overlap_case *c)
                                    .trace = c->trace};
         if (bench_link_modelled(call) && c->ranks > 1) {
             job->machine = call->costs;
-            job->machine.lanes_share_cores = call->machine.cores < 2 * c->ranks;
+            job->machine.lanes_share_cores = tpi_lanes_share_cores(call->machine.cores, c->ranks);
         }
         tp_status status = bench_overlap_run(job);
         int failed = status == TP_OK ? BENCH_OK : fail(call, job, status);

@@ -338,6 +338,9 @@ static int run_plan(bench_call *call, const pricing *prices, tp_plan_desc desc)
 {
     tp_plan *plan = NULL;
     int status = resolve(call, prices, &desc);
+    /* As layers run it on such a machine. */
+    desc.one_lane = call->options.one_lane ||
+                    (desc.algorithm == TP_OVERLAP_PULL && prices->shaped && prices->machine.lanes_share_cores);
     if (status == BENCH_OK && tp_plan_create(&desc, &plan) != TP_OK)
         status = bench_fail(call, "%s", tp_last_message());
     if (status == BENCH_OK)
@@ -352,7 +355,10 @@ static int run_file(bench_call *call, const pricing *prices)
     int status = bench_plan_read(call, call->options.plan_file, &plan);
     if (status != BENCH_OK)
         return status;
-    const tp_plan_desc desc = {(tp_overlap)plan->algorithm, (tp_pattern)plan->pattern, plan->ranks, plan->chunks};
+    const tp_plan_desc desc = {.algorithm = (tp_overlap)plan->algorithm,
+                               .pattern = (tp_pattern)plan->pattern,
+                               .ranks = plan->ranks,
+                               .chunks = plan->chunks};
     status = price(call, prices, &desc, plan);
     tp_plan_destroy(plan);
     return status;

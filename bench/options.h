@@ -105,7 +105,7 @@ typedef struct bench_options {
     /* plans */
     bench_list overlaps, patterns, chunk_counts;
     bench_list token_counts;
-    bool verify, print_text, run, explain;
+    bool verify, print_text, run, explain, one_lane;
     int64_t rows, cols, inner, plan_bytes;
     double gemm_ms, compute_ms;
     const char *only;

@@ -1,5 +1,8 @@
 #include "plan_run.h"
 
+#include "core/context.h"
+#include "plan/auto.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -204,6 +207,7 @@ static tp_status rank_main(tp_ctx *ctx, void *arg)
 {
     shared_run *shared = arg;
     rank_run r = {.ctx = ctx, .c = shared->c, .pass = {.tokens = shared->c->rows}};
+    ctx->pulling = tpi_plan_uses_lanes(shared->plan) ? TPI_PULL_ON_LANE : TPI_PULL_INLINE; /* the plan as it is */
     tp_status status = run_all(&r, shared);
     /* What was recorded names plans that live as long as their contexts. */
     if (status == TP_OK)

@@ -76,13 +76,16 @@ typedef struct tp_plan_desc {
     tp_pattern pattern;
     int ranks;
     int chunks; /* pieces of one owner's rows; 0: the algorithm's default */
+    bool one_lane; /* PULL: no lane beside compute; each rank pulls a chunk right before what needs it. On a link of
+                    * its own the chunk crosses meanwhile all the same, and nothing interrupts what is computed */
 } tp_plan_desc;
 
 TP_BEGIN_DECLS
 
 /* A pure function: the plan of all ranks. An algorithm that has nothing to gain on a pattern gives the plan of `none`,
  * relabelled.
- * Errors: TP_ERR_ARGUMENT (ranks 1 to 64, chunks 0 to 16, AUTO), TP_ERR_MEMORY. */
+ * Errors: TP_ERR_ARGUMENT (ranks 1 to 64, chunks 0 to 16, AUTO), TP_ERR_UNSUPPORTED (one_lane where messages or
+ * collectives need another: RING, PIPELINE, BULK), TP_ERR_MEMORY. */
 TP_API tp_status tp_plan_create(const tp_plan_desc *desc, tp_plan **out);
 
 TP_API const char *tp_overlap_name(tp_overlap algorithm);

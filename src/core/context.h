@@ -24,6 +24,11 @@ struct tp_ctx {
     const struct tpi_host_table *host; /* for plugins */
     void *device_state;
     bool behind; /* ranks wait for each other when they issue: the backend's word, or a test's */
+    enum tpi_pulling {
+        TPI_PULL_BY_CORES = 0, /* on a lane if it has a core of its own, else in a plan of one lane */
+        TPI_PULL_ON_LANE,
+        TPI_PULL_INLINE
+    } pulling;                 /* of plans made from now on; set by tests and measurements */
     tpi_stream *compute;
     tpi_stream *streams; /* all of them, compute too: stream.h */
     tpi_arena scratch; /* mark/release stack of the compute stream */

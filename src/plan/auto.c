@@ -24,7 +24,8 @@ static bool is_backward(tp_pattern pattern)
            pattern == TP_PATTERN_ROW_BACKWARD || tpi_overlap_is_chain_backward(pattern);
 }
 
-int tpi_overlap_list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES])
+int tpi_overlap_list_candidates(const tp_machine *machine, const tp_overlap_shape *shape,
+                                tp_plan_desc desc[TP_OVERLAP_CANDIDATES])
 {
     static const tp_overlap cut[] = {TP_OVERLAP_DIRECT, TP_OVERLAP_PULL, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE};
     int count = 0;
@@ -38,6 +39,7 @@ int tpi_overlap_list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc
     for (size_t a = shape->apart ? 3 : 0; a < sizeof cut / sizeof *cut; a++) /* the last one is made of collectives */
         for (size_t c = 0; c < sizeof chunk_counts / sizeof *chunk_counts; c++) {
             one.algorithm = cut[a];
+            one.one_lane = cut[a] == TP_OVERLAP_PULL && machine->lanes_share_cores; /* as layers run it */
             one.chunks = chunk_counts[c];
             desc[count++] = one;
         }
@@ -132,7 +134,7 @@ tp_status tp_overlap_choose(const tp_machine *machine, const tp_overlap_shape *s
 {
     TPI_TRY(tpi_overlap_check_arguments("tp_overlap_choose", machine, shape, out));
     tp_plan_desc desc[TP_OVERLAP_CANDIDATES];
-    int candidates = tpi_overlap_list_candidates(shape, desc);
+    int candidates = tpi_overlap_list_candidates(machine, shape, desc);
     tp_status status = TP_OK;
     *out = (tp_overlap_choice){.algorithm = TP_OVERLAP_NONE};
     for (int c = 0; c < candidates && status == TP_OK; c++) {

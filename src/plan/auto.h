@@ -14,7 +14,8 @@ tp_status tpi_overlap_check_shape(const tp_overlap_shape *shape);
 bool tpi_overlap_is_chain_backward(tp_pattern pattern);
 
 /* Candidates in the order of preference at equal times; the chunk counts of one algorithm follow each other, rising. */
-int tpi_overlap_list_candidates(const tp_overlap_shape *shape, tp_plan_desc desc[TP_OVERLAP_CANDIDATES]);
+int tpi_overlap_list_candidates(const tp_machine *machine, const tp_overlap_shape *shape,
+                                tp_plan_desc desc[TP_OVERLAP_CANDIDATES]);
 
 /* What lanes without a core of their own take from each op that computes, and how late their first ones begin, by
  * rank. */

@@ -132,7 +132,7 @@ tp_status tpi_overlap_table_fill(const tp_machine *machine, const tp_overlap_sha
     job->machine = machine;
     job->shape = shape;
     job->progress = progress;
-    job->candidates = tpi_overlap_list_candidates(shape, job->desc);
+    job->candidates = tpi_overlap_list_candidates(machine, shape, job->desc);
     divide_rows(job);
     tp_status status = fill(job);
     for (int i = 0; i < job->classes && status == TP_OK; i++) {

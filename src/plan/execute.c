@@ -146,6 +146,14 @@ static int64_t deliver(const tpi_run *run, int index)
     return done;
 }
 
+static void await_link(const tpi_prepared *p, tp_lane lane, int64_t done)
+{
+    double begin = lane == TP_LANE_COMPUTE ? tpi_seconds() : 0;
+    p->board->table->sleep_until(p->board, done);
+    if (lane == TP_LANE_COMPUTE)
+        tpi_add_seconds(p->ctx, 0, tpi_seconds() - begin);
+}
+
 static void finish_op(tpi_run *run, int index)
 {
     const tpi_prepared *p = run->prepared;
@@ -153,7 +161,7 @@ static void finish_op(tpi_run *run, int index)
     int64_t done = run->stamp[index];
     if (p->note[index].touches && p->board != NULL) {
         done = deliver(run, index);
-        p->board->table->sleep_until(p->board, done);
+        await_link(p, op->lane, done);
     }
     if (!is_transfer(op->kind) && op->kind != TP_OP_SEND) {
         int64_t moment = now();

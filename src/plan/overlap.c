@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "core/context.h"
+#include "plan/fold.h"
 #include "plan/overlap/algorithms.h"
 
 typedef struct tpi_overlap_entry {
@@ -83,5 +84,11 @@ tp_status tp_plan_create(const tp_plan_desc *desc, tp_plan **out)
     algorithms[desc->algorithm].generate(builder);
     tp_status status = tpi_builder_finish(builder, out);
     tpi_builder_destroy(builder);
+    if (status == TP_OK && desc->one_lane)
+        status = tpi_plan_fold(*out);
+    if (status != TP_OK) {
+        tp_plan_destroy(*out);
+        *out = NULL;
+    }
     return status;
 }

@@ -9,6 +9,7 @@
 
 #include "../support/data.h"
 #include "../support/layer_tables.h"
+#include "core/context.h"
 
 #ifdef TPT_SANITIZED
 static const int64_t token_counts[] = {37, 1, 0};
@@ -65,6 +66,7 @@ static void same_with_every_algorithm(const tpt_case *c)
             layout.threads = 1;
             layout.overlap = (tp_overlap)overlap;
             layout.begin = ((size_t)overlap + i) % 2 == 0;
+            layout.pulling = i % 2 == 0 ? TPI_PULL_INLINE : TPI_PULL_ON_LANE; /* whatever the machine's cores */
             compare(c, &one, &layout);
             layout.apart = layout.issue_ahead && overlap == TP_OVERLAP_RING;
             if (layout.apart)

@@ -113,3 +113,34 @@ Test(closed_forms, nine_tenths_of_every_layer)
         tp_plan_destroy(plan);
     }
 }
+
+/* A pull that compute comes to late has crossed meanwhile: the same times as beside it, between two ranks. Then it is
+ * copied, which nothing hides. */
+Test(closed_forms, one_lane)
+{
+    static const tp_pattern patterns[] = {TP_PATTERN_GATHER_GEMM, TP_PATTERN_GEMM_SCATTER, TP_PATTERN_GEMM_REDUCE,
+                                          TP_PATTERN_BACKWARD, TP_PATTERN_ROW_BACKWARD, TP_PATTERN_CHAIN,
+                                          TP_PATTERN_CHAIN_CORE, TP_PATTERN_CHAIN_BACKWARD};
+    static const double links[] = {0.25, 1, 2, 5};
+    for (size_t p = 0; p < sizeof patterns / sizeof *patterns; p++)
+        for (int l = 0; l < 4; l++)
+            for (int chunks = 1; chunks <= 16; chunks *= 2) {
+                tp_plan *plan = NULL;
+                const tp_plan_desc desc = {.algorithm = TP_OVERLAP_PULL, .pattern = patterns[p], .ranks = 2,
+                                           .chunks = chunks, .one_lane = true};
+                tp_plan_costs costs = tpt_costs(1, links[l]);
+                cr_assert_eq(tp_plan_create(&desc, &plan), TP_OK, "%s", tp_last_message());
+                tp_timeline *t = tpt_simulate(plan, &costs);
+                tpt_same(t->seconds, seconds(TP_OVERLAP_PULL, patterns[p], 2, chunks, costs),
+                         tp_pattern_name(patterns[p]));
+                tp_timeline_destroy(t);
+                if (patterns[p] == TP_PATTERN_GATHER_GEMM) {
+                    costs.link.bytes_per_second = 0;
+                    costs.copy_bytes_per_second = 2 * TPT_BYTES; /* the remote half: a quarter of a GEMM's time */
+                    t = tpt_simulate(plan, &costs);
+                    tpt_same(t->seconds, 1.25, "copies");
+                    tp_timeline_destroy(t);
+                }
+                tp_plan_destroy(plan);
+            }
+}

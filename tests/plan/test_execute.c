@@ -9,6 +9,7 @@
 #include <tp/trace.h>
 
 #include "../support/data.h"
+#include "core/context.h"
 #include "patterns.h"
 #include "plan/execute.h"
 
@@ -268,9 +269,9 @@ static tp_status check_plan(tp_ctx *ctx, const tp_plan_desc *desc)
         bool good;
         status = run_once(&s, prepared, &good);
         if (status == TP_OK && !good)
-            status = tpi_fail(ctx, TP_ERR_NUMERIC, "%s %s with %d chunks on %d ranks, %d tokens: wrong on rank %d",
-                              tp_overlap_name(desc->algorithm), tp_pattern_name(desc->pattern), desc->chunks,
-                              desc->ranks, (int)s.tokens, s.rank);
+            status = tpi_fail(ctx, TP_ERR_NUMERIC, "%s%s %s with %d chunks on %d ranks, %d tokens: wrong on rank %d",
+                              tp_overlap_name(desc->algorithm), desc->one_lane ? ", one lane," : "",
+                              tp_pattern_name(desc->pattern), desc->chunks, desc->ranks, (int)s.tokens, s.rank);
     }
     return status;
 }
@@ -279,13 +280,15 @@ static tp_status check_all_plans(tp_ctx *ctx, void *arg)
 {
     const int *chunks = arg;
     tp_status status = TP_OK;
-    for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++)
+    ctx->pulling = TPI_PULL_ON_LANE; /* with and without lanes, whatever the machine's cores */
+    for (int a = 0; a <= TP_OVERLAP_AUTO; a++)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (int c = 0; chunks[c] > 0 && status == TP_OK; c++) {
-                const tp_plan_desc desc = {.algorithm = (tp_overlap)algorithm,
+                const tp_plan_desc desc = {.algorithm = a < TP_OVERLAP_AUTO ? (tp_overlap)a : TP_OVERLAP_PULL,
                                            .pattern = (tp_pattern)pattern,
                                            .ranks = tp_comm_size(tp_ctx_world(ctx)),
-                                           .chunks = chunks[c]};
+                                           .chunks = chunks[c],
+                                           .one_lane = a == TP_OVERLAP_AUTO};
                 status = check_plan(ctx, &desc);
             }
     return status;
@@ -331,6 +334,7 @@ static tp_status fail_inside(tp_ctx *ctx, void *arg)
     tpi_prepared *prepared;
     if (f->ahead)
         tpi_ctx_issue_ahead(ctx);
+    ctx->pulling = TPI_PULL_ON_LANE;
     tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &f->plan, &prepared);
     rank_state s = {.ctx = ctx, .rank = rank, .ranks = f->plan.ranks, .plan = f->plan, .tokens = 23,
                     .fails_at = rank == f->rank ? f->gemm : -1};
@@ -342,11 +346,12 @@ static tp_status fail_inside(tp_ctx *ctx, void *arg)
     return status;
 }
 
-static void check_failure(tp_overlap algorithm, tp_pattern pattern, int when, uint64_t lane_delay_seed)
+/* one_lane: of PULL. */
+static void check_failure(tp_overlap algorithm, bool one_lane, tp_pattern pattern, int when, uint64_t lane_delay_seed)
 {
     int gemm = when % 2;
-    planted f = {.plan = {.algorithm = algorithm, .pattern = pattern, .ranks = 3, .chunks = 2}, .ahead = when >= 2,
-                 .rank = gemm % 3, .gemm = gemm};
+    planted f = {.plan = {.algorithm = algorithm, .pattern = pattern, .ranks = 3, .chunks = 2, .one_lane = one_lane},
+                 .ahead = when >= 2, .rank = gemm % 3, .gemm = gemm};
     const tp_run_options options = {.ranks = 3,
                                     .ctx = {.threads = 1, .lane_delay_seed = lane_delay_seed, .timeout_ms = 20000}};
     double begin = tpi_seconds();
@@ -365,11 +370,13 @@ static void check_failure(tp_overlap algorithm, tp_pattern pattern, int when, ui
 
 Test(execute, a_rank_failing_inside_any_plan_frees_its_peers, .timeout = 120)
 {
-    for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++)
-        for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
-            for (int when = 0; when < 4; when++)
-                check_failure((tp_overlap)algorithm, (tp_pattern)pattern, when,
+    for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
+        for (int when = 0; when < 4; when++) {
+            for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++)
+                check_failure((tp_overlap)algorithm, false, (tp_pattern)pattern, when,
                               when % 2 ? (uint64_t)(algorithm * 20 + pattern + 1) : 0);
+            check_failure(TP_OVERLAP_PULL, true, (tp_pattern)pattern, when, when % 2 ? (uint64_t)(pattern + 1) : 0);
+        }
 }
 
 /* O34: ranks that disagree about the tokens are told so, all alike, before they touch each other's memory. */

@@ -422,11 +422,13 @@ Test(explorer, correct_plans)
         outcome out = {{0}, 0, 0, 0};
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (int ranks = 1; ranks <= 3; ranks++)
-                for (int chunks = 1; chunks <= 3; chunks++) {
+                for (int i = 0; i < (algorithm == TP_OVERLAP_PULL ? 6 : 3); i++) { /* pull: in one lane, too */
+                    const int chunks = i % 3 + 1;
                     tp_plan *plan;
                     int before = out.too_large;
-                    cr_assert_eq(tp_plan_create(
-                                     &(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, ranks, chunks}, &plan),
+                    cr_assert_eq(tp_plan_create(&(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, ranks,
+                                                                chunks, i >= 3},
+                                                &plan),
                                  TP_OK);
                     compare(e, plan, MOST_STATES, "a correct plan", &out);
                     if (out.too_large > before)
@@ -449,10 +451,10 @@ Test(explorer, mutants)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (size_t s = 0; s < sizeof sizes / sizeof sizes[0]; s++) {
                 tp_plan *plan;
-                cr_assert_eq(
-                    tp_plan_create(
-                        &(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, sizes[s][0], sizes[s][1]}, &plan),
-                    TP_OK);
+                cr_assert_eq(tp_plan_create(&(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, sizes[s][0],
+                                                            sizes[s][1], false},
+                                            &plan),
+                             TP_OK);
                 tpt_mutator *mutator = tpt_mutator_create(plan);
                 int count = tpt_mutator_count(mutator);
                 for (int i = (int)s; i < count; i += 1 + count / MUTANTS) {

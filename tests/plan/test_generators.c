@@ -18,11 +18,16 @@ static void prove(const tp_plan_desc *desc, grid *g)
     cr_assert_eq(tp_plan_create(desc, &plan), TP_OK, "%s", tp_last_message());
     cr_assert_eq(tp_plan_verify(plan, &proof), TP_OK, "%s", tp_last_message());
     cr_assert(proof.proven && proof.fault == TP_FAULT_NONE && proof.message[0] == '\0',
-              "%s %s, %d ranks x %d chunks: rank %d, op %d: %s", tp_overlap_name(desc->algorithm),
-              tp_pattern_name(desc->pattern), desc->ranks, desc->chunks, proof.rank, proof.op, proof.message);
-    int ops = 0;
-    for (int rank = 0; rank < plan->ranks; rank++)
+              "%s%s %s, %d ranks x %d chunks: rank %d, op %d: %s", tp_overlap_name(desc->algorithm),
+              desc->one_lane ? ", one lane," : "", tp_pattern_name(desc->pattern), desc->ranks, desc->chunks,
+              proof.rank, proof.op, proof.message);
+    int ops = 0, beside = 0;
+    for (int rank = 0; rank < plan->ranks; rank++) {
         ops += plan->rank[rank].count;
+        for (int i = 0; i < plan->rank[rank].count; i++)
+            beside += plan->rank[rank].op[i].lane != TP_LANE_COMPUTE;
+    }
+    cr_assert(beside == 0 || !desc->one_lane, "%d ops beside compute", beside);
     cr_assert_eq(proof.ops, ops);
     tp_plan_destroy(plan);
     g->plans++;
@@ -42,46 +47,51 @@ static bool wanted(int ranks, int chunks)
 #endif
 }
 
-static void prove_all(tp_overlap algorithm)
+static void prove_all(tp_overlap algorithm, bool one_lane)
 {
     grid g = {0, 0, 0};
     for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
         for (int ranks = 1; ranks <= 16; ranks++)
             for (int chunks = 0; chunks <= TP_PLAN_MAX_CHUNKS; chunks++)
                 if (wanted(ranks, chunks))
-                    prove(&(tp_plan_desc){algorithm, (tp_pattern)pattern, ranks, chunks}, &g);
-    cr_log_info("%s: %d plans proven, %ld ops, %d in the largest plan", tp_overlap_name(algorithm), g.plans, g.ops,
-                g.largest);
+                    prove(&(tp_plan_desc){algorithm, (tp_pattern)pattern, ranks, chunks, one_lane}, &g);
+    cr_log_info("%s%s: %d plans proven, %ld ops, %d in the largest plan", tp_overlap_name(algorithm),
+                one_lane ? ", one lane" : "", g.plans, g.ops, g.largest);
 }
 
 Test(generators, none)
 {
-    prove_all(TP_OVERLAP_NONE);
+    prove_all(TP_OVERLAP_NONE, false);
 }
 
 Test(generators, bulk)
 {
-    prove_all(TP_OVERLAP_BULK);
+    prove_all(TP_OVERLAP_BULK, false);
 }
 
 Test(generators, ring, .timeout = 240)
 {
-    prove_all(TP_OVERLAP_RING);
+    prove_all(TP_OVERLAP_RING, false);
 }
 
 Test(generators, pipeline)
 {
-    prove_all(TP_OVERLAP_PIPELINE);
+    prove_all(TP_OVERLAP_PIPELINE, false);
 }
 
 Test(generators, pull, .timeout = 240)
 {
-    prove_all(TP_OVERLAP_PULL);
+    prove_all(TP_OVERLAP_PULL, false);
+}
+
+Test(generators, pull_in_one_lane, .timeout = 240)
+{
+    prove_all(TP_OVERLAP_PULL, true);
 }
 
 Test(generators, direct, .timeout = 240)
 {
-    prove_all(TP_OVERLAP_DIRECT);
+    prove_all(TP_OVERLAP_DIRECT, false);
 }
 
 /* The largest number of ranks. */
@@ -89,7 +99,8 @@ Test(generators, many_ranks)
 {
     grid g = {0, 0, 0};
     for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++)
-        prove(&(tp_plan_desc){(tp_overlap)algorithm, TP_PATTERN_CHAIN, TP_PLAN_MAX_RANKS, 2}, &g);
+        prove(&(tp_plan_desc){(tp_overlap)algorithm, TP_PATTERN_CHAIN, TP_PLAN_MAX_RANKS, 2, false}, &g);
+    prove(&(tp_plan_desc){TP_OVERLAP_PULL, TP_PATTERN_CHAIN, TP_PLAN_MAX_RANKS, 2, true}, &g);
 }
 
 #ifndef TPT_SANITIZED
@@ -138,7 +149,13 @@ void free(void *memory)
 static tp_status create(void *text, tp_plan **plan)
 {
     (void)text;
-    return tp_plan_create(&(tp_plan_desc){TP_OVERLAP_RING, TP_PATTERN_BACKWARD, 2, 2}, plan);
+    return tp_plan_create(&(tp_plan_desc){TP_OVERLAP_RING, TP_PATTERN_BACKWARD, 2, 2, false}, plan);
+}
+
+static tp_status create_in_one_lane(void *text, tp_plan **plan)
+{
+    (void)text;
+    return tp_plan_create(&(tp_plan_desc){TP_OVERLAP_PULL, TP_PATTERN_BACKWARD, 2, 2, true}, plan);
 }
 
 static tp_status parse(void *text, tp_plan **plan)
@@ -183,6 +200,7 @@ Test(generators, without_memory)
     char text[8192];
     cr_assert_lt(tp_plan_print(plan, text, sizeof text), sizeof text);
     fail_each(create, NULL, "create");
+    fail_each(create_in_one_lane, NULL, "create in one lane");
     fail_each(verify, plan, "verify");
     fail_each(parse, text, "parse");
     tp_plan_destroy(plan);

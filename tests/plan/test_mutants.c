@@ -6,22 +6,22 @@
 
 Test(mutants, none)
 {
-    tpt_try_all_mutants(TP_OVERLAP_NONE);
+    tpt_try_all_mutants(TP_OVERLAP_NONE, false);
 }
 
 Test(mutants, bulk)
 {
-    tpt_try_all_mutants(TP_OVERLAP_BULK);
+    tpt_try_all_mutants(TP_OVERLAP_BULK, false);
 }
 
 Test(mutants, pipeline)
 {
-    tpt_try_all_mutants(TP_OVERLAP_PIPELINE);
+    tpt_try_all_mutants(TP_OVERLAP_PIPELINE, false);
 }
 
 Test(mutants, pull)
 {
-    tpt_try_all_mutants(TP_OVERLAP_PULL);
+    tpt_try_all_mutants(TP_OVERLAP_PULL, false);
 }
 
 Test(mutants, sampled)

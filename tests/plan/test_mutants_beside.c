@@ -5,10 +5,15 @@
 
 Test(mutants, ring)
 {
-    tpt_try_all_mutants(TP_OVERLAP_RING);
+    tpt_try_all_mutants(TP_OVERLAP_RING, false);
 }
 
 Test(mutants, direct)
 {
-    tpt_try_all_mutants(TP_OVERLAP_DIRECT);
+    tpt_try_all_mutants(TP_OVERLAP_DIRECT, false);
+}
+
+Test(mutants, pull_in_one_lane)
+{
+    tpt_try_all_mutants(TP_OVERLAP_PULL, true);
 }

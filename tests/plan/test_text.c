@@ -10,7 +10,7 @@
 static tp_plan *create(tp_overlap algorithm, tp_pattern pattern, int ranks, int chunks)
 {
     tp_plan *plan;
-    cr_assert_eq(tp_plan_create(&(tp_plan_desc){algorithm, pattern, ranks, chunks}, &plan), TP_OK);
+    cr_assert_eq(tp_plan_create(&(tp_plan_desc){algorithm, pattern, ranks, chunks, false}, &plan), TP_OK);
     return plan;
 }
 
@@ -94,39 +94,42 @@ static const struct golden {
     tp_overlap algorithm;
     tp_pattern pattern;
     int ranks, chunks;
+    bool one_lane;
 } goldens[] = {
-    {TP_OVERLAP_NONE, TP_PATTERN_GEMM, 2, 1},
-    {TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1},
-    {TP_OVERLAP_NONE, TP_PATTERN_BACKWARD, 3, 1},
-    {TP_OVERLAP_NONE, TP_PATTERN_CHAIN_CORE, 2, 1},
-    {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD, 2, 1},
-    {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD_REDUCE, 2, 1},
-    {TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 3, 2},
-    {TP_OVERLAP_RING, TP_PATTERN_GEMM_SCATTER, 2, 2},
-    {TP_OVERLAP_RING, TP_PATTERN_GEMM_REDUCE, 2, 2},
-    {TP_OVERLAP_RING, TP_PATTERN_CHAIN, 2, 2},
-    {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, 3},
-    {TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 2, 3},
-    {TP_OVERLAP_PIPELINE, TP_PATTERN_BACKWARD, 2, 2},
-    {TP_OVERLAP_PIPELINE, TP_PATTERN_CHAIN_CORE_REDUCE, 2, 2},
-    {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 3, 1},
-    {TP_OVERLAP_PULL, TP_PATTERN_GATHER_WEIGHT, 2, 2},
-    {TP_OVERLAP_PULL, TP_PATTERN_GEMM_REDUCE, 2, 2},
-    {TP_OVERLAP_PULL, TP_PATTERN_CHAIN_CORE, 2, 2},
-    {TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, 2},
-    {TP_OVERLAP_DIRECT, TP_PATTERN_ROW_BACKWARD, 3, 1},
-    {TP_OVERLAP_BULK, TP_PATTERN_ROW_BACKWARD, 2, 1},
-    {TP_OVERLAP_PULL, TP_PATTERN_CHAIN_CORE_BACKWARD, 2, 2},
-    {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 3, 1},
-    {TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_REDUCE, 2, 2},
-    {TP_OVERLAP_DIRECT, TP_PATTERN_BACKWARD, 2, 2},
-    {TP_OVERLAP_DIRECT, TP_PATTERN_CHAIN_REDUCE, 2, 2},
+    {TP_OVERLAP_NONE, TP_PATTERN_GEMM, 2, 1, false},
+    {TP_OVERLAP_NONE, TP_PATTERN_GATHER_GEMM, 2, 1, false},
+    {TP_OVERLAP_NONE, TP_PATTERN_BACKWARD, 3, 1, false},
+    {TP_OVERLAP_NONE, TP_PATTERN_CHAIN_CORE, 2, 1, false},
+    {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD, 2, 1, false},
+    {TP_OVERLAP_BULK, TP_PATTERN_BACKWARD_REDUCE, 2, 1, false},
+    {TP_OVERLAP_RING, TP_PATTERN_GATHER_GEMM, 3, 2, false},
+    {TP_OVERLAP_RING, TP_PATTERN_GEMM_SCATTER, 2, 2, false},
+    {TP_OVERLAP_RING, TP_PATTERN_GEMM_REDUCE, 2, 2, false},
+    {TP_OVERLAP_RING, TP_PATTERN_CHAIN, 2, 2, false},
+    {TP_OVERLAP_PIPELINE, TP_PATTERN_GATHER_GEMM, 2, 3, false},
+    {TP_OVERLAP_PIPELINE, TP_PATTERN_GEMM_REDUCE, 2, 3, false},
+    {TP_OVERLAP_PIPELINE, TP_PATTERN_BACKWARD, 2, 2, false},
+    {TP_OVERLAP_PIPELINE, TP_PATTERN_CHAIN_CORE_REDUCE, 2, 2, false},
+    {TP_OVERLAP_PULL, TP_PATTERN_GATHER_GEMM, 3, 1, false},
+    {TP_OVERLAP_PULL, TP_PATTERN_GATHER_WEIGHT, 2, 2, false},
+    {TP_OVERLAP_PULL, TP_PATTERN_GEMM_REDUCE, 2, 2, false},
+    {TP_OVERLAP_PULL, TP_PATTERN_CHAIN_CORE, 2, 2, false},
+    {TP_OVERLAP_PULL, TP_PATTERN_ROW_BACKWARD, 2, 2, false},
+    {TP_OVERLAP_DIRECT, TP_PATTERN_ROW_BACKWARD, 3, 1, false},
+    {TP_OVERLAP_BULK, TP_PATTERN_ROW_BACKWARD, 2, 1, false},
+    {TP_OVERLAP_PULL, TP_PATTERN_CHAIN_CORE_BACKWARD, 2, 2, false},
+    {TP_OVERLAP_DIRECT, TP_PATTERN_GATHER_GEMM, 3, 1, false},
+    {TP_OVERLAP_DIRECT, TP_PATTERN_GEMM_REDUCE, 2, 2, false},
+    {TP_OVERLAP_DIRECT, TP_PATTERN_BACKWARD, 2, 2, false},
+    {TP_OVERLAP_DIRECT, TP_PATTERN_CHAIN_REDUCE, 2, 2, false},
+    {TP_OVERLAP_PULL, TP_PATTERN_GEMM_REDUCE, 3, 1, true},
+    {TP_OVERLAP_PULL, TP_PATTERN_CHAIN, 2, 2, true},
 };
 
 static void golden_path(const struct golden *golden, char path[512])
 {
-    snprintf(path, 512, TPT_TESTS_FOLDER "/plan/golden/%s_%s_%dx%d.txt", tp_overlap_name(golden->algorithm),
-             tp_pattern_name(golden->pattern), golden->ranks, golden->chunks);
+    snprintf(path, 512, TPT_TESTS_FOLDER "/plan/golden/%s%s_%s_%dx%d.txt", tp_overlap_name(golden->algorithm),
+             golden->one_lane ? "-one-lane" : "", tp_pattern_name(golden->pattern), golden->ranks, golden->chunks);
 }
 
 static char *read_file(const char *path)
@@ -151,7 +154,11 @@ Test(text, golden)
 {
     for (size_t i = 0; i < sizeof goldens / sizeof goldens[0]; i++) {
         const struct golden *golden = &goldens[i];
-        tp_plan *plan = create(golden->algorithm, golden->pattern, golden->ranks, golden->chunks), *parsed;
+        tp_plan *plan, *parsed;
+        cr_assert_eq(tp_plan_create(&(tp_plan_desc){golden->algorithm, golden->pattern, golden->ranks, golden->chunks,
+                                                    golden->one_lane},
+                                    &plan),
+                     TP_OK);
         char path[512], *text = print(plan);
         golden_path(golden, path);
         if (getenv("TPT_UPDATE_GOLDEN") != NULL)

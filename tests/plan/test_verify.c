@@ -230,7 +230,7 @@ Test(verify, faults)
 Test(verify, fields_out_of_range)
 {
     tp_plan *plan;
-    cr_assert_eq(tp_plan_create(&(tp_plan_desc){TP_OVERLAP_PULL, TP_PATTERN_GEMM_REDUCE, 2, 2}, &plan), TP_OK);
+    cr_assert_eq(tp_plan_create(&(tp_plan_desc){TP_OVERLAP_PULL, TP_PATTERN_GEMM_REDUCE, 2, 2, false}, &plan), TP_OK);
     static const int values[] = {-1, INT32_MIN, INT32_MAX, 64, 1 << 20};
     int tried = 0;
     for (int i = 0; i < plan->rank[0].count; i++) {
@@ -275,7 +275,7 @@ Test(verify, fields_out_of_range)
 Test(verify, header)
 {
     tp_plan *plan;
-    cr_assert_eq(tp_plan_create(&(tp_plan_desc){TP_OVERLAP_NONE, TP_PATTERN_GEMM, 2, 1}, &plan), TP_OK);
+    cr_assert_eq(tp_plan_create(&(tp_plan_desc){TP_OVERLAP_NONE, TP_PATTERN_GEMM, 2, 1, false}, &plan), TP_OK);
     int *fields[] = {&plan->algorithm, &plan->pattern, &plan->ranks, &plan->chunks, &plan->rank[1].count};
     for (size_t f = 0; f < sizeof fields / sizeof fields[0]; f++) {
         int kept = *fields[f];
@@ -300,7 +300,7 @@ static int peak(tp_overlap algorithm, tp_pattern pattern, int ranks, int chunks)
 {
     tp_plan *plan;
     tp_proof proof;
-    cr_assert_eq(tp_plan_create(&(tp_plan_desc){algorithm, pattern, ranks, chunks}, &plan), TP_OK);
+    cr_assert_eq(tp_plan_create(&(tp_plan_desc){algorithm, pattern, ranks, chunks, false}, &plan), TP_OK);
     cr_assert_eq(tp_plan_verify(plan, &proof), TP_OK);
     cr_assert(proof.proven);
     tp_plan_destroy(plan);
@@ -380,7 +380,7 @@ Test(verify, explain)
                            "rank 0, op 1: gemm is not waited for by the leave of input piece 1 of rank 1\n"
                            "G0 1 after 1.0 reads 1:input[1] writes output[1]\n");
     tp_plan_destroy(plan);
-    cr_assert_eq(tp_plan_create(&(tp_plan_desc){TP_OVERLAP_RING, TP_PATTERN_CHAIN, 4, 4}, &plan), TP_OK);
+    cr_assert_eq(tp_plan_create(&(tp_plan_desc){TP_OVERLAP_RING, TP_PATTERN_CHAIN, 4, 4, false}, &plan), TP_OK);
     cr_assert_eq(tp_plan_verify(plan, &proof), TP_OK);
     tp_plan_explain(plan, &proof, text, sizeof text);
     cr_expect(strstr(text, "plan ring chain ranks 4 chunks 4: proven (") == text, "%s", text);

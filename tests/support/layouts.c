@@ -237,6 +237,7 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     void *layer = NULL;
     if (s->layout->issue_ahead)
         tpi_ctx_issue_ahead(ctx);
+    ctx->pulling = (enum tpi_pulling)s->layout->pulling;
     if (s->layout->apart)
         tp_ctx_group(ctx, TP_AXIS_TP)->apart = true;
     tp_status status = c->table->create(ctx, c->desc, s->layout, &layer);

@@ -22,6 +22,7 @@ typedef struct tpt_layout {
     bool begin; /* gradients are poisoned, and tp_params_begin says that they count as zero */
     tp_overlap overlap;
     int chunks;
+    int pulling; /* enum tpi_pulling */
     const struct tp_machine *machine; /* for TP_OVERLAP_AUTO */
     tp_device device;
     const char *plugin;

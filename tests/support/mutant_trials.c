@@ -72,13 +72,13 @@ static void try_mutant(tpt_mutator *mutator, int i, tally *t)
 }
 
 /* At most `most` mutants of a plan. */
-static void try_plan(tp_overlap algorithm, tp_pattern pattern, const int size[2], int most, tally *t)
+static void try_plan(const tp_plan_desc *desc, int most, tally *t)
 {
     tp_plan *plan;
-    cr_assert_eq(tp_plan_create(&(tp_plan_desc){algorithm, pattern, size[0], size[1]}, &plan), TP_OK);
+    cr_assert_eq(tp_plan_create(desc, &plan), TP_OK);
     int run = (int)run_often(plan, 4, 1);
-    cr_assert_eq(run, TPT_RUN_RIGHT, "%s %s, %d ranks, %d chunks: %d", tp_overlap_name(algorithm),
-                 tp_pattern_name(pattern), size[0], size[1], run);
+    cr_assert_eq(run, TPT_RUN_RIGHT, "%s %s, %d ranks, %d chunks: %d", tp_overlap_name(desc->algorithm),
+                 tp_pattern_name(desc->pattern), desc->ranks, desc->chunks, run);
     tpt_mutator *mutator = tpt_mutator_create(plan);
     int count = tpt_mutator_count(mutator);
     for (int i = 0; i < count; i++)
@@ -129,15 +129,15 @@ static bool is_small(int ranks, int chunks)
 #endif
 }
 
-void tpt_try_all_mutants(tp_overlap algorithm)
+void tpt_try_all_mutants(tp_overlap algorithm, bool one_lane)
 {
     tally t = {.confirm_at_most = 20};
     for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
         for (int ranks = 1; ranks <= 4; ranks++)
             for (int chunks = 1; chunks <= 4; chunks++)
                 if (is_small(ranks, chunks) && !is_none(algorithm, (tp_pattern)pattern))
-                    try_plan(algorithm, (tp_pattern)pattern, (int[2]){ranks, chunks}, 1 << 30, &t);
-    report(tp_overlap_name(algorithm), &t);
+                    try_plan(&(tp_plan_desc){algorithm, (tp_pattern)pattern, ranks, chunks, one_lane}, 1 << 30, &t);
+    report(one_lane ? "one lane" : tp_overlap_name(algorithm), &t);
 }
 
 /* Fewer and smaller where runs are slow. */
@@ -165,6 +165,7 @@ void tpt_try_some_mutants(void)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
                 if (!is_none((tp_overlap)algorithm, (tp_pattern)pattern))
-                    try_plan((tp_overlap)algorithm, (tp_pattern)pattern, sizes[i], SAMPLED, &t);
+                    try_plan(&(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, sizes[i][0], sizes[i][1], false},
+                             SAMPLED, &t);
     report("sampled", &t);
 }

@@ -7,7 +7,7 @@
 
 /* All mutants of all plans of an algorithm up to 4 ranks x 4 chunks; of smaller ones in builds without optimization or
  * with sanitizers. */
-void tpt_try_all_mutants(tp_overlap algorithm);
+void tpt_try_all_mutants(tp_overlap algorithm, bool one_lane);
 
 /* Samples of larger plans of all algorithms. */
 void tpt_try_some_mutants(void);
