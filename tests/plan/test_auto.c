@@ -124,7 +124,7 @@ Test(auto, none_stays_unless_much_is_gained)
     tp_machine machine = ideal(even_link * 4); /* chunks arrive while own rows are multiplied */
     tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
     machine.lanes_share_cores = true;
-    machine.direct_slowdown = 3;
+    shape.apart = true; /* collectives, which need a lane */
     int left = 0, taken = 0;
     for (int i = 0; i < 40; i++) {
         machine.lane_seconds = i * 0.25e-3;
@@ -137,6 +137,29 @@ Test(auto, none_stays_unless_much_is_gained)
         taken += choice.algorithm != TP_OVERLAP_NONE;
     }
     cr_assert(left > 0 && taken > 0, "%d times a gain was left, %d times taken", left, taken);
+}
+
+/* Where lanes share cores, compute pulls itself: no start, no switch, but what it copies; a link's time is hidden as by a
+ * lane. */
+Test(auto, pulls_in_one_lane_where_lanes_share_cores)
+{
+    tp_machine machine = ideal(even_link);
+    tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, 1000);
+    machine.lanes_share_cores = true;
+    machine.lane_seconds = machine.start_seconds = machine.wake_seconds = 1e-3;
+    machine.link.latency_seconds = 0;
+    machine.direct_slowdown = 3;
+    tp_overlap_choice choice = choose(&machine, &shape);
+    cr_assert(choice.algorithm == TP_OVERLAP_PULL && choice.chunks == 16, "%s", choice.reason);
+    /* 20 ms, the last of 16 chunks' GEMM, and waking up for it. */
+    tpt_same(choice.seconds, 0.020 + 0.020 / 32 + 1e-3, "hidden");
+    machine.copy_bytes_per_second = 1e9; /* 2 MB: 2 ms */
+    machine.link.bytes_per_second = 0;
+    machine.direct_slowdown = 1.5; /* of the remote half: 5 ms */
+    choice = choose(&machine, &shape);
+    for (int i = 0; i < choice.candidates; i++)
+        if (choice.candidate[i].algorithm == TP_OVERLAP_PULL)
+            tpt_same(choice.candidate[i].seconds, 0.020 + 0.002, "copies");
 }
 
 /* Of what has no lanes 1.5 % are enough: nothing is uncertain about what lanes take. */

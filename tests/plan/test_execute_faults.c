@@ -93,6 +93,7 @@ static tp_status run_scene(tp_ctx *ctx, void *arg)
     scene *s = arg;
     int rank = tp_ctx_rank(ctx);
     tpi_prepared *prepared;
+    ctx->pulling = TPI_PULL_ON_LANE;
     tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &s->plan, &prepared);
     if (status != TP_OK)
         return status;

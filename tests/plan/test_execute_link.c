@@ -35,6 +35,7 @@ static tp_status record_run(tp_ctx *ctx, void *arg)
     recording *r = arg;
     int rank = tp_ctx_rank(ctx);
     tpi_prepared *prepared;
+    ctx->pulling = TPI_PULL_ON_LANE; /* unless the plan says one lane */
     tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &r->plan, &prepared);
     if (status != TP_OK)
         return status;
@@ -162,9 +163,10 @@ static void check_recording(const recording *r, const tp_plan *plan)
     }
 }
 
-static void check(tp_overlap algorithm, tp_pattern pattern, int ranks)
+static void check(tp_overlap algorithm, bool one_lane, tp_pattern pattern, int ranks)
 {
-    recording r = {.plan = {.algorithm = algorithm, .pattern = pattern, .ranks = ranks, .chunks = 2}};
+    recording r = {
+        .plan = {.algorithm = algorithm, .pattern = pattern, .ranks = ranks, .chunks = 2, .one_lane = one_lane}};
     const tp_run_options options = {.ranks = ranks, .ctx = {.threads = 1, .timeout_ms = 20000}, .link = slow_link};
     tp_plan *plan;
     cr_assert_eq(tp_plan_create(&r.plan, &plan), TP_OK);
@@ -176,8 +178,10 @@ static void check(tp_overlap algorithm, tp_pattern pattern, int ranks)
 
 Test(execute_link, stamps_obey_the_plan_and_the_link, .timeout = 120)
 {
-    for (int algorithm = TP_OVERLAP_RING; algorithm < TP_OVERLAP_AUTO; algorithm++)
-        for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
-            for (int ranks = 2; ranks <= MOST_RANKS; ranks++)
-                check((tp_overlap)algorithm, (tp_pattern)pattern, ranks);
+    for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
+        for (int ranks = 2; ranks <= MOST_RANKS; ranks++) {
+            for (int algorithm = TP_OVERLAP_RING; algorithm < TP_OVERLAP_AUTO; algorithm++)
+                check((tp_overlap)algorithm, false, (tp_pattern)pattern, ranks);
+            check(TP_OVERLAP_PULL, true, (tp_pattern)pattern, ranks);
+        }
 }
