@@ -7,11 +7,12 @@
 #include <stdlib.h>
 
 /* Points of a curve; rows of a product that reads a peer. */
-enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN, POINTS = 8, DIRECT_ROWS = 384 };
+enum { OUT = BENCH_CALIBRATION_OUT, IN = BENCH_CALIBRATION_IN, POINTS = 13, DIRECT_ROWS = 384 };
 /* Products in turns, so that none finds in a cache what it works on: each rank's are 64 MB. */
 enum { COLD_ROWS = 96, COLD_PRODUCTS = 22 };
 enum { GRADIENT_TOKENS = 8 }; /* of a weight gradient that takes as long as it is to be read and written */
-static const int64_t curve_rows[POINTS] = {1, 4, 16, 48, 96, 192, 384, 768};
+/* Up to two of the largest tiles all sizes that tiles come in. */
+static const int64_t curve_rows[POINTS] = {1, 2, 4, 6, 8, 10, 12, 24, 48, 96, 192, 384, 768};
 static const tp_dtype curve_dtypes[] = {TP_DTYPE_F32, TP_DTYPE_BF16};
 
 #ifdef BENCH_SANITIZED /* its times mean nothing */

@@ -66,6 +66,17 @@ static int check_unshaped(bench_call *call)
     return BENCH_OK;
 }
 
+/* none and direct have no other lane, the rest can't do without. */
+static int check_one_lane(bench_call *call)
+{
+    const bench_options *options = &call->options;
+    for (int i = 0; i < options->overlaps.count && options->one_lane; i++)
+        if (options->overlaps.value[i] != TP_OVERLAP_PULL)
+            return bench_refuse(call, "--one-lane: it says how pull runs, not %s",
+                                tp_overlap_name((tp_overlap)options->overlaps.value[i]));
+    return BENCH_OK;
+}
+
 int bench_plan_check_options(bench_call *call)
 {
     bench_options *options = &call->options;
@@ -74,6 +85,8 @@ int bench_plan_check_options(bench_call *call)
             return bench_refuse(call,
                                 "--plan %s: the plan says what --algorithm, --pattern, --ranks and --chunks would",
                                 options->plan_file);
+        if (options->one_lane)
+            return bench_refuse(call, "--plan %s: the plan says its lanes, not --one-lane", options->plan_file);
         if (options->run)
             return bench_refuse(call, "--plan %s: --run runs layers, which make their own plans", options->plan_file);
         options->verify = true;
@@ -81,6 +94,8 @@ int bench_plan_check_options(bench_call *call)
     if (options->explain && !bench_list_has(&options->overlaps, TP_OVERLAP_AUTO))
         return bench_refuse(call, "--explain tells how auto chooses: --algorithm auto");
     int status = bench_check_chunks(call);
+    if (status == BENCH_OK)
+        status = check_one_lane(call);
     if (status != BENCH_OK)
         return status;
     bench_list_default(&options->overlaps, 1, (const int64_t[]){TP_OVERLAP_PULL});

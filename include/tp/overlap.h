@@ -12,7 +12,8 @@ typedef enum tp_overlap {
     TP_OVERLAP_BULK,     /* backward: a whole collective beside an independent GEMM */
     TP_OVERLAP_RING,     /* chunks travel point to point, each step's GEMM under the next transfer */
     TP_OVERLAP_PIPELINE, /* the work is cut into chunks, the collective of chunk i-1 under the GEMM of chunk i */
-    TP_OVERLAP_PULL,     /* a copy lane pulls peers' chunks while the GEMM works on those that are there */
+    TP_OVERLAP_PULL,     /* a copy lane pulls peers' chunks while the GEMM works on those that are there; where ranks
+                          * leave no core for it, layers run it in one lane */
     TP_OVERLAP_DIRECT,   /* no copies: the GEMM reads peers' inputs, reductions read peers' partial sums */
     TP_OVERLAP_AUTO,     /* a cost model picks one of the above; never in a plan */
     TP_OVERLAP_COUNT

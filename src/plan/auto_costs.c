@@ -7,8 +7,11 @@
 #include "plan/auto.h"
 #include "plan/price.h"
 
+/* Points so close to each other are the sizes that tiles come in: what lies between takes as long as the larger. */
+#define TILE_ROWS 2
+
 /* rows / rate, in rows of a point: linear between points, proportional outside. */
-static double row_time(const tp_machine_curve *curve, double rows)
+static double time_of_whole(const tp_machine_curve *curve, double rows)
 {
     int points = curve->points;
     const double *at = curve->rows, *flops = curve->flops;
@@ -22,7 +25,17 @@ static double row_time(const tp_machine_curve *curve, double rows)
     if (right == points)
         return rows / flops[points - 1];
     double low = at[right - 1] / flops[right - 1], high = at[right] / flops[right];
+    if (at[right] - at[right - 1] <= TILE_ROWS)
+        return high;
     return low + (high - low) * (rows - at[right - 1]) / (at[right] - at[right - 1]);
+}
+
+/* Of an average number of rows: balanced pieces have one more or one less. */
+static double row_time(const tp_machine_curve *curve, double rows)
+{
+    double less = floor(rows), share = rows - less;
+    double time = (1 - share) * time_of_whole(curve, less);
+    return share > 0 ? time + share * time_of_whole(curve, less + 1) : time;
 }
 
 static const tp_machine_curve *product_curve(const tp_machine *machine, tp_dtype dtype)

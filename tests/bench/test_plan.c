@@ -35,6 +35,14 @@ static double cell(const cJSON *row, const char *name)
     return value->valuedouble;
 }
 
+/* Between two ranks a pull that compute does itself costs nothing more; nothing is left on the copy lane. */
+Test(plan, pulls_in_one_lane)
+{
+    expect("plan --pattern chain --chunks 2 --one-lane --print --verify --link 0,8e8", 0, "P 2 ~1 after 1.0 reads", "yes");
+    cr_assert_null(strstr(tpt_printed, "@copy"), "%s", tpt_printed);
+    expect("plan --pattern chain --chunks 2 --print --verify --link 0,8e8", 0, "P 2 ~1 @copy after 1.0 reads", "yes");
+}
+
 Test(plan, json)
 {
     cr_assert_eq(run("plan --algorithm pull,ring --chunks 2,8 --link 0,8e8 --json"), 0);
@@ -183,6 +191,8 @@ Test(plan, refusals)
     expect("plan --algorithm none,bulk --chunks 1,2", 2, "--chunks 2", "cut nothing");
     expect("plan --chunks 1,2 --svg x.svg", 2, "--svg", "these are 2");
     expect("plan --chunks 17", 2, "17", "[0, 16]");
+    expect("plan --algorithm pull,ring --one-lane", 2, "--one-lane", "not ring");
+    expect("plan --plan /dev/null --one-lane", 2, "--plan", "--one-lane");
     expect("plan --svg /missing/folder/x.svg", 2, "/missing/folder/x.svg", "No such file");
     expect("calibrate --ranks 1", 2, "--ranks", "at least 2");
     expect("calibrate --ranks 2,4", 2, "--ranks", "one number");

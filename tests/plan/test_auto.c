@@ -139,8 +139,8 @@ Test(auto, none_stays_unless_much_is_gained)
     cr_assert(left > 0 && taken > 0, "%d times a gain was left, %d times taken", left, taken);
 }
 
-/* Where lanes share cores, compute pulls itself: no start, no switch, but what it copies; a link's time is hidden as by a
- * lane. */
+/* Where lanes share cores, compute pulls itself: no start, no switch, but what it copies; a link's time is hidden as by
+ * a lane. */
 Test(auto, pulls_in_one_lane_where_lanes_share_cores)
 {
     tp_machine machine = ideal(even_link);

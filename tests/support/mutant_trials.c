@@ -165,7 +165,10 @@ void tpt_try_some_mutants(void)
         for (int pattern = 0; pattern < TP_PATTERN_COUNT; pattern++)
             for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
                 if (!is_none((tp_overlap)algorithm, (tp_pattern)pattern))
-                    try_plan(&(tp_plan_desc){(tp_overlap)algorithm, (tp_pattern)pattern, sizes[i][0], sizes[i][1], false},
+                    try_plan(&(tp_plan_desc){.algorithm = (tp_overlap)algorithm,
+                                             .pattern = (tp_pattern)pattern,
+                                             .ranks = sizes[i][0],
+                                             .chunks = sizes[i][1]},
                              SAMPLED, &t);
     report("sampled", &t);
 }
