@@ -32,6 +32,25 @@ Test(auto_costs, costs_of_a_shape)
     tp_plan_destroy(plan);
 }
 
+/* Tiles come in so many rows: what lies between takes as long as the larger, and half of the pieces that have two and a
+ * half rows on average have three. */
+Test(auto_costs, pieces_take_whole_tiles)
+{
+    static const struct {
+        int64_t rows; /* own half in one call, the other in four */
+        double own, piece; /* what they take, in rows */
+    } cases[] = {{40, 20, 6}, {48, 24, 6}, {32, 16, 4}, {20, 10, 3}, {24, 12, 4}, {8, 4, 1}};
+    tp_machine machine = ideal(0);
+    /* 1 to 6 rows at the best rate; 24 are all that is known of more. */
+    machine.gemm[TP_DTYPE_F32] =
+        (tp_machine_curve){.points = 5, .rows = {1, 2, 4, 6, 24}, .flops = {1e11, 1e11, 1e11, 1e11, 1e11}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tp_overlap_shape shape = linear(TP_PATTERN_GATHER_GEMM, 2, cases[i].rows);
+        tp_plan_costs costs = costs_of(&machine, &shape, TP_OVERLAP_PULL, 4);
+        tpt_same(5 * costs.gemm_overhead[0] + costs.gemm_seconds[0], (cases[i].own + 4 * cases[i].piece) * 2e6 / 1e11, "rows");
+    }
+}
+
 /* GEMMs that read peers' memory under direct, by pattern. */
 Test(auto_costs, direct_slows_what_reads_peers)
 {
