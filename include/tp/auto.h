@@ -10,8 +10,8 @@
 
 #define TP_MACHINE_POINTS 16
 
-/* FLOP/s of a product by rows, rows rising. Points at most two rows apart are the sizes of tiles: what lies between takes
- * as long as the larger one; further apart, times are linear in between. */
+/* FLOP/s of a product by rows, rows rising. Points at most two rows apart are the sizes of tiles: what lies between
+ * takes as long as the larger one; further apart, times are linear in between. */
 typedef struct tp_machine_curve {
     int points;
     double rows[TP_MACHINE_POINTS], flops[TP_MACHINE_POINTS];

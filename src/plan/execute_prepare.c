@@ -1,7 +1,6 @@
 /* Preparing a plan for a context: who waits for whom, lanes, events and flags. */
 #include <stdio.h>
 
-#include "core/stream.h"
 #include "plan/execute_state.h"
 #include "plan/fold.h"
 #include "plan/patterns.h"
@@ -440,16 +439,6 @@ tp_status tpi_plan_prepare(tp_ctx *ctx, tp_comm *comm, const tp_plan *plan, tpi_
     return prepare(ctx, comm, plan, &none, out);
 }
 
-/* Lanes that are delayed at random have threads of their own whatever the cores, and a device has its own engines. */
-static bool pulls_inline(const tp_ctx *ctx)
-{
-    const tp_mesh *mesh = &ctx->mesh;
-    int64_t ranks = (int64_t)mesh->tp * mesh->cp * mesh->dp * mesh->pp;
-    bool shared = tpi_lanes_share_cores(tpi_world_cores(ctx->desc.world), ranks);
-    return ctx->compute->at_once && !ctx->behind && ctx->pulling != TPI_PULL_ON_LANE &&
-           (shared || ctx->pulling == TPI_PULL_INLINE);
-}
-
 /* Ranks that don't reach each other's memory send messages over their communicator. Those must be dense, which slices
  * of columns are not: there is one. */
 static tp_status make_own_plan(tp_ctx *ctx, tp_comm *comm, tp_plan_desc desc, tp_plan **plan, tpi_messages *messages)
@@ -458,7 +447,7 @@ static tp_status make_own_plan(tp_ctx *ctx, tp_comm *comm, tp_plan_desc desc, tp
     *messages = (tpi_messages){.count = 0};
     if (apart && desc.algorithm == TP_OVERLAP_RING && tpi_pattern_is_sliced(desc.pattern))
         desc.chunks = 1;
-    desc.one_lane = desc.one_lane || (desc.algorithm == TP_OVERLAP_PULL && pulls_inline(ctx));
+    desc.one_lane = desc.one_lane || (desc.algorithm == TP_OVERLAP_PULL && tpi_pulls_inline(ctx));
     TPI_TRY(tp_plan_create(&desc, plan));
     if (!apart || !tpi_messages_suffice(*plan))
         return TP_OK;

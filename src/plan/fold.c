@@ -2,11 +2,22 @@
 
 #include <stdlib.h>
 
-#include "core/context.h"
+#include "comm/table.h"
+#include "core/stream.h"
 
 bool tpi_lanes_share_cores(int cores, int64_t ranks)
 {
     return cores < 2 * ranks;
+}
+
+/* Lanes that are delayed at random have threads of their own whatever the cores, and a device has its own engines. */
+bool tpi_pulls_inline(const tp_ctx *ctx)
+{
+    const tp_mesh *mesh = &ctx->mesh;
+    int64_t ranks = (int64_t)mesh->tp * mesh->cp * mesh->dp * mesh->pp;
+    bool shared = tpi_lanes_share_cores(tpi_world_cores(ctx->desc.world), ranks);
+    return ctx->compute->at_once && !ctx->behind && ctx->pulling != TPI_PULL_ON_LANE &&
+           (shared || ctx->pulling == TPI_PULL_INLINE);
 }
 
 static bool is_beside(const tp_plan_op *op)

@@ -4,10 +4,15 @@
 #ifndef TPI_FOLD_H
 #define TPI_FOLD_H
 
+#include "core/context.h"
+
 #include <tp/plan.h>
 
 /* Whether so many ranks leave no core to a lane each. Their numbers of threads may differ, what they run may not. */
 bool tpi_lanes_share_cores(int cores, int64_t ranks);
+
+/* Whether plans that the context makes for PULL are of one lane. */
+bool tpi_pulls_inline(const tp_ctx *ctx);
 
 /* Moves each rank's pulls to its compute lane. The order of its other ops, and that of its pulls, stays.
  * TP_ERR_UNSUPPORTED, and nothing is changed: the plan has other ops beside compute. */

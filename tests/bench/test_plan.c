@@ -38,7 +38,8 @@ static double cell(const cJSON *row, const char *name)
 /* Between two ranks a pull that compute does itself costs nothing more; nothing is left on the copy lane. */
 Test(plan, pulls_in_one_lane)
 {
-    expect("plan --pattern chain --chunks 2 --one-lane --print --verify --link 0,8e8", 0, "P 2 ~1 after 1.0 reads", "yes");
+    expect("plan --pattern chain --chunks 2 --one-lane --print --verify --link 0,8e8", 0, "P 2 ~1 after 1.0 reads",
+           "yes");
     cr_assert_null(strstr(tpt_printed, "@copy"), "%s", tpt_printed);
     expect("plan --pattern chain --chunks 2 --print --verify --link 0,8e8", 0, "P 2 ~1 @copy after 1.0 reads", "yes");
 }
