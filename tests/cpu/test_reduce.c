@@ -1,6 +1,8 @@
 /* reduce: the tree, its epilogue, storage types, integers. */
 #include "cpu/machines.h"
 
+enum { MOST_OUTPUTS = 64 }; /* of the last step of a ring: one a rank */
+
 typedef struct reduce_case {
     tpi_reduce_args args; /* without outputs */
     int outputs;
@@ -11,7 +13,7 @@ static tp_status run_reduce(tp_ctx *ctx, const void *test, void *out)
     const reduce_case *c = test;
     tpi_reduce_args args = c->args;
     size_t bytes = (size_t)(args.rows * args.cols) * tp_dtype_size(args.out_dtype);
-    void *outs[3];
+    void *outs[MOST_OUTPUTS];
     tp_status status;
 
     for (int o = 0; o < c->outputs; o++)
@@ -245,5 +247,29 @@ Test(reduce, an_input_may_be_the_output)
         free(b);
         free(before);
     }
+    machines_close(&all);
+}
+
+Test(reduce, many_outputs_get_the_same)
+{
+    enum { COLS = 150 };
+    machines all = machines_open();
+    float *x = tpt_new_normal(TP_DTYPE_F32, COLS, 1, 1);
+
+    for (int outputs = 7; outputs <= MOST_OUTPUTS; outputs += 19) {
+        reduce_case c = {.args = {.inputs = 1,
+                                  .leaf = {x},
+                                  .in_dtype = TP_DTYPE_F32,
+                                  .out_dtype = TP_DTYPE_F32,
+                                  .rows = 1,
+                                  .cols = COLS},
+                         .outputs = outputs};
+        float *got = machines_run(&all, run_reduce, &c, NULL, (size_t)outputs * COLS * sizeof *got);
+
+        for (int o = 0; o < outputs; o++)
+            cr_assert(tpt_same_bits("output", got + o * COLS, x, TP_DTYPE_F32, COLS));
+        free(got);
+    }
+    free(x);
     machines_close(&all);
 }
