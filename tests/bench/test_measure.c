@@ -10,6 +10,7 @@
 #include "measure.h"
 #include "other_work.h"
 #include "program.h"
+#include "team.h"
 #include "turns.h"
 
 Test(measure, median_and_mean)
@@ -355,4 +356,42 @@ Test(machine, steps_are_held_against_flops_and_bytes_of_one_rank)
                            28 * (double)tp_model_parameters(&model) / (bandwidth * 1e9)) * 1e3 / ranks;
         cr_assert_float_eq(limit, expected, 0.02 * expected, "%g ms of %d ranks, expected %g", limit, ranks, expected);
     }
+}
+
+/* ---- ranks together ---------------------------------------------------------------------------------------------- */
+
+typedef struct uneven_sample {
+    bench_team_sample sample; /* first */
+    int rank;
+} uneven_sample;
+
+static tp_status take_uneven(void *arg)
+{
+    uneven_sample *taken = arg;
+    taken->sample.seconds = taken->rank == 0 ? 1 : 3;
+    taken->sample.switched = false;
+    return TP_OK;
+}
+
+typedef struct uneven_run {
+    bench_team team;
+    bench_team_figure figure;
+} uneven_run;
+
+static tp_status run_uneven(tp_ctx *ctx, void *arg)
+{
+    uneven_run *run = arg;
+    uneven_sample taken = {.rank = tp_ctx_rank(ctx)};
+    const bench_team_part part = {.fn = take_uneven, .arg = &taken, .figure = &run->figure};
+    const bench_team_plan plan = {.least = 3, .most = 3, .repeats = 1, .whole = true};
+    return bench_team_compare(&run->team, ctx, &plan, &part, 1);
+}
+
+/* A sample's time is the mean over ranks, as nccl-tests has it. */
+Test(measure, ranks_times_are_averaged)
+{
+    static uneven_run run;
+    bench_team_init(&run.team, 2, 1);
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2}, run_uneven, &run), TP_OK, "%s", tp_last_message());
+    cr_assert(run.figure.figure.seconds == 2 && run.figure.figure.kept == 3 && run.figure.figure.total == 3);
 }
