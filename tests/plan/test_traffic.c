@@ -89,7 +89,10 @@ Test(traffic, workspace)
         for (int chunks = 1; chunks <= 4; chunks++) {
             tp_plan_traffic gather = count(expected[i].algorithm, TP_PATTERN_GATHER_GEMM, n, chunks);
             tp_plan_traffic scatter = count(expected[i].algorithm, TP_PATTERN_GEMM_SCATTER, n, chunks);
+            tp_plan_traffic backward = count(expected[i].algorithm, TP_PATTERN_CHAIN_BACKWARD, n, chunks);
+            double both = 2 * expected[i].gather + expected[i].scatter;
             for (int rank = 0; rank < n; rank++) {
+                cr_assert_float_eq(backward.workspace[rank], both * TPT_BYTES, 1e-6);
                 cr_assert_float_eq(gather.workspace[rank], expected[i].gather * TPT_BYTES, 1e-6);
                 cr_assert_float_eq(scatter.workspace[rank], expected[i].scatter * TPT_BYTES, 1e-6);
             }
