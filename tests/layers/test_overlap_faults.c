@@ -12,7 +12,7 @@
 
 enum { TOKENS = 13, MOST_RANKS = 3, FIRST = 20, SECOND = 16, WIDTH = 24, LONG_MS = 20000 };
 
-typedef enum fault { BACKWARD_FOR_FORWARD, OTHER_LAYER, OTHER_DTYPE, OTHER_COLLECTIVE, LATE } fault;
+typedef enum fault { BACKWARD_FOR_FORWARD, OTHER_LAYER, OTHER_DTYPE, OTHER_COLLECTIVE, LATE, GONE } fault;
 
 typedef struct scene {
     fault fault; /* rank 1's */
@@ -73,6 +73,7 @@ static tp_status call_wrongly(tp_ctx *ctx, scene *s, const tp_linear *first, con
     case BACKWARD_FOR_FORWARD: return call(ctx, s, first, FIRST, TP_DTYPE_F32, true);
     case OTHER_LAYER: return call(ctx, s, second, SECOND, TP_DTYPE_F32, false);
     case OTHER_DTYPE: return call(ctx, s, second, FIRST, TP_DTYPE_BF16, false);
+    case GONE: return TP_OK;
     case OTHER_COLLECTIVE: return tp_all_reduce(ctx, tp_ctx_group(ctx, TP_AXIS_TP), one, one, NULL);
     default:
         for (int i = 0; i < LONG_MS && atomic_load(&s->failed) < s->ranks - 1; i++)
@@ -197,4 +198,25 @@ Test(overlap_faults, a_late_rank_is_named, .timeout = 120)
         check_late((tp_overlap)overlap, TP_LINEAR_COLUMN, overlap % 2 ? 9 : 0);
         check_late((tp_overlap)overlap, TP_LINEAR_ROW, overlap % 2 ? 0 : 9);
     }
+}
+
+/* A rank whose function has ended will not come: who waits for it is told at once. */
+Test(overlap_faults, a_rank_that_has_gone_is_not_waited_for, .timeout = 120)
+{
+    for (int overlap = TP_OVERLAP_NONE; overlap < TP_OVERLAP_AUTO; overlap++)
+        for (int i = 0; i < 4; i++) {
+            scene s = {.fault = GONE,
+                       .kind = i % 2 ? TP_LINEAR_ROW : TP_LINEAR_COLUMN,
+                       .sequence_parallel = true,
+                       .overlap = (tp_overlap)overlap,
+                       .ranks = MOST_RANKS};
+            const tp_run_options options = {
+                .ranks = s.ranks, .ctx = {.threads = 1, .lane_delay_seed = i / 2 ? 7 : 0, .timeout_ms = LONG_MS}};
+            cr_expect_eq(tp_run_ranks(&options, run, &s), TP_ERR_STATE, "%s", tp_last_message());
+            for (int rank = 0; rank < s.ranks; rank++) {
+                cr_expect_eq(s.status[rank], rank == 1 ? TP_OK : TP_ERR_PEER, "%s, kind %d, rank %d: %s",
+                             tp_overlap_name(s.overlap), (int)s.kind, rank, s.message[rank]);
+                cr_expect(rank == 1 || strstr(s.message[rank], "destroyed its "), "%s", s.message[rank]);
+            }
+        }
 }
