@@ -158,6 +158,33 @@ Test(stream, a_wait_is_for_what_was_recorded_before_it)
     tp_ctx_destroy(ctx);
 }
 
+/* Recorded on two lanes in turn: who waits comes behind both, also where the second is there first. */
+Test(stream, records_of_one_event_complete_in_order)
+{
+    tp_ctx *ctx = create((tp_ctx_desc){0});
+    tpi_stream *slow = lane(ctx, "slow"), *quick = lane(ctx, "quick"), *last = lane(ctx, "last");
+    tpi_event *event;
+    cr_assert_eq(ctx->backend->event_create(ctx, &event), TP_OK);
+    atomic_int gate = 0, *pointer = &gate;
+    int list[1], count = 0;
+    append_args args = {list, &count, 1};
+    cr_assert_eq(ctx->backend->run(slow, pass_gate, &pointer, sizeof pointer), TP_OK);
+    cr_assert_eq(ctx->backend->event_record(event, slow), TP_OK);
+    cr_assert_eq(ctx->backend->event_record(event, quick), TP_OK);
+    cr_assert_eq(ctx->backend->event_wait(event, last), TP_OK);
+    cr_assert_eq(ctx->backend->run(last, append, &args, sizeof args), TP_OK);
+    nanosleep(&(struct timespec){0, 20000000}, NULL); /* for whoever would go too early */
+    cr_expect_eq(count, 0);
+    atomic_store(&gate, 1);
+    cr_assert_eq(tp_ctx_synchronize(ctx), TP_OK);
+    cr_assert_eq(count, 1);
+    ctx->backend->event_destroy(event);
+    ctx->backend->stream_destroy(slow);
+    ctx->backend->stream_destroy(quick);
+    ctx->backend->stream_destroy(last);
+    tp_ctx_destroy(ctx);
+}
+
 Test(stream, waits_are_bounded)
 {
     tp_ctx *ctx = create((tp_ctx_desc){.timeout_ms = 30});
