@@ -21,6 +21,8 @@ static const attention_case cases[] = {
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 129, .lengths = {70, -1}, .causal = true, .window = 3},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {300, 7, -1}, .causal = true, .window = 1},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {300, 7, -1}, .causal = true, .window = 65},
+    /* Of a whole tile one pair is not seen. */
+    {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {200, -1}, .causal = true, .window = 127},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {300, 7, -1}, .window = 1},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {300, 7, -1}, .window = 70},
     {.dtype = TP_DTYPE_F32, .heads = 2, .head_dim = 24, .lengths = {97, 30, -1}, .causal = true, .dropout = 0.3f},
