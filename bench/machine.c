@@ -243,9 +243,9 @@ void bench_streamer_close(bench_streamer *streamer)
 
 void bench_streamer_run(bench_streamer *streamer)
 {
-    size_t piece = (size_t)(BENCH_STREAMER_BYTES / 3) / sizeof(float);
-    streamer->add(streamer->out + streamer->at, streamer->in + streamer->at, piece);
-    streamer->at = (streamer->at + piece) % (BENCH_STREAM_MEMORY / sizeof(float));
+    const size_t floats = BENCH_STREAM_MEMORY / sizeof(float);
+    for (size_t done = 0; done < (size_t)(BENCH_STREAMER_BYTES / 3) / sizeof(float); done += floats)
+        streamer->add(streamer->out, streamer->in, floats);
 }
 
 double bench_streamer_rate(const bench_figure *figure, double before)

@@ -17,8 +17,8 @@ static size_t rounded_up(size_t bytes, size_t alignment)
 
 static void *system_allocate(size_t bytes)
 {
-    /* Big blocks live on huge pages: what walks over them misses the TLB less. A block is at most doubled by that. */
-    size_t alignment = bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : SMALL_ALIGNMENT;
+    /* Big blocks live on huge pages: what walks over them misses the TLB less. A block is at most quadrupled by that. */
+    size_t alignment = bytes >= HUGE_PAGE / 4 ? HUGE_PAGE : SMALL_ALIGNMENT;
     size_t size = rounded_up(bytes, alignment);
     void *memory = NULL;
     if (size == SIZE_MAX || posix_memalign(&memory, alignment, size) != 0)
