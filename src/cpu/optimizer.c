@@ -1,5 +1,5 @@
-/* AdamW and SGD on one parameter. The packed copies of a weight are made from its new rows while these are in the
- * cache. */
+/* AdamW and SGD on one parameter. The packed copies of a weight are made from its new rows: one from registers, if
+ * whole vectors of rows are whole lines of it, the other while they are in the cache. */
 #include "cpu/cpu.h"
 #include "cpu/gemm.h"
 #include "cpu/simd.h"
@@ -15,6 +15,7 @@ typedef struct optimizer_work {
     float scale;
     float first_correction, second_correction; /* 1 / (1 - beta^step) */
     tpi_gemm_plan forward, backward;           /* of the copies */
+    bool in_steps; /* a row, or two, are a step of the backward copy */
 } optimizer_work;
 
 /* Whole vectors without a mask, which is what the loop's body almost always has. */
@@ -46,38 +47,50 @@ static inline vf adamw_direction(const optimizer_work *work, const tpi_optimizer
     return vf_select(vf_eq(x->m, vf_zero()), vf_zero(), direction);
 }
 
+/* One vector of the parameter. The new value, before it is rounded. */
+static inline vf update_vector(const optimizer_work *work, const tpi_optimizer_args *args, int64_t at, int n)
+{
+    const bool adamw = args->kind == TPI_OPTIMIZER_ADAMW, moment = adamw || args->m;
+    optimizer_lanes x;
+    vf direction;
+
+    /* All loads come before the stores: the arrays often lie at equal page offsets. */
+    x.w = load(work->master + at, n);
+    x.grad = vf_mul(load(args->grad + at, n), vf_set1(work->scale));
+    x.m = moment ? load(args->m + at, n) : vf_zero();
+    x.v = adamw ? load(args->v + at, n) : vf_zero();
+    if (adamw)
+        direction = adamw_direction(work, args, &x);
+    else
+        direction = x.m = vf_fma(x.m, vf_set1(args->momentum), x.grad);
+    x.w = vf_fnma(vf_fma(x.w, vf_set1(args->decay), direction), vf_set1(args->lr), x.w);
+    if (moment)
+        store(args->m + at, x.m, n);
+    if (adamw)
+        store(args->v + at, x.v, n);
+    store(work->master + at, x.w, n);
+    if (args->value != work->master)
+        vf_store_any(tpi_element_of(args->value, args->value_dtype, at), args->value_dtype, x.w, n);
+    return x.w;
+}
+
+/* What update_vector reads, as a copy that its stores can't change: the compiler keeps it in registers. */
+static inline optimizer_work update_work(const optimizer_work *given)
+{
+    return (optimizer_work){.master = given->master,
+                            .scale = given->scale,
+                            .first_correction = given->first_correction,
+                            .second_correction = given->second_correction};
+}
+
 static void update(const optimizer_work *given, int64_t at, int64_t end)
 {
-    /* Copies, which the stores below can't change: the compiler keeps them in registers. */
     const tpi_optimizer_args args = *given->args;
-    const optimizer_work work = {.master = given->master,
-                                 .scale = given->scale,
-                                 .first_correction = given->first_correction,
-                                 .second_correction = given->second_correction};
-    bool adamw = args.kind == TPI_OPTIMIZER_ADAMW, moment = adamw || args.m;
+    const optimizer_work work = update_work(given);
 
     for (int n; at < end; at += n) {
-        optimizer_lanes x;
-        vf direction;
-
-        /* All loads come before the stores: the arrays often lie at equal page offsets. */
         n = tpi_lanes_of(end - at);
-        x.w = load(work.master + at, n);
-        x.grad = vf_mul(load(args.grad + at, n), vf_set1(work.scale));
-        x.m = moment ? load(args.m + at, n) : vf_zero();
-        x.v = adamw ? load(args.v + at, n) : vf_zero();
-        if (adamw)
-            direction = adamw_direction(&work, &args, &x);
-        else
-            direction = x.m = vf_fma(x.m, vf_set1(args.momentum), x.grad);
-        x.w = vf_fnma(vf_fma(x.w, vf_set1(args.decay), direction), vf_set1(args.lr), x.w);
-        if (moment)
-            store(args.m + at, x.m, n);
-        if (adamw)
-            store(args.v + at, x.v, n);
-        store(work.master + at, x.w, n);
-        if (args.value != work.master)
-            vf_store_any(tpi_element_of(args.value, args.value_dtype, at), args.value_dtype, x.w, n);
+        update_vector(&work, &args, at, n);
     }
 }
 
@@ -145,6 +158,81 @@ static void pack_backward(const optimizer_work *work, int64_t row, int64_t end)
     }
 }
 
+#if TPI_ISA_LEVEL >= 2
+/* A vector of a step of the backward copy, past the caches: an f32, or a pair of bf16, the earlier one of which is
+ * rounded already and in the cache. */
+static inline void copy_vector(float *step, vf value, const void *earlier)
+{
+    vi bits = vf_bits(value);
+
+    if (earlier != NULL)
+        bits = vi_or(vf_bits(vf_load_bf16(earlier)),
+                     vi_shift_right(vf_bits(tpi_widen_bf16(tpi_narrow_bf16(value))), 16));
+    _mm512_stream_si512((__m512i *)step, bits);
+}
+
+/* Rows [row, end) of one run, each (each two) of which is a step of the backward copy: that is written from registers,
+ * while what follows is read from memory. */
+static inline __attribute__((always_inline)) void update_steps(const optimizer_work *given, int64_t row, int64_t end,
+                                                              int64_t step, const bool pairs)
+{
+    const tpi_optimizer_args args = *given->args;
+    const optimizer_work work = update_work(given);
+    const int64_t cols = args.copies->cols, panel = given->backward.steps * TPI_GEMM_COLS;
+
+    for (; row < end; row++, step++) {
+        float *out = (float *)args.copies->backward.data + step * TPI_GEMM_COLS;
+        if (pairs) {
+            update(given, row * cols, (row + 1) * cols);
+            row++;
+        }
+        for (int64_t col = 0; col < cols; col += TPI_GEMM_COLS, out += panel)
+            for (int i = 0; i < TPI_GEMM_COLS; i += TPI_LANES) {
+                const int64_t at = row * cols + col + i;
+                vf value = update_vector(&work, &args, at, TPI_LANES);
+                copy_vector(out + i, value, pairs ? tpi_element_of(args.value, TP_DTYPE_BF16, at - cols) : NULL);
+            }
+    }
+    _mm_sfence();
+}
+
+/* Whole vectors, whole panels, no step with half a pair, and every row is in the order. */
+static bool updates_in_steps(const optimizer_work *work)
+{
+    const tpi_gemm_plan *plan = &work->backward;
+    const tpi_weight_copies *copies = work->args->copies;
+    bool even = plan->format == TPI_GEMM_F32 || plan->format == TPI_GEMM_BF16_PAIRS;
+    int64_t rows = 0;
+
+    for (int i = 0; i < plan->runs; i++) {
+        int64_t length = plan->run[i].begin < 0 ? 0 : plan->run[i].length;
+        even = even && length % plan->per_step == 0;
+        rows += length;
+    }
+    return even && rows == copies->rows && copies->cols % TPI_GEMM_COLS == 0 &&
+           (uintptr_t)copies->backward.data % 64 == 0;
+}
+
+static void update_and_pack_backward(const optimizer_work *work, int64_t row, int64_t end)
+{
+    const int per_step = work->backward.per_step;
+
+    for (int i = 0; i < work->backward.runs; i++) {
+        const tpi_gemm_run *run = &work->backward.run[i];
+        int64_t from = row > run->begin ? row : run->begin;
+        int64_t to = end < run->begin + run->length ? end : run->begin + run->length;
+        int64_t step = (from - run->begin + run->position) / per_step;
+
+        if (run->begin < 0 || from >= to)
+            continue;
+        if (per_step == 2)
+            update_steps(work, from, to, step, true);
+        else
+            update_steps(work, from, to, step, false);
+    }
+}
+#endif
+
 static void weight_part(void *arg, int64_t part, int worker)
 {
     const optimizer_work *work = arg;
@@ -152,6 +240,13 @@ static void weight_part(void *arg, int64_t part, int worker)
     int64_t row = part * PART_ROWS, end = row + PART_ROWS < rows ? row + PART_ROWS : rows;
 
     (void)worker;
+#if TPI_ISA_LEVEL >= 2
+    if (work->in_steps) {
+        update_and_pack_backward(work, row, end);
+        pack_forward(work, row, end);
+        return;
+    }
+#endif
     update(work, row * cols, end * cols);
     pack_backward(work, row, end);
     pack_forward(work, row, end);
@@ -176,6 +271,9 @@ static void update_weight(tp_ctx *ctx, optimizer_work *work)
     CPU(gemm_plan_make)(&work->forward, dtype, copies->cols, copies->forward_order);
     CPU(gemm_plan_make)(&work->backward, dtype, copies->rows, copies->backward_order);
     if (parts_are_apart(&work->backward)) {
+#if TPI_ISA_LEVEL >= 2
+        work->in_steps = updates_in_steps(work);
+#endif
         tpi_cpu_parallel(ctx, (copies->rows + PART_ROWS - 1) / PART_ROWS, weight_part, work);
         return;
     }
