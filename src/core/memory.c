@@ -17,7 +17,7 @@ static size_t rounded_up(size_t bytes, size_t alignment)
 
 static void *system_allocate(size_t bytes)
 {
-    /* Big blocks live on huge pages: what walks over them misses the TLB less. A block is at most quadrupled by that. */
+    /* Big blocks live on huge pages: what walks over them misses the TLB less. At most they are quadrupled by it. */
     size_t alignment = bytes >= HUGE_PAGE / 4 ? HUGE_PAGE : SMALL_ALIGNMENT;
     size_t size = rounded_up(bytes, alignment);
     void *memory = NULL;
