@@ -205,6 +205,26 @@ static const struct wrong {
      "plan none gather-gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; C4 0 all-gather reads input[0] writes "
      "gathered[0]; G0 0 reads gathered[0] writes output[0]; L reads output[0]\n",
      TP_FAULT_FIELD, 0, 1, "no such part (4)"},
+    {"rows that nobody gathered",
+     "plan none gather-gemm ranks 1 chunks 1\n0: E writes input[0], gathered[0], output[0]; G0 0 reads gathered[0] "
+     "writes output[0]; L reads output[0]\n",
+     TP_FAULT_FIELD, 0, 0, "hands over what no caller has"},
+    {"a slot of no inbox",
+     "plan none gather-gemm ranks 2 chunks 1\n0: E writes input[0], output[0x2]; G0 0 reads input#1[0] writes "
+     "output[0]; L\n1: E; L\n",
+     TP_FAULT_FIELD, 0, 1, "no such slot (1)"},
+    {"a gather of a peer's rows",
+     "plan none gather-gemm ranks 2 chunks 1\n0: E writes input[0], output[0x2]; C 0x2 all-gather reads input[0x2] "
+     "writes gathered[0x2]; L\n1: E; L\n",
+     TP_FAULT_FIELD, 0, 1, "pieces that others own"},
+    {"pieces of another step",
+     "plan none gather-gemm ranks 2 chunks 2\n0: E writes input[0x2], output[0x4]; G0 0x2/2 reads input[0x2] writes "
+     "output[0x2/2]; L\n1: E; L\n",
+     TP_FAULT_FIELD, 0, 1, "other pieces than the op works on"},
+    {"pieces that leave takes twice",
+     "plan none gemm ranks 1 chunks 1\n0: E writes input[0], output[0]; G0 0 reads input[0] writes output[0]; L reads "
+     "output[0] writes input[0], output[0], input[0]\n",
+     TP_FAULT_NONE, -1, -1, ""},
 };
 
 Test(verify, faults)
