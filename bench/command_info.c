@@ -83,7 +83,7 @@ static void rows_memory(bench_call *call, double seconds)
         bench_progress("info: memory, %s", bench_stream_name((bench_stream)stream));
         int counts[2] = {1, call->machine.cores};
         for (int i = 0; i < (counts[1] > 1 ? 2 : 1); i++) {
-            double rate = bench_stream_measure((bench_stream)stream, counts[i], BENCH_STREAM_MEMORY, seconds);
+            double rate = bench_stream_measure((bench_stream)stream, counts[i], bench_stream_memory, seconds);
             char what[64];
             snprintf(what, sizeof what, "memory %s, %s", bench_stream_name((bench_stream)stream),
                      i == 0 ? "1 core" : "all cores");

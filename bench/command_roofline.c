@@ -188,7 +188,7 @@ static void measure_limits(roofline_run *run, bench_peaks *peaks)
     limits->holds[IN_MEMORY] = INFINITY;
     for (int level = 0; level < LEVELS; level++) {
         bench_progress("roofline: bandwidth of %s", level_names[level]);
-        size_t bytes = level == IN_MEMORY ? BENCH_STREAM_MEMORY : stream_bytes(limits->holds[level] / run->threads);
+        size_t bytes = level == IN_MEMORY ? bench_stream_memory : stream_bytes(limits->holds[level] / run->threads);
         limits->bandwidth[level] = bench_stream_measure(BENCH_STREAM_ADD, used, bytes, 0.1) / share;
     }
 }

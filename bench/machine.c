@@ -104,6 +104,14 @@ typedef struct stream_run {
     double rate[BENCH_SAMPLES]; /* by thread; 0: no memory */
 } stream_run;
 
+#ifdef BENCH_SANITIZED /* its times mean nothing */
+#define STREAM_MEMORY ((size_t)1 << 20)
+#else
+#define STREAM_MEMORY ((size_t)64 << 20)
+#endif
+const size_t bench_stream_memory = STREAM_MEMORY;
+const double bench_streamer_bytes = 2 * 3 * (double)STREAM_MEMORY; /* added twice */
+
 const char *bench_stream_name(bench_stream stream)
 {
     static const char *const names[BENCH_STREAM_COUNT] = {"read", "copy", "add in place"};
@@ -222,9 +230,9 @@ double bench_stream_measure(bench_stream stream, int threads, size_t bytes, doub
 
 bool bench_streamer_open(bench_streamer *streamer)
 {
-    size_t floats = BENCH_STREAM_MEMORY / sizeof(float);
+    size_t floats = bench_stream_memory / sizeof(float);
     *streamer = (bench_streamer){
-        .add = choose_add(), .in = new_array(BENCH_STREAM_MEMORY), .out = new_array(BENCH_STREAM_MEMORY)};
+        .add = choose_add(), .in = new_array(bench_stream_memory), .out = new_array(bench_stream_memory)};
     if (streamer->in == NULL || streamer->out == NULL) {
         bench_streamer_close(streamer);
         return false;
@@ -236,19 +244,19 @@ bool bench_streamer_open(bench_streamer *streamer)
 
 void bench_streamer_close(bench_streamer *streamer)
 {
-    free_array(streamer->in, BENCH_STREAM_MEMORY);
-    free_array(streamer->out, BENCH_STREAM_MEMORY);
+    free_array(streamer->in, bench_stream_memory);
+    free_array(streamer->out, bench_stream_memory);
     *streamer = (bench_streamer){.in = NULL};
 }
 
 void bench_streamer_run(bench_streamer *streamer)
 {
-    const size_t floats = BENCH_STREAM_MEMORY / sizeof(float);
-    for (size_t done = 0; done < (size_t)(BENCH_STREAMER_BYTES / 3) / sizeof(float); done += floats)
+    const size_t floats = bench_stream_memory / sizeof(float);
+    for (size_t done = 0; done < (size_t)(bench_streamer_bytes / 3) / sizeof(float); done += floats)
         streamer->add(streamer->out, streamer->in, floats);
 }
 
 double bench_streamer_rate(const bench_figure *figure, double before)
 {
-    return figure->kept > 0 ? BENCH_STREAMER_BYTES / figure->seconds : before;
+    return figure->kept > 0 ? bench_streamer_bytes / figure->seconds : before;
 }

@@ -49,14 +49,14 @@ double bench_peak_together(const bench_peak *peak, int threads, double seconds);
 double bench_clock_measure(double seconds);
 
 /* Bytes a second with `threads` threads at once, each over two arrays of so many bytes (a power of two, at least 4
- * KiB); BENCH_STREAM_MEMORY is larger than a core's share of any cache. 0 if memory runs out. */
-#define BENCH_STREAM_MEMORY ((size_t)64 << 20)
+ * KiB); bench_stream_memory is larger than a core's share of any cache. 0 if memory runs out. */
+extern const size_t bench_stream_memory;
 typedef enum bench_stream { BENCH_STREAM_READ = 0, BENCH_STREAM_COPY, BENCH_STREAM_ADD,
                            BENCH_STREAM_COUNT } bench_stream;
 const char *bench_stream_name(bench_stream stream);
 double bench_stream_measure(bench_stream stream, int threads, size_t bytes, double seconds);
 
-/* Adding in place in memory, a sample at a time between other work: one thread's two arrays of BENCH_STREAM_MEMORY.
+/* Adding in place in memory, a sample at a time between other work: one thread's two arrays of bench_stream_memory.
  * False if memory runs out. */
 typedef void bench_add(float *out, const float *in, size_t floats);
 typedef struct bench_streamer {
@@ -69,6 +69,6 @@ void bench_streamer_run(bench_streamer *streamer);
 /* Bytes a second by samples of that; `before`, measured otherwise, if none of them is clean. */
 double bench_streamer_rate(const bench_figure *figure, double before);
 /* That one run reads and writes: some milliseconds', as what is held against it takes. */
-#define BENCH_STREAMER_BYTES ((double)(384 << 20))
+extern const double bench_streamer_bytes;
 
 #endif

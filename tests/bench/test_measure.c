@@ -244,7 +244,7 @@ Test(machine, looks_plausible)
 Test(machine, memory_is_as_fast_as_clean_samples_say)
 {
     cr_assert_eq(bench_streamer_rate(&(bench_figure){.seconds = 0.002, .kept = 3, .total = 9}, 1e9),
-                 BENCH_STREAMER_BYTES / 0.002);
+                 bench_streamer_bytes / 0.002);
     cr_assert_eq(bench_streamer_rate(&(bench_figure){.seconds = 0.2, .kept = 0, .total = 9}, 1e9), 1e9);
 }
 
@@ -273,7 +273,7 @@ Test(machine, streams_are_of_memory_as_the_library_has_it)
     void *own;
     bench_streamer streamer;
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
-    cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, BENCH_STREAM_MEMORY, &own), TP_OK);
+    cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_PARAM, bench_stream_memory, &own), TP_OK);
     cr_assert(bench_streamer_open(&streamer));
     const uintptr_t huge = (uintptr_t)2 << 20;
     cr_assert_eq((uintptr_t)own % huge, 0);
@@ -281,7 +281,7 @@ Test(machine, streams_are_of_memory_as_the_library_has_it)
     cr_assert_eq(is_advised(streamer.in), is_advised(own));
     cr_assert_eq(is_advised(streamer.out), is_advised(own));
     bench_streamer_close(&streamer);
-    tp_ctx_release(ctx, TP_MEMORY_PARAM, own, BENCH_STREAM_MEMORY);
+    tp_ctx_release(ctx, TP_MEMORY_PARAM, own, bench_stream_memory);
     tp_ctx_destroy(ctx);
 }
 
@@ -290,8 +290,8 @@ Test(machine, streamer_adds_all_of_memory)
 {
     bench_streamer streamer;
     cr_assert(bench_streamer_open(&streamer));
-    const size_t floats = BENCH_STREAM_MEMORY / sizeof(float);
-    const float rounds = (float)(BENCH_STREAMER_BYTES / (3.0 * BENCH_STREAM_MEMORY));
+    const size_t floats = bench_stream_memory / sizeof(float);
+    const float rounds = (float)(bench_streamer_bytes / (3.0 * bench_stream_memory));
     cr_assert(rounds >= 1 && rounds == (float)(int)rounds);
     for (int run = 1; run <= 2; run++) {
         bench_streamer_run(&streamer);
