@@ -35,7 +35,13 @@ void bench_calibration_point(tp_machine_curve *curve, int i, int64_t rows, doubl
     curve->points = curve->points > i + 1 ? curve->points : i + 1;
     curve->rows[i] = (double)rows;
     curve->flops[i] = fmax(curve->flops[i], flops);
-    if (i > 0)
+    if (i == 0)
+        return;
+    /* Fewer rows take no longer. The rate may fall where a small tile is added to a large one, not where there are
+     * many. */
+    if (rows <= BENCH_CALIBRATION_TILES)
+        curve->flops[i] = fmin(curve->flops[i], curve->rows[i] / curve->rows[i - 1] * curve->flops[i - 1]);
+    else
         curve->flops[i] = fmax(curve->flops[i], curve->flops[i - 1]);
 }
 

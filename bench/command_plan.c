@@ -6,6 +6,8 @@
 #include "plan_options.h"
 #include "plan_run.h"
 
+#include "plan/fold.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -338,9 +340,10 @@ static int run_plan(bench_call *call, const pricing *prices, tp_plan_desc desc)
 {
     tp_plan *plan = NULL;
     int status = resolve(call, prices, &desc);
-    /* As layers run it on such a machine. */
-    desc.one_lane = call->options.one_lane ||
-                    (desc.algorithm == TP_OVERLAP_PULL && prices->shaped && prices->machine.lanes_share_cores);
+    /* As layers run it on this machine, or would on the one that is priced. */
+    bool shares = call->options.run ? tpi_lanes_share_cores(call->machine.cores, desc.ranks)
+                                    : prices->shaped && prices->machine.lanes_share_cores;
+    desc.one_lane = call->options.one_lane || (desc.algorithm == TP_OVERLAP_PULL && shares);
     if (status == BENCH_OK && tp_plan_create(&desc, &plan) != TP_OK)
         status = bench_fail(call, "%s", tp_last_message());
     if (status == BENCH_OK)

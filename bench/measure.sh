@@ -102,7 +102,7 @@ done | paste -sd,)
         $(brief 0.1)
     # Apart: a peer between our calls leaves its operands in the caches, which costs both sides some percent of the
     # peak.
-    record peers-onednn gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.15)
+    record peers-onednn gemm --dtype f32,bf16 --callers 1,2 --peer onednn $(brief 0.4)
     record peers-onednn-small gemm --dtype f32,bf16 --callers 1,2 --peer onednn --shapes "$few_tokens" $(brief 0.06)
     record threads sweep --scaling strong --ranks 1,2 --threads 1,2 --dtype f32,bf16 --steps $steps
     record sweep sweep --ranks 1,2,4,8 --threads 1 --dtype f32 --steps $((steps / 3 > 2 ? steps / 3 : 3))

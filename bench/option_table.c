@@ -212,7 +212,8 @@ const bench_option bench_option_table[] = {
     {"chunks", 0, BENCH_OPTION_INTEGERS, AT(chunk_counts), BENCH_PLAN, 0, 16, NULL, "1,4,8",
      "pieces of one owner's rows; 0: the algorithm's default; none and bulk have one, auto chooses"},
     {"one-lane", 0, BENCH_OPTION_FLAG, AT(one_lane), BENCH_PLAN, 0, 0, NULL, NULL,
-     "pull as ranks do that have no core for a lane: beside nothing, each chunk right before what needs it"},
+     "pull as ranks do that have no core for a lane: each chunk right before what needs it, by compute; with --run, or "
+     "costs of a machine, its cores say so anyway"},
     {"plan", 0, BENCH_OPTION_TEXT, AT(plan_file), BENCH_PLAN, 0, 0, NULL, "FILE",
      "a plan in its text form (- : standard input), instead of those an algorithm makes: proven, priced and drawn"},
     {"explain", 0, BENCH_OPTION_FLAG, AT(explain), BENCH_PLAN, 0, 0, NULL, NULL,

@@ -10,8 +10,8 @@
 
 #define TP_MACHINE_POINTS 16
 
-/* FLOP/s of a product by rows, rows rising. Points at most two rows apart are the sizes of tiles: what lies between
- * takes as long as the larger one; further apart, times are linear in between. */
+/* FLOP/s of a product by rows, rows rising; times are linear between points. Of a product with a weight, points at most
+ * two rows apart are the sizes of tiles: what lies between takes as long as the larger one. */
 typedef struct tp_machine_curve {
     int points;
     double rows[TP_MACHINE_POINTS], flops[TP_MACHINE_POINTS];
@@ -41,7 +41,9 @@ typedef struct tp_machine {
     double memory_bytes_per_second; /* of what a GEMM finds in no cache */
     double gradient_bytes_per_second; /* of a weight gradient that is in no cache, read, added to and written: the first
                                        * call on it takes no less. 0: it is fetched as the rest is */
-    bool lanes_share_cores;         /* COMM and COPY have no core of their own: their copying takes time from compute */
+    bool lanes_share_cores;         /* COMM and COPY have no core of their own: their copying takes time from compute.
+                                     * PULL is priced, and runs, in one lane then; contexts on the CPU go by their own
+                                     * cores and ranks instead */
     tp_link link;                   /* between ranks; bandwidth 0: memory is shared, and copying is all there is */
 } tp_machine;
 

@@ -97,8 +97,8 @@ typedef struct tp_ctx_desc {
     tp_transport dry_transport; /* then: what would move data, for the memory that it takes. Ranks that are processes
                                  * have NCCL */
     bool synchronous;   /* finish each op before the next is issued, so that an error names the right one */
-    /* Test mode: compute runs on a worker lane too and lanes are delayed at random, which shows missing waits. 0:
-     * off. */
+    /* Test mode, of all ranks or of none: compute runs on a worker lane too and lanes are delayed at random, which
+     * shows missing waits. 0: off. */
     uint64_t lane_delay_seed;
 } tp_ctx_desc;
 

@@ -79,8 +79,8 @@ TP_API tp_status tp_timeline_create(const tp_plan *plan, const tp_span *const *s
 TP_API void tp_timeline_destroy(tp_timeline *timeline);
 
 /* The same from what tp_trace recorded on all ranks: execution `execution` of the plan (any with its algorithm,
- * pattern, ranks and chunks); span[rank] has count[rank] of them. It begins with the first op of any rank. Errors:
- * TP_ERR_ARGUMENT; TP_ERR_STATE: an op was not recorded. */
+ * pattern, ranks, chunks and lanes); span[rank] has count[rank] of them. It begins with the first op of any rank.
+ * Errors: TP_ERR_ARGUMENT; TP_ERR_STATE: an op was not recorded. */
 TP_API tp_status tp_timeline_from_trace(const tp_plan *plan, const tp_trace_span *const *span, const int64_t *count,
                                         int64_t execution, tp_timeline **out);
 

@@ -196,7 +196,19 @@ static inline __attribute__((always_inline)) void update_steps(const optimizer_w
     _mm_sfence();
 }
 
-/* Whole vectors, whole panels, no step with half a pair, and every row is in the order. */
+/* Whether two runs have rows in common. */
+static bool runs_overlap(const tpi_gemm_plan *plan)
+{
+    for (int i = 0; i < plan->runs; i++)
+        for (int j = 0; j < i; j++) {
+            const tpi_gemm_run *a = &plan->run[i], *b = &plan->run[j];
+            if (a->begin >= 0 && b->begin >= 0 && a->begin < b->begin + b->length && b->begin < a->begin + a->length)
+                return true;
+        }
+    return false;
+}
+
+/* Whole vectors, whole panels, no step with half a pair, and every row is in the order once. */
 static bool updates_in_steps(const optimizer_work *work)
 {
     const tpi_gemm_plan *plan = &work->backward;
@@ -209,7 +221,7 @@ static bool updates_in_steps(const optimizer_work *work)
         even = even && length % plan->per_step == 0;
         rows += length;
     }
-    return even && rows == copies->rows && copies->cols % TPI_GEMM_COLS == 0 &&
+    return even && rows == copies->rows && !runs_overlap(plan) && copies->cols % TPI_GEMM_COLS == 0 &&
            (uintptr_t)copies->backward.data % 64 == 0;
 }
 

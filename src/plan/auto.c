@@ -11,8 +11,8 @@
 
 /* Predictions are off by about so much, compared with that of `none`: it stays unless something is faster by more. */
 #define NOISE 0.03
-/* Half of it lies in what lanes take: the rest, for plans without any. */
-#define NOISE_WITHOUT_LANES 0.015
+/* Half of it lies in what lanes take, and in arrivals: the rest, for plans that move nothing. */
+#define NOISE_IN_PLACE 0.015
 /* What comes later in the list has more chunks, ops and waits: it must be worth it. */
 #define CHUNK_GAIN 0.01
 
@@ -114,7 +114,8 @@ tp_status tpi_overlap_try(const tp_machine *machine, const tp_overlap_shape *sha
     TPI_TRY(tp_overlap_predict(machine, shape, plan, &candidate));
     candidate.algorithm = desc->algorithm;
     candidate.chunks = desc->chunks;
-    add_candidate(choice, &candidate, tpi_plan_uses_lanes(plan) ? NOISE : NOISE_WITHOUT_LANES);
+    bool moves = tpi_plan_uses_lanes(plan) || desc->one_lane;
+    add_candidate(choice, &candidate, moves ? NOISE : NOISE_IN_PLACE);
     return TP_OK;
 }
 

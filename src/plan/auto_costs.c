@@ -11,7 +11,7 @@
 #define TILE_ROWS 2
 
 /* rows / rate, in rows of a point: linear between points, proportional outside. */
-static double time_of_whole(const tp_machine_curve *curve, double rows)
+static double time_of_whole(const tp_machine_curve *curve, double rows, bool tiles)
 {
     int points = curve->points;
     const double *at = curve->rows, *flops = curve->flops;
@@ -25,17 +25,17 @@ static double time_of_whole(const tp_machine_curve *curve, double rows)
     if (right == points)
         return rows / flops[points - 1];
     double low = at[right - 1] / flops[right - 1], high = at[right] / flops[right];
-    if (at[right] - at[right - 1] <= TILE_ROWS)
+    if (tiles && at[right] - at[right - 1] <= TILE_ROWS)
         return high;
     return low + (high - low) * (rows - at[right - 1]) / (at[right] - at[right - 1]);
 }
 
 /* Of an average number of rows: balanced pieces have one more or one less. */
-static double row_time(const tp_machine_curve *curve, double rows)
+static double row_time(const tp_machine_curve *curve, double rows, bool tiles)
 {
     double less = floor(rows), share = rows - less;
-    double time = (1 - share) * time_of_whole(curve, less);
-    return share > 0 ? time + share * time_of_whole(curve, less + 1) : time;
+    double time = (1 - share) * time_of_whole(curve, less, tiles);
+    return share > 0 ? time + share * time_of_whole(curve, less + 1, tiles) : time;
 }
 
 static const tp_machine_curve *product_curve(const tp_machine *machine, tp_dtype dtype)
@@ -87,7 +87,9 @@ static double gemm_seconds(const tp_machine *machine, const tp_overlap_shape *sh
 {
     const tp_machine_curve *curve = is_weight(shape->pattern, part) ? measured(machine->weight, shape->dtype) : NULL;
     double elements = (double)shape->cols[weight_of(part)] * (double)shape->inner[weight_of(part)];
-    return 2.0 * elements * row_time(curve != NULL ? curve : product_curve(machine, shape->dtype), rows);
+    /* A weight gradient's tiles are of its columns: rows are what it sums over. */
+    return 2.0 * elements *
+           (curve != NULL ? row_time(curve, rows, false) : row_time(product_curve(machine, shape->dtype), rows, true));
 }
 
 static double gradient_bytes(const tp_overlap_shape *shape, int part)
@@ -253,7 +255,8 @@ tp_status tp_overlap_costs(const tp_machine *machine, const tp_overlap_shape *sh
     TPI_TRY(tpi_price_check_plan(plan));
     gemm_costs(machine, shape, plan, out);
     byte_costs(shape, out);
-    double best = row_time(product_curve(machine, shape->dtype), 1e6) / 1e6; /* seconds an operation, at many rows */
+    /* Seconds an operation, at many rows. */
+    double best = row_time(product_curve(machine, shape->dtype), 1e6, true) / 1e6;
     out->compute_seconds = shape->compute_flops * best + over(shape->compute_bytes, machine->reduce_bytes_per_second) +
                            activated(shape) * machine->activation_seconds;
     out->compute_overhead = machine->call_seconds;

@@ -119,6 +119,8 @@ static tp_status before_op(tp_ctx *ctx, const void *pointer)
             run->lane_ready[lane] = moment > run->lane_ready[lane] ? moment : run->lane_ready[lane];
         }
     }
+    if (lane == TP_LANE_COMPUTE && is_transfer(p->list->op[step->op].kind))
+        run->moving_since = tpi_seconds();
     if (run->traced)
         run->lane_begin[lane] = tpi_seconds();
     return TP_OK;
@@ -146,11 +148,15 @@ static int64_t deliver(const tpi_run *run, int index)
     return done;
 }
 
-static void await_link(const tpi_prepared *p, tp_lane lane, int64_t done)
+/* What compute moves itself counts as communication, and so does what it waits for the link. */
+static void await_link(const tpi_run *run, const tp_plan_op *op, int64_t done)
 {
-    double begin = lane == TP_LANE_COMPUTE ? tpi_seconds() : 0;
+    const tpi_prepared *p = run->prepared;
+    bool moves = is_transfer(op->kind), waits = done > run->lane_ready[op->lane];
+    bool timed = op->lane == TP_LANE_COMPUTE && (moves || waits);
+    double begin = !timed ? 0 : moves ? run->moving_since : tpi_seconds();
     p->board->table->sleep_until(p->board, done);
-    if (lane == TP_LANE_COMPUTE)
+    if (timed)
         tpi_add_seconds(p->ctx, 0, tpi_seconds() - begin);
 }
 
@@ -161,7 +167,7 @@ static void finish_op(tpi_run *run, int index)
     int64_t done = run->stamp[index];
     if (p->note[index].touches && p->board != NULL) {
         done = deliver(run, index);
-        await_link(p, op->lane, done);
+        await_link(run, op, done);
     }
     if (!is_transfer(op->kind) && op->kind != TP_OP_SEND) {
         int64_t moment = now();

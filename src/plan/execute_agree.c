@@ -2,12 +2,14 @@
  * in different plans would wait for each other to the end of their bound. */
 #include <stdio.h>
 
+#include "plan/auto.h"
 #include "plan/execute_state.h"
 
 /* What a rank says of its run. */
 typedef struct statement {
     int rank; /* of the world */
     int algorithm, pattern, chunks;
+    bool lanes; /* beside compute: on all ranks or on none, as they have the same cores */
     int64_t tokens;
     int64_t cols[TP_BUFFERS]; /* of what moves; else 0: a rank's own may differ from others' */
     tp_dtype dtype[TP_BUFFERS];
@@ -39,6 +41,7 @@ static statement state(const tpi_run *run)
                       .algorithm = p->plan->algorithm,
                       .pattern = p->plan->pattern,
                       .chunks = p->plan->chunks,
+                      .lanes = tpi_plan_uses_lanes(p->plan),
                       .tokens = run->job.tokens};
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++) {
         mine.cols[buffer] = p->moves[buffer] ? run->job.view[buffer].cols : 0;
@@ -56,7 +59,8 @@ static void describe(const statement *one, char text[TPI_PLAN_TEXT])
 
 static bool same_plan(const statement *a, const statement *b)
 {
-    return a->algorithm == b->algorithm && a->pattern == b->pattern && a->chunks == b->chunks && a->tokens == b->tokens;
+    return a->algorithm == b->algorithm && a->pattern == b->pattern && a->chunks == b->chunks && a->lanes == b->lanes &&
+           a->tokens == b->tokens;
 }
 
 /* Of a layer in bf16 here and in f32 there only the result tells, where sums in f32 are all that moves. */

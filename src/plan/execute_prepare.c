@@ -1,6 +1,7 @@
 /* Preparing a plan for a context: who waits for whom, lanes, events and flags. */
 #include <stdio.h>
 
+#include "plan/auto.h"
 #include "plan/execute_state.h"
 #include "plan/fold.h"
 #include "plan/patterns.h"
@@ -383,8 +384,9 @@ static tp_status make_board(tpi_prepared *p)
         return TP_OK;
     p->flags = 2 * most_ops(p->plan) + 1;
     tpi_board_desc desc = {.flags = p->flags, .page_bytes = TPI_RUN_SLOTS * sizeof(tpi_page), .lanes = TP_LANES + 1};
-    snprintf(desc.what, sizeof desc.what, "%s %s in %d chunks", tp_overlap_name((tp_overlap)p->plan->algorithm),
-             tp_pattern_name((tp_pattern)p->plan->pattern), p->plan->chunks);
+    bool one_lane = p->plan->algorithm == TP_OVERLAP_PULL && !tpi_plan_uses_lanes(p->plan);
+    snprintf(desc.what, sizeof desc.what, "%s %s in %d chunks%s", tp_overlap_name((tp_overlap)p->plan->algorithm),
+             tp_pattern_name((tp_pattern)p->plan->pattern), p->plan->chunks, one_lane ? " and one lane" : "");
     return p->comm->table->board->create(p->ctx, p->comm, &desc, &p->board);
 }
 

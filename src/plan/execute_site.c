@@ -5,6 +5,7 @@
 
 #include "plan/auto.h"
 #include "plan/execute_state.h"
+#include "plan/fold.h"
 
 /* Rows of the largest class; more run as it does. */
 #define MOST_ROWS ((int64_t)1 << 17)
@@ -23,6 +24,8 @@ static void describe_machine(const tp_ctx *ctx, tp_machine *out)
     tp_machine_default_of(ctx->desc.device, out);
     if (ctx->desc.machine != NULL)
         *out = *ctx->desc.machine;
+    if (ctx->desc.device == TP_DEVICE_CPU) /* so is who has a core, by which PULL runs with or without a lane */
+        out->lanes_share_cores = tpi_ctx_lanes_share_cores(ctx);
     tp_link link = ctx->desc.world != NULL ? tpi_world_link(ctx->desc.world) : (tp_link){0, 0};
     if (link.bytes_per_second > 0) /* a modelled link is what it is, on whatever machine */
         out->link = link;

@@ -41,6 +41,7 @@ struct tpi_run {
     int sending[TP_LANES];         /* where streams run behind: 1 + the lane's send whose end is not awaited yet; 0:
                                     * none */
     double lane_begin[TP_LANES];   /* of the op under way, for the trace */
+    double moving_since;           /* compute's transfer under way */
 };
 
 /* A send or receive that is issued in a group. */

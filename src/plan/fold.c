@@ -10,14 +10,18 @@ bool tpi_lanes_share_cores(int cores, int64_t ranks)
     return cores < 2 * ranks;
 }
 
+bool tpi_ctx_lanes_share_cores(const tp_ctx *ctx)
+{
+    const tp_mesh *mesh = &ctx->mesh;
+    return tpi_lanes_share_cores(tpi_world_cores(ctx->desc.world),
+                                 (int64_t)mesh->tp * mesh->cp * mesh->dp * mesh->pp);
+}
+
 /* Lanes that are delayed at random have threads of their own whatever the cores, and a device has its own engines. */
 bool tpi_pulls_inline(const tp_ctx *ctx)
 {
-    const tp_mesh *mesh = &ctx->mesh;
-    int64_t ranks = (int64_t)mesh->tp * mesh->cp * mesh->dp * mesh->pp;
-    bool shared = tpi_lanes_share_cores(tpi_world_cores(ctx->desc.world), ranks);
     return ctx->compute->at_once && !ctx->behind && ctx->pulling != TPI_PULL_ON_LANE &&
-           (shared || ctx->pulling == TPI_PULL_INLINE);
+           (ctx->pulling == TPI_PULL_INLINE || tpi_ctx_lanes_share_cores(ctx));
 }
 
 static bool is_beside(const tp_plan_op *op)
@@ -87,8 +91,8 @@ static void keep_latest(tp_plan_op *op, int rank, int *const *place)
     op->waits = waits;
 }
 
-/* A pull's waits say when its data was there, from when on it crosses: one that left them to the pull before it on its
- * lane has the same. */
+/* A pull's waits say when its data was there, from when on it crosses. One that left them to the pull before it on its
+ * lane crosses no earlier than that one. */
 static void keep_waits(tp_plan_rank *list, int rank, int *const *place)
 {
     const tp_plan_op *before = NULL;

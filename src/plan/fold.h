@@ -11,6 +11,9 @@
 /* Whether so many ranks leave no core to a lane each. Their numbers of threads may differ, what they run may not. */
 bool tpi_lanes_share_cores(int cores, int64_t ranks);
 
+/* The same of a context's ranks, all of its mesh. */
+bool tpi_ctx_lanes_share_cores(const tp_ctx *ctx);
+
 /* Whether plans that the context makes for PULL are of one lane. */
 bool tpi_pulls_inline(const tp_ctx *ctx);
 

@@ -181,13 +181,21 @@ static bool same_plan(const tp_plan *a, const tp_plan *b)
     return a->algorithm == b->algorithm && a->pattern == b->pattern && a->ranks == b->ranks && a->chunks == b->chunks;
 }
 
+/* In one lane a plan has the same ops in another order. */
+static bool same_op(const tp_plan_op *a, const tp_plan_op *b)
+{
+    return a->kind == b->kind && a->lane == b->lane && a->part == b->part && a->piece == b->piece &&
+           a->pieces == b->pieces;
+}
+
 /* Fills one rank's spans, in seconds of the clock; ops that were not recorded stay as they are. */
 static void collect(const tp_plan *plan, int rank, const tp_trace_span *from, int64_t count, int64_t execution,
                     tp_span *span)
 {
     for (int64_t i = 0; i < count; i++)
         if (from[i].execution == execution && same_plan(from[i].plan, plan) && from[i].op >= 0 &&
-            from[i].op < plan->rank[rank].count)
+            from[i].op < plan->rank[rank].count &&
+            same_op(&from[i].plan->rank[rank].op[from[i].op], &plan->rank[rank].op[from[i].op]))
             span[from[i].op] = (tp_span){.begin = from[i].begin, .end = from[i].end};
 }
 

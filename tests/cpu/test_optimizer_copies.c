@@ -132,7 +132,8 @@ static void check_orders(const machines *all, copies_case c)
 
 Test(optimizer_copies, are_those_of_the_new_value)
 {
-    /* Whole parts and panels; pairs that begin at odd rows; fewer rows than a part; odd everything. */
+    /* Whole parts and panels; pairs that begin at odd rows; whole panels of columns, with one row more than a part too;
+     * fewer rows than a part; odd everything. */
     static const int64_t shapes[][2] = {{192, 96}, {180, 33}, {198, 64}, {192, 128}, {65, 64}, {37, 130}, {257, 71},
                                         {1, 5}, {6, 1}};
     machines all = machines_open();

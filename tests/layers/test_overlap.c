@@ -66,8 +66,11 @@ static void same_with_every_algorithm(const tpt_case *c)
             layout.threads = 1;
             layout.overlap = (tp_overlap)overlap;
             layout.begin = ((size_t)overlap + i) % 2 == 0;
-            layout.pulling = i % 2 == 0 ? TPI_PULL_INLINE : TPI_PULL_ON_LANE; /* whatever the machine's cores */
+            layout.pulling = TPI_PULL_ON_LANE; /* and in one lane, whatever the machine's cores */
             compare(c, &one, &layout);
+            layout.pulling = TPI_PULL_INLINE;
+            if (overlap == TP_OVERLAP_PULL && layout.lane_delay_seed == 0)
+                compare(c, &one, &layout);
             layout.apart = layout.issue_ahead && overlap == TP_OVERLAP_RING;
             if (layout.apart)
                 compare(c, &one, &layout);

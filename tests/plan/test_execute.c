@@ -445,6 +445,11 @@ Test(execute, a_rank_that_ends_early_is_noticed)
     }
 }
 
+typedef struct traced {
+    enum tpi_pulling pulling;
+    bool right[2];
+} traced;
+
 /* Every op of a traced run is there once, in order on its lane. */
 static tp_status trace_one(tp_ctx *ctx, void *arg)
 {
@@ -452,8 +457,10 @@ static tp_status trace_one(tp_ctx *ctx, void *arg)
     tp_trace_span span[MOST];
     const tp_plan_desc plan = {.algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_CHAIN, .ranks = 2, .chunks = 3};
     int rank = tp_ctx_rank(ctx);
-    bool *right = arg;
+    traced *to = arg;
+    bool *right = to->right;
     tpi_prepared *prepared;
+    ctx->pulling = to->pulling;
     tp_status status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &plan, &prepared);
     if (status != TP_OK || (status = tp_trace_begin(ctx, span, MOST)) != TP_OK)
         return status;
@@ -477,11 +484,11 @@ static tp_status trace_one(tp_ctx *ctx, void *arg)
 
 Test(execute, traces_have_every_op)
 {
-    for (int i = 0; i < 2; i++) {
-        bool right[2] = {false, false};
+    for (int i = 0; i < 3; i++) {
+        traced to = {.pulling = i < 2 ? TPI_PULL_ON_LANE : TPI_PULL_INLINE};
         const tp_run_options options = {.ranks = 2,
-                                        .ctx = {.threads = 1, .lane_delay_seed = i ? 9 : 0, .timeout_ms = 20000}};
-        cr_assert_eq(tp_run_ranks(&options, trace_one, right), TP_OK, "%s", tp_last_message());
-        cr_assert(right[0] && right[1]);
+                                        .ctx = {.threads = 1, .lane_delay_seed = i == 1 ? 9 : 0, .timeout_ms = 20000}};
+        cr_assert_eq(tp_run_ranks(&options, trace_one, &to), TP_OK, "%s", tp_last_message());
+        cr_assert(to.right[0] && to.right[1]);
     }
 }

@@ -9,6 +9,7 @@
 #include <tp/simulate.h>
 
 #include "../support/data.h"
+#include "core/context.h"
 #include "plan/execute.h"
 
 enum { RANKS = 2, CHUNKS = 8, TOKENS = 64, COLS = 64, TRIES = 5, ROUNDS = 12 };
@@ -58,6 +59,7 @@ static tp_status run_rank(tp_ctx *ctx, void *arg)
     timing *t = arg;
     int rank = tp_ctx_rank(ctx);
     tpi_prepared *prepared;
+    ctx->pulling = TPI_PULL_ON_LANE; /* unless the plan says one lane */
     if (rank == 0)
         t->run = ctx->backend->run;
     tp_status status = tp_barrier(ctx, tp_ctx_world(ctx));
@@ -101,9 +103,10 @@ static double simulated(const timing *t)
     return seconds;
 }
 
-static void check(tp_overlap algorithm, tp_pattern pattern, int gemms, int transfers)
+/* one_lane: of PULL. */
+static void check(tp_overlap algorithm, bool one_lane, tp_pattern pattern, int gemms, int transfers)
 {
-    timing t = {.plan = {algorithm, pattern, RANKS, CHUNKS},
+    timing t = {.plan = {algorithm, pattern, RANKS, CHUNKS, one_lane},
                 .gemms = gemms,
                 .transfers = transfers,
                 .seconds = {INFINITY, INFINITY}};
@@ -122,14 +125,14 @@ static void check(tp_overlap algorithm, tp_pattern pattern, int gemms, int trans
 
 Test(execute_time, runs_take_as_long_as_simulated, .timeout = 120)
 {
-    static const tp_overlap algorithms[] = {TP_OVERLAP_NONE, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_PULL,
-                                            TP_OVERLAP_DIRECT};
-    for (int i = 0; i < 5; i++) {
-        check(algorithms[i], TP_PATTERN_GATHER_GEMM, 1, 1);
-        check(algorithms[i], TP_PATTERN_GEMM_SCATTER, 1, 1);
-        check(algorithms[i], TP_PATTERN_BACKWARD, 2, 2);
-        check(algorithms[i], TP_PATTERN_ROW_BACKWARD, 2, 1);
-        check(algorithms[i], TP_PATTERN_CHAIN, 2, 2);
-        check(algorithms[i], TP_PATTERN_CHAIN_BACKWARD, 4, 3);
+    static const tp_overlap algorithms[] = {TP_OVERLAP_NONE, TP_OVERLAP_RING, TP_OVERLAP_PIPELINE, TP_OVERLAP_DIRECT,
+                                            TP_OVERLAP_PULL, TP_OVERLAP_PULL};
+    for (int i = 0; i < 6; i++) {
+        check(algorithms[i], i == 5, TP_PATTERN_GATHER_GEMM, 1, 1);
+        check(algorithms[i], i == 5, TP_PATTERN_GEMM_SCATTER, 1, 1);
+        check(algorithms[i], i == 5, TP_PATTERN_BACKWARD, 2, 2);
+        check(algorithms[i], i == 5, TP_PATTERN_ROW_BACKWARD, 2, 1);
+        check(algorithms[i], i == 5, TP_PATTERN_CHAIN, 2, 2);
+        check(algorithms[i], i == 5, TP_PATTERN_CHAIN_BACKWARD, 4, 3);
     }
 }
