@@ -1,5 +1,5 @@
 #!/bin/bash
-# Measures what bench/results/ records, on an idle machine, in about twenty minutes. See --help.
+# Measures what bench/results/ records, on an idle machine, in about half an hour. See --help.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 . tools/setup.sh
@@ -132,8 +132,8 @@ done | paste -sd,)
         echo "peers-torch: ${TP_BENCH_PYTHON:-python3} has no PyTorch (TP_BENCH_PYTHON names an interpreter that has)"
     fi
     record roofline-4x64 roofline "${whole[@]}" --batch 4 --sequence 64 --steps $((steps / 6 > 3 ? steps / 6 : 3))
-    record roofline-4x256 roofline "${whole[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
-    record roofline-1x1024 roofline "${whole[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1
+    record roofline-4x256 roofline "${whole[@]}" --batch 4 --sequence 256 --steps 9 --warmup 1
+    record roofline-1x1024 roofline "${whole[@]}" --batch 1 --sequence 1024 --steps 9 --warmup 1
     chunked=(--overlap "ring,pipeline,pull" --chunks "8,16" --link gemm --sequence-parallel --hidden 768 --ffn 3072
         --sequence 128 --dtype f32)
     record overlap-column linear --kind column "${chunked[@]}" --batch 8 $(brief 0.4)
@@ -142,9 +142,9 @@ done | paste -sd,)
     record overlap-attention attention --overlap "ring,pipeline,pull" --chunks "4,16" --link gemm --sequence-parallel \
         --hidden 768 --heads 12 --sequence 128 --dtype f32 --batch 4 $(brief 0.3)
     record direct-mlp mlp --overlap none,direct --sequence-parallel --hidden 768 --ffn 3072 --batch 4 --sequence 128 \
-        $(brief 0.8)
+        $(brief 2)
     record direct-attention attention --overlap none,direct --sequence-parallel --hidden 768 --heads 12 --batch 4 \
-        --sequence 128 $(brief 0.8)
+        --sequence 128 $(brief 2)
     if [ -n "$quick" ]; then
         record auto auto --dtype f32 --tokens 40 --seconds 0.005 --samples 3
     else
