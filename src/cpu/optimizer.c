@@ -142,22 +142,6 @@ static void pack_steps(const optimizer_work *work, int64_t step, int64_t end)
         CPU(gemm_pack_panels)(&job);
 }
 
-/* Those of rows [row, end), wherever the order has them. */
-static void pack_backward(const optimizer_work *work, int64_t row, int64_t end)
-{
-    const int per_step = work->backward.per_step;
-
-    for (int i = 0; i < work->backward.runs; i++) {
-        const tpi_gemm_run *run = &work->backward.run[i];
-        int64_t from = row > run->begin ? row : run->begin;
-        int64_t to = end < run->begin + run->length ? end : run->begin + run->length;
-
-        if (run->begin >= 0 && from < to)
-            pack_steps(work, (from - run->begin + run->position) / per_step,
-                       (to - run->begin + run->position + per_step - 1) / per_step);
-    }
-}
-
 #if TPI_ISA_LEVEL >= 2
 /* A vector of a step of the backward copy, past the caches: an f32, or a pair of bf16, the earlier one of which is
  * rounded already and in the cache. */
@@ -224,8 +208,10 @@ static bool updates_in_steps(const optimizer_work *work)
     return even && rows == copies->rows && !runs_overlap(plan) && copies->cols % TPI_GEMM_COLS == 0 &&
            (uintptr_t)copies->backward.data % 64 == 0;
 }
+#endif
 
-static void update_and_pack_backward(const optimizer_work *work, int64_t row, int64_t end)
+/* The backward copy of rows [row, end), wherever the order has them; in steps, the rows are updated with it. */
+static void pack_backward(const optimizer_work *work, int64_t row, int64_t end)
 {
     const int per_step = work->backward.per_step;
 
@@ -237,13 +223,16 @@ static void update_and_pack_backward(const optimizer_work *work, int64_t row, in
 
         if (run->begin < 0 || from >= to)
             continue;
-        if (per_step == 2)
+        if (!work->in_steps)
+            pack_steps(work, step, (to - run->begin + run->position + per_step - 1) / per_step);
+#if TPI_ISA_LEVEL >= 2
+        else if (per_step == 2)
             update_steps(work, from, to, step, true);
         else
             update_steps(work, from, to, step, false);
+#endif
     }
 }
-#endif
 
 static void weight_part(void *arg, int64_t part, int worker)
 {
@@ -252,14 +241,8 @@ static void weight_part(void *arg, int64_t part, int worker)
     int64_t row = part * PART_ROWS, end = row + PART_ROWS < rows ? row + PART_ROWS : rows;
 
     (void)worker;
-#if TPI_ISA_LEVEL >= 2
-    if (work->in_steps) {
-        update_and_pack_backward(work, row, end);
-        pack_forward(work, row, end);
-        return;
-    }
-#endif
-    update(work, row * cols, end * cols);
+    if (!work->in_steps)
+        update(work, row * cols, end * cols);
     pack_backward(work, row, end);
     pack_forward(work, row, end);
 }
