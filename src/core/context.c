@@ -167,7 +167,7 @@ static tp_status prepare(tp_ctx *ctx)
 {
     TPI_TRY(ctx->backend->open(ctx));
     TPI_TRY(ctx->backend->stream_create(ctx, "compute", true, &ctx->compute));
-    int ranks = ctx->mesh.tp * ctx->mesh.cp * ctx->mesh.dp * ctx->mesh.pp;
+    int ranks = (int)tpi_ctx_ranks(ctx); /* resolve saw that they fit */
     if (ctx->desc.dry_run && ranks > 1)
         TPI_TRY(tpi_comm_create_dry(ctx, ctx->desc.rank, ranks, &ctx->world));
     else if (ctx->desc.world)

@@ -62,6 +62,12 @@ tp_status tpi_fail(tp_ctx *ctx, tp_status status, const char *format, ...) __att
 tp_status tpi_message(tp_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void tpi_message_set(const char *text);
 
+/* Of all of its mesh. */
+static inline int64_t tpi_ctx_ranks(const tp_ctx *ctx)
+{
+    return (int64_t)ctx->mesh.tp * ctx->mesh.cp * ctx->mesh.dp * ctx->mesh.pp;
+}
+
 /* TP_OK, or the sticky failure: public calls begin with it. */
 tp_status tpi_ctx_usable(tp_ctx *ctx);
 

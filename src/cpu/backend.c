@@ -10,8 +10,7 @@
 
 static int threads_of_process(const tp_ctx *ctx)
 {
-    int64_t ranks = (int64_t)ctx->mesh.tp * ctx->mesh.cp * ctx->mesh.dp * ctx->mesh.pp;
-    int64_t threads = ranks * ctx->desc.threads;
+    int64_t threads = tpi_ctx_ranks(ctx) * ctx->desc.threads;
     return threads > INT32_MAX ? INT32_MAX : (int)threads;
 }
 

@@ -12,9 +12,7 @@ bool tpi_lanes_share_cores(int cores, int64_t ranks)
 
 bool tpi_ctx_lanes_share_cores(const tp_ctx *ctx)
 {
-    const tp_mesh *mesh = &ctx->mesh;
-    return tpi_lanes_share_cores(tpi_world_cores(ctx->desc.world),
-                                 (int64_t)mesh->tp * mesh->cp * mesh->dp * mesh->pp);
+    return tpi_lanes_share_cores(tpi_world_cores(ctx->desc.world), tpi_ctx_ranks(ctx));
 }
 
 /* Lanes that are delayed at random have threads of their own whatever the cores, and a device has its own engines. */
