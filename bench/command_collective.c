@@ -191,6 +191,8 @@ static int check_options(bench_call *call)
         return bench_refuse(call, "--factor %g and --increment %lld: give one of them", options->factor,
                             (long long)options->increment_bytes);
     options->factor = options->factor > 0 ? options->factor : 4;
+    if (options->near_seconds > 0 && options->peers.count == 0)
+        return bench_refuse(call, "--near %g: only comparisons with --peer wait for near cores", options->near_seconds);
     set_defaults(options);
     if (options->begin_bytes > options->end_bytes)
         return bench_refuse(call, "--begin %lld is larger than --end %lld", (long long)options->begin_bytes,

@@ -207,9 +207,10 @@ void bench_note_samples(bench_call *call, int64_t kept, int64_t total)
 {
     bench_note(&call->table,
                "medians of samples; %lld of %lld were dropped because a thread was switched out during them and lost "
-               "%g %% of the time or more, or, between ranks, because their cores were not at the row's distance (a "
-               "figure without any clean sample uses them all)",
-               (long long)(total - kept), (long long)total, 100 * BENCH_LOST);
+               "%g %% of the time or more (%g %% of samples of %g s and longer), or, between ranks, because their "
+               "cores were not at the row's distance (a figure without any clean sample uses them all)",
+               (long long)(total - kept), (long long)total, 100 * BENCH_LOST, 100 * BENCH_LONG_LOST,
+               BENCH_LONG_SECONDS);
 }
 
 void bench_note_kept(bench_call *call, int kept_column, int total_column)

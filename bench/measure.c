@@ -47,7 +47,7 @@ long bench_process_switches(void)
 
 bool bench_is_clean(long switches, double seconds, double lost_seconds)
 {
-    return switches == 0 || lost_seconds < BENCH_LOST * seconds;
+    return switches == 0 || lost_seconds < (seconds < BENCH_LONG_SECONDS ? BENCH_LOST : BENCH_LONG_LOST) * seconds;
 }
 
 /* Seconds that this process's threads were ready to run and waited for a core, added up; NaN: the system doesn't say.

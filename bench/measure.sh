@@ -79,9 +79,11 @@ record() {
 if [ -n "$quick" ]; then
     brief() { echo --seconds 0.005 --samples 3; }
     steps=3
+    near=1
 else
     brief() { echo --seconds "$1"; }
     steps=60
+    near=120 # seconds in which a host may bring the two cores together
 fi
 
 # Layers of GPT-2 with the tokens of a small batch: 36 products.
@@ -111,7 +113,7 @@ done | paste -sd,)
     peers=$(cd build/release && find . -maxdepth 1 -name 'tp_peer_*pi*' -executable | sed 's,./tp_peer_,,' | sort -r |
         paste -sd,)
     if [ -n "$peers" ]; then
-        record peers-mpi collective --peer "$peers" -b 4K -e 64M -f 4 $(brief 0.05)
+        record peers-mpi collective --peer "$peers" -b 4K -e 64M -f 4 --near "$near" $(brief 0.05)
     else
         wanted peers-mpi && echo "peers-mpi: no MPI library is installed"
     fi

@@ -140,10 +140,10 @@ static bool take_step(bench_model_peer *peer, reader *r, int64_t step)
     peer->results.loss[step] = sample.loss;
     peer->results.norm[step] = sample.norm;
     if (step >= peer->call->options.warmup) {
-        bench_sample_add(&peer->step, sample.seconds, !sample.switched);
-        bench_sample_add(&peer->phase[BENCH_FORWARD], sample.forward, !sample.switched);
-        bench_sample_add(&peer->phase[BENCH_BACKWARD], sample.backward, !sample.switched);
-        bench_sample_add(&peer->phase[BENCH_OPTIMIZER], sample.optimizer, !sample.switched);
+        bench_sample_add(&peer->step, sample.seconds, sample.clean);
+        bench_sample_add(&peer->phase[BENCH_FORWARD], sample.forward, sample.clean);
+        bench_sample_add(&peer->phase[BENCH_BACKWARD], sample.backward, sample.clean);
+        bench_sample_add(&peer->phase[BENCH_OPTIMIZER], sample.optimizer, sample.clean);
     }
     return true;
 }

@@ -177,6 +177,8 @@ const bench_option bench_option_table[] = {
      "out of place, in place; default both"},
     {"peer", 0, BENCH_OPTION_CHOICES, AT(peers), BENCH_COLLECTIVE, 0, 0, bench_mpi_names, "NAME,...",
      "openmpi mpich: the same collectives in two processes on the same cores, sample by sample in turns; f32, 2 ranks"},
+    {"near", 0, BENCH_OPTION_REAL, AT(near_seconds), BENCH_COLLECTIVE, 1e-3, 36000, NULL, "SECONDS",
+     "with --peer: wait until the two cores share an L3 cache, as a host moves virtual ones about, that long in all"},
     {"iterations", 'n', BENCH_OPTION_INTEGER, AT(iterations), BENCH_COLLECTIVE, 1, 1e6, NULL, "N",
      "calls a sample; default: as many as take 0.2 ms"},
     {"overlap", 0, BENCH_OPTION_CHOICES, AT(overlaps), SHAPED & ~(BENCH_NORM | BENCH_ROOFLINE), 0, 0,

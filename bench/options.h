@@ -87,6 +87,7 @@ typedef struct bench_options {
     bool dry_run, one_by_one;
     const char *python, *peer_settings; /* of --peer torch */
     double patience;
+    double near_seconds; /* of collective --peer */
     /* gemm */
     const char *shapes;
     bench_list variants, callers;

@@ -105,11 +105,9 @@ static tp_status stop(bench_probe *probe, tpi_stream *stream, const begun_op *be
         return probe->real->timer_mark(begun->mark->timer, stream, 1);
     }
     bool clean;
-    double seconds = bench_watch_stop(&begun->watch, &clean);
-    double cpu = bench_thread_seconds() - begun->watch.cpu;
-    /* An op waits for nobody but its own workers: where it has none, the thread's own time is as good, also when it was
-     * switched out. */
-    enter(probe, &kind, clean || probe->whole_process ? seconds : cpu, clean);
+    double seconds = bench_watch_stop(&begun->watch, &clean), cpu = bench_thread_seconds() - begun->watch.cpu;
+    /* An op waits for nobody but its own workers: where it has none, what the thread ran is all that it took. */
+    enter(probe, &kind, probe->whole_process ? seconds : cpu, clean);
     return TP_OK;
 }
 

@@ -237,6 +237,13 @@ tp_status bench_team_measure(bench_team *team, tp_ctx *ctx, const bench_team_pla
     return bench_team_compare(team, ctx, plan, &part, 1);
 }
 
+tp_status bench_team_probe(bench_team *team, tp_ctx *ctx, bool *near)
+{
+    TPI_TRY(meet(ctx));
+    *near = bench_is_near(probe(team, tp_ctx_rank(ctx))) || !team->probed;
+    return meet(ctx);
+}
+
 double bench_team_comm_share(const bench_team *team)
 {
     double compute = 0, comm = 0;

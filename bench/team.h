@@ -80,6 +80,9 @@ tp_status bench_team_compare(bench_team *team, tp_ctx *ctx, const bench_team_pla
  * measure. NaN on a GPU. */
 double bench_team_comm_share(const bench_team *team);
 
+/* Collective: whether the cores of ranks 0 and 1 share an L3 cache now; where that can't be felt, true. */
+tp_status bench_team_probe(bench_team *team, tp_ctx *ctx, bool *near);
+
 /* Collective: the sum of a number over ranks, and the largest, by way of shared memory. A NaN is the largest. */
 tp_status bench_team_sum(bench_team *team, tp_ctx *ctx, double mine, double *sum);
 tp_status bench_team_most(bench_team *team, tp_ctx *ctx, double mine, double *most);

@@ -238,18 +238,18 @@ bool bench_torch_ready(bench_torch *self, char message[BENCH_MESSAGE])
 /* False if it is no sample, or has a time that can't be: what took longer than the patience was not waited for. */
 static bool read_sample(const char *text, double longest, bench_torch_sample *out)
 {
-    long switched;
+    double lost;
     int length = 0;
-    if (sscanf(text, "%lf %lf %lf %lf %ld %lf %lf%n", &out->seconds, &out->forward, &out->backward, &out->optimizer,
-               &switched, &out->loss, &out->norm, &length) != 7 ||
+    if (sscanf(text, "%lf %lf %lf %lf %lf %lf %lf%n", &out->seconds, &out->forward, &out->backward, &out->optimizer,
+               &lost, &out->loss, &out->norm, &length) != 7 ||
         text[length] != '\0')
         return false;
     const double times[] = {out->seconds, out->forward, out->backward, out->optimizer};
     bool good = true;
     for (size_t i = 0; i < sizeof times / sizeof *times; i++)
         good = good && isfinite(times[i]) && times[i] > 0 && times[i] <= longest;
-    out->switched = switched != 0;
-    return good;
+    out->clean = bench_is_clean(1, out->seconds, lost);
+    return good && isfinite(lost) && lost >= 0;
 }
 
 bool bench_torch_step(bench_torch *self, const int32_t *ids, const int32_t *targets, int64_t tokens,
@@ -263,7 +263,7 @@ bool bench_torch_step(bench_torch *self, const int32_t *ids, const int32_t *targ
     if (!read_sample(text, self->patience, out))
         return bench_say(message,
                          "--peer torch: of a step it said '%.160s', must be four times above 0 and at most %g s "
-                         "(--patience), a count, loss and norm",
+                         "(--patience), what it lost, loss and norm",
                          text, self->patience);
     self->steps++;
     return true;

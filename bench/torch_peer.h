@@ -24,7 +24,7 @@ typedef struct bench_torch {
 
 typedef struct bench_torch_sample {
     double seconds, forward, backward, optimizer;
-    bool switched;
+    bool clean;        /* as bench_is_clean says: of what others took of its threads' time */
     double loss, norm; /* norm: of all gradients, before clipping */
 } bench_torch_sample;
 

@@ -27,6 +27,7 @@ typedef struct bench_mpi_shared {
     struct {
         _Alignas(64) atomic_uint done; /* the request that was answered; 1 after the start; a word to sleep on */
         double seconds;                /* of one call */
+        double lost;                   /* of these the thread did not run */
         long switched;                 /* involuntary switches during the sample */
     } rank[BENCH_MPI_RANKS];
     _Alignas(64) char library[256];

@@ -3,8 +3,8 @@ is asked for.
 
 Standard input gives a line of names and numbers, then "param NAME ROWS COLS DECAY" lines, each followed by its f32
 values, then "go". Every "step" after that is followed by a step's tokens and targets (i32). Answers: "hello VERSION" at
-once, "ready WHAT" after "go", "step SECONDS FORWARD BACKWARD OPTIMIZER SWITCHES LOSS NORM" (of all gradients, before
-clipping), or "fail WHY". Ends with its input.
+once, "ready WHAT" after "go", "step SECONDS FORWARD BACKWARD OPTIMIZER LOST LOSS NORM" (seconds that others took; the
+norm of all gradients, before clipping), or "fail WHY". Ends with its input.
 
 Settings, chosen by what this PyTorch has, or given: compiled (TorchInductor; needs a C++ compiler) or eager; for bf16
 autocast (f32 weights, cast in every step) or master (bf16 weights, f32 masters in the optimizer). Always: fused AdamW
@@ -219,13 +219,28 @@ def prepare(job, weights, decayed):
     return side, f"{torch.__version__} {settings}; {side.kind}, {attention}, {threads} thread{several}{without}"
 
 
+def taken_away(threads):
+    """Seconds a thread that this process was ready to run and did not, so far: it waited for a core, or the host kept
+    the core for itself. None where the system doesn't count them."""
+    try:
+        waited = 0
+        for task in os.listdir("/proc/self/task"):
+            with open(f"/proc/self/task/{task}/schedstat") as file:
+                waited += int(file.read().split()[1])
+        with open("/proc/stat") as file:
+            stolen = int(file.readline().split()[8])
+        return 1e-9 * waited / threads + stolen / os.sysconf("SC_CLK_TCK") / os.cpu_count()
+    except (OSError, IndexError, ValueError):
+        return None
+
+
 def switches():
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
 def take_step(side, job, data):
     time.sleep(0.005)  # threads of the other side, and idle ones of this, have gone to sleep
-    before, start = switches(), time.perf_counter()
+    taken, before, start = taken_away(job["threads"]), switches(), time.perf_counter()
     ids, targets = torch.frombuffer(data, dtype=torch.int32).to(torch.int64).view(2, job["batch"], job["sequence"])
     loss = side.forward(ids, targets)
     forward = time.perf_counter()
@@ -234,10 +249,12 @@ def take_step(side, job, data):
     norm = side.update()
     value = loss.item()
     end = time.perf_counter()
-    switched = switches() - before
+    switched, now_taken = switches() - before, taken_away(job["threads"])
+    uncounted = end - start if switched else 0  # then any switch counts as all of the time
+    lost = uncounted if taken is None or now_taken is None else max(now_taken - taken, 0)
     time.sleep(0.02)  # OpenMP's threads spin for a while before they sleep
     seconds = f"{end - start:.9f} {forward - start:.9f} {backward - forward:.9f} {end - backward:.9f}"
-    return f"step {seconds} {switched} {value:.9g} {norm.item():.9g}"
+    return f"step {seconds} {lost:.9f} {value:.9g} {norm.item():.9g}"
 
 
 def main():

@@ -84,6 +84,8 @@ Test(command, refusals_name_field_and_both_numbers)
     expect("collective --peer mpich --dtype bf16", 2, "--dtype bf16", "compares f32");
     expect("collective --peer mpich --operation broadcast", 2, "--operation broadcast", "all_gather");
     expect("collective --peer mpich --link 5us,2GB/s", 2, "--peer mpich", "--link");
+    expect("collective --near 3", 2, "--near 3", "--peer");
+    expect("collective --peer mpich --near 0", 2, "--near: 0", "[0.001, 36000]");
     expect("collective --peer mpich -b 1K -e 8G", 2, "--end 8589934592", "at most 8589934588 bytes");
     expect("collective --peer mpich -e 7", 2, "--end 7", "8 bytes");
     expect("gemm --peer mpich", 2, "--peer: unknown 'mpich'", "onednn");
@@ -124,7 +126,7 @@ Test(command, mpi_peers)
         char arguments[128];
         /* The first three sizes are of the same elements. */
         snprintf(arguments, sizeof arguments,
-                 "collective --peer %s -b 4088 -e 4K -i 3 --seconds 0.002 --samples 3 --csv", peers[i]);
+                 "collective --peer %s -b 4088 -e 4K -i 3 --seconds 0.002 --samples 3 --near 0.05 --csv", peers[i]);
         int status = run(arguments);
         static const char row[] = "\n4088,1022,reduce_scatter,in,nothing,";
         const char *first = strstr(tpt_printed, row);

@@ -83,8 +83,12 @@ Test(measure, all_calls_are_counted)
 Test(measure, clean_is_what_lost_little)
 {
     cr_assert(bench_is_clean(0, 1, 0.5), "asleep, not switched out");
-    cr_assert(bench_is_clean(3, 1, 0.009));
-    cr_assert(!bench_is_clean(1, 1, 0.011));
+    cr_assert(bench_is_clean(3, 0.01, 0.00009));
+    cr_assert(!bench_is_clean(1, 0.01, 0.00011));
+    cr_assert(!bench_is_clean(1, 0.09, 0.002));
+    cr_assert(bench_is_clean(1, 0.11, 0.002), "long ones may lose more");
+    cr_assert(bench_is_clean(9, 1, 0.049));
+    cr_assert(!bench_is_clean(9, 1, 0.051));
     cr_assert(!bench_is_clean(1, 1, 1));
 }
 

@@ -174,3 +174,21 @@ Test(notes, workers_that_were_switched_out_are_noticed)
     cr_assert_eq(status, TP_OK, "%s", tp_last_message());
     cr_assert(figure.figure.kept == 0 && figure.figure.total == 3, "%d of %d", figure.figure.kept, figure.figure.total);
 }
+
+static tp_status probe_rank(tp_ctx *ctx, void *arg)
+{
+    static bench_team team;
+    bool *near = arg;
+    if (tp_ctx_rank(ctx) == 0)
+        bench_team_init(&team, 2, 1);
+    return bench_team_probe(&team, ctx, &near[tp_ctx_rank(ctx)]);
+}
+
+/* Whoever waits for near cores must not wait for what can't be. */
+Test(notes, two_ranks_on_one_core_are_near)
+{
+    bool near[2] = {false, false};
+    tp_status status = tp_run_ranks(&(tp_run_options){.ranks = 2}, probe_rank, near);
+    cr_assert_eq(status, TP_OK, "%s", tp_last_message());
+    cr_assert(near[0] && near[1]);
+}
