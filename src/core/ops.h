@@ -67,6 +67,7 @@ typedef struct tpi_gemm_args {
     tp_dtype c_dtype; /* f32, or the operands' dtype */
     int64_t c_stride;
     bool accumulate; /* the chain starts from c: c f32, order NULL, no epilogue */
+    bool past_caches; /* c is not read soon: where it helps, it is not left in caches */
     /* Epilogue, in f32 on the tree's root: x = sum + bias; pre = round(x); x = act(x); x = dropout(x) + residual; c =
      * round(x). The activation is applied to the unrounded x. act_grad: x = sum * act'(act_input) instead (act' read at
      * the stored pre-activation; without bias and pre). An empty inner sum is +0, and is finished like any other. */

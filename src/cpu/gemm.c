@@ -21,6 +21,8 @@
 #define KEPT_BYTES ((int64_t)12 << 20)
 /* Longest chunk of the inner dimension: a panel of B must leave room in L2. */
 #define CHUNK_STEPS 4096
+/* Of a C from here on, results that are not read soon go past the caches. */
+#define STREAMED_BYTES ((size_t)1 << 20)
 /* Columns whose unfinished tiles wait between chunks. */
 #define WINDOW_PANELS (1024 / TPI_GEMM_COLS)
 
@@ -31,6 +33,7 @@ typedef struct gemm_job {
     int64_t chunk_steps;
     bool chunked;
     bool direct;  /* whole tiles go straight to C */
+    bool streaming; /* and past the caches, in which there is nothing of C then */
     bool packing; /* B is packed here */
     bool keeping; /* and all of a part's panels are kept */
     int64_t row_panels, row_parts, block_panels;
@@ -53,16 +56,6 @@ typedef struct gemm_block {
     tpi_gemm_chunk chunk;
     float *a, *b, *b_wide, *state; /* this worker's memory */
 } gemm_block;
-
-static int64_t divide_up(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static int64_t min64(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 /* Where the chunk's steps of one panel of B are, or will be packed to. */
 static float *panel_address(const gemm_block *block, int64_t panel)
@@ -98,7 +91,7 @@ static void fetch_next_panel(tpi_gemm_fetch_list *list, const gemm_block *block,
 {
     const gemm_job *job = block->job;
     const tpi_operand *b = &job->args->b;
-    const int64_t tiles = min64(block->row_end - block->row_begin, FETCH_TILES),
+    const int64_t tiles = tpi_least(block->row_end - block->row_begin, FETCH_TILES),
                   share = tiles - (block->row_end - row_panel);
     if (panel >= block->col_end || share < 0)
         return;
@@ -109,7 +102,7 @@ static void fetch_next_panel(tpi_gemm_fetch_list *list, const gemm_block *block,
                             TPI_GEMM_PAIR_BYTES, TPI_GEMM_PAIR_BYTES, end - begin, false);
     } else if (b->outer_stride == 1) {
         const int64_t size = (int64_t)tp_dtype_size(b->dtype), first = block->chunk.first_step * job->plan.per_step;
-        const int64_t rows = min64(block->chunk.steps * job->plan.per_step, job->args->inner - first);
+        const int64_t rows = tpi_least(block->chunk.steps * job->plan.per_step, job->args->inner - first);
         const int64_t begin = rows * share / tiles, end = rows * (share + 1) / tiles;
         const char *data = tpi_element(b->data, b->dtype, (first + begin) * b->inner_stride + panel * TPI_GEMM_COLS);
         tpi_gemm_fetch_rows(list, data, b->inner_stride * size, TPI_GEMM_COLS * size, end - begin, false);
@@ -122,11 +115,11 @@ static void fetch_next_rows(tpi_gemm_fetch_list *list, const gemm_block *block, 
     const gemm_job *job = block->job;
     const tpi_operand *a = &job->args->a;
     const int64_t size = (int64_t)tp_dtype_size(a->dtype), first = block->chunk.first_step * job->plan.per_step;
-    const int64_t inner = min64(block->chunk.steps * job->plan.per_step, job->args->inner - first);
+    const int64_t inner = tpi_least(block->chunk.steps * job->plan.per_step, job->args->inner - first);
     const int64_t share = (row_panel - block->row_begin) % TPI_GEMM_GROUP;
     if (a->inner_stride == 1) {
         const int64_t row = (row_panel + TPI_GEMM_GROUP) * TPI_GEMM_ROWS,
-                      end = min64(block->row_end * TPI_GEMM_ROWS, job->args->rows);
+                      end = tpi_least(block->row_end * TPI_GEMM_ROWS, job->args->rows);
         for (int64_t r = row; r < row + TPI_GEMM_ROWS && r < end; r++)
             tpi_gemm_fetch_rows(list, tpi_element(a->data, a->dtype, r * a->outer_stride + first), TPI_GEMM_PAIR_BYTES,
                                 TPI_GEMM_PAIR_BYTES, (inner * size + TPI_GEMM_PAIR_BYTES - 1) / TPI_GEMM_PAIR_BYTES,
@@ -148,7 +141,7 @@ static void choose_fetches(tpi_gemm_fetch_list *list, const gemm_block *block, i
     const tpi_gemm_args *args = block->job->args;
     const int64_t row = row_panel * TPI_GEMM_ROWS, col = col_panel * TPI_GEMM_COLS;
     list->count = 0;
-    if (whole && row_panel + 1 < block->row_end)
+    if (whole && !block->job->streaming && row_panel + 1 < block->row_end)
         tpi_gemm_fetch_tile(list, args->c, TP_DTYPE_F32, args->c_stride, (const int64_t[2]){row + TPI_GEMM_ROWS, col});
     if (!whole && block->chunk.last)
         tpi_gemm_fetch_epilogue(list, args, (const int64_t[2]){row, col});
@@ -164,7 +157,8 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
     const gemm_job *job = block->job;
     const tpi_gemm_args *args = job->args;
     const int64_t row = row_panel * TPI_GEMM_ROWS, col = col_panel * TPI_GEMM_COLS;
-    const int rows = (int)min64(args->rows - row, TPI_GEMM_ROWS), cols = (int)min64(args->cols - col, TPI_GEMM_COLS);
+    const int rows = (int)tpi_least(args->rows - row, TPI_GEMM_ROWS),
+              cols = (int)tpi_least(args->cols - col, TPI_GEMM_COLS);
     const bool whole = job->direct && rows == TPI_GEMM_ROWS && cols == TPI_GEMM_COLS;
     float levels[TPI_GEMM_LEVELS * TPI_GEMM_TILE] __attribute__((aligned(64)));
     float root[TPI_GEMM_TILE] __attribute__((aligned(64)));
@@ -181,6 +175,7 @@ static void multiply_tile(const gemm_block *block, int64_t row_panel, int64_t co
                           .blocks = job->plan.blocks,
                           .dot = job->plan.format == TPI_GEMM_BF16_PAIRS,
                           .narrow = job->plan.format != TPI_GEMM_F32,
+                          .streaming = whole && job->streaming && block->chunk.last,
                           .a = block->a + (row_panel - block->row_begin) * job->panel_stride + job->a_wide_at,
                           .b = b,
                           .levels = job->chunked ? state + TPI_GEMM_TILE : levels,
@@ -217,11 +212,11 @@ static void pack_rows(const gemm_block *block, int64_t row_panel)
     const gemm_job *job = block->job;
     const tpi_gemm_args *args = job->args;
     const int64_t first = row_panel * TPI_GEMM_ROWS,
-                  end = min64(row_panel + TPI_GEMM_GROUP, block->row_end) * TPI_GEMM_ROWS;
+                  end = tpi_least(row_panel + TPI_GEMM_GROUP, block->row_end) * TPI_GEMM_ROWS;
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->a,
                                     .first = first,
-                                    .count = min64(end, args->rows) - first,
+                                    .count = tpi_least(end, args->rows) - first,
                                     .width = TPI_GEMM_ROWS,
                                     .first_step = block->chunk.first_step,
                                     .steps = block->chunk.steps,
@@ -249,7 +244,7 @@ static const float *b_panel(const gemm_block *block, int64_t panel)
     const tpi_gemm_pack_job pack = {.plan = &job->plan,
                                     .operand = &args->b,
                                     .first = first,
-                                    .count = min64(args->cols - first, TPI_GEMM_COLS),
+                                    .count = tpi_least(args->cols - first, TPI_GEMM_COLS),
                                     .width = TPI_GEMM_COLS,
                                     .first_step = block->chunk.first_step,
                                     .steps = block->chunk.steps,
@@ -280,7 +275,7 @@ static void multiply_in_chunks(gemm_block *block)
     const gemm_job *job = block->job;
     const int64_t col_end = block->col_end;
     for (; block->col_begin < col_end; block->col_begin = block->col_end) {
-        block->col_end = min64(block->col_begin + WINDOW_PANELS, col_end);
+        block->col_end = tpi_least(block->col_begin + WINDOW_PANELS, col_end);
         for (int64_t step = 0; step < job->plan.steps; step += job->chunk_steps) {
             CPU(gemm_chunk_make)(&job->plan, step, job->chunk_steps, &block->chunk);
             multiply_block(block);
@@ -292,7 +287,7 @@ static void multiply_in_blocks(gemm_block *block)
 {
     const gemm_job *job = block->job;
     const int64_t begin = block->row_begin, panels = block->row_end - begin;
-    const int64_t blocks = divide_up(panels, job->block_panels);
+    const int64_t blocks = tpi_divide_up(panels, job->block_panels);
     CPU(gemm_chunk_make)(&job->plan, 0, job->chunk_steps, &block->chunk);
     for (int64_t i = 0; i < blocks; i++) {
         block->first = i == 0;
@@ -320,6 +315,10 @@ static void multiply_part(void *arg, int64_t part, int worker)
         multiply_in_chunks(&block);
     else
         multiply_in_blocks(&block);
+#if TPI_ISA_LEVEL >= 1
+    if (job->streaming)
+        _mm_sfence();
+#endif
 }
 
 /* ---- the call ---- */
@@ -333,8 +332,8 @@ static void choose_parts(gemm_job *job, int64_t fewest)
     int64_t best = INT64_MAX;
     for (int64_t row_parts = fewest; row_parts < fewest + workers && row_parts <= job->row_panels; row_parts++) {
         for (int64_t col_parts = 1; col_parts <= workers && col_parts <= job->col_panels; col_parts++) {
-            int64_t rows = divide_up(job->row_panels, row_parts), cols = divide_up(job->col_panels, col_parts);
-            int64_t cost = divide_up(row_parts * col_parts, workers) * (8 * rows * cols + rows + b_cost * cols);
+            int64_t rows = tpi_divide_up(job->row_panels, row_parts), cols = tpi_divide_up(job->col_panels, col_parts);
+            int64_t cost = tpi_divide_up(row_parts * col_parts, workers) * (8 * rows * cols + rows + b_cost * cols);
             if (cost >= best)
                 continue;
             best = cost;
@@ -360,11 +359,11 @@ static void find_packed(gemm_job *job)
 /* Decides what is packed when, and the sizes of parts and blocks. */
 static void choose_blocks(gemm_job *job)
 {
-    const int64_t chunks = divide_up(job->plan.steps, CHUNK_STEPS);
-    job->chunk_steps = divide_up(job->plan.steps, chunks);
+    const int64_t chunks = tpi_divide_up(job->plan.steps, CHUNK_STEPS);
+    job->chunk_steps = tpi_divide_up(job->plan.steps, chunks);
     job->chunked = chunks > 1;
     /* Panels start on different lines of L1 whatever their length. */
-    job->panel_stride = divide_up(job->chunk_steps * TPI_GEMM_ROWS, 16) * 16 + 16;
+    job->panel_stride = tpi_divide_up(job->chunk_steps * TPI_GEMM_ROWS, 16) * 16 + 16;
     job->a_wide_at = TPI_GEMM_WIDENS ? job->panel_stride : 0;
     job->panel_stride += tpi_gemm_widened(TPI_GEMM_ROWS, job->chunk_steps);
     const int64_t panel_bytes = job->panel_stride * (int64_t)sizeof(float), a_bytes = job->row_panels * panel_bytes;
@@ -372,13 +371,13 @@ static void choose_blocks(gemm_job *job)
     job->packing = job->args->b_packed == NULL;
     job->keeping = job->packing && !job->chunked && b_bytes < a_bytes && b_bytes <= KEPT_BYTES;
     if (job->chunked || (job->packing && !job->keeping)) {
-        choose_parts(job, divide_up(a_bytes, PART_BYTES));
-        job->block_panels = divide_up(job->row_panels, job->row_parts);
+        choose_parts(job, tpi_divide_up(a_bytes, PART_BYTES));
+        job->block_panels = tpi_divide_up(job->row_panels, job->row_parts);
     } else {
         choose_parts(job, 1);
         int64_t panels = BLOCK_BYTES / panel_bytes;
         panels = panels < BLOCK_LEAST_PANELS ? BLOCK_LEAST_PANELS : panels;
-        job->block_panels = min64(panels, divide_up(job->row_panels, job->row_parts));
+        job->block_panels = tpi_least(panels, tpi_divide_up(job->row_panels, job->row_parts));
     }
 }
 
@@ -388,7 +387,8 @@ static tp_status reserve(gemm_job *job)
     int64_t floats = job->block_panels * job->panel_stride;
     job->b_at = floats;
     if (job->packing)
-        floats += (job->keeping ? divide_up(job->col_panels, job->col_parts) : 1) * job->chunk_steps * TPI_GEMM_COLS;
+        floats +=
+            (job->keeping ? tpi_divide_up(job->col_panels, job->col_parts) : 1) * job->chunk_steps * TPI_GEMM_COLS;
     job->b_wide_at = floats;
     floats += tpi_gemm_widened(TPI_GEMM_COLS, job->chunk_steps);
     job->state_at = floats;
@@ -396,6 +396,16 @@ static tp_status reserve(gemm_job *job)
     if (job->chunked)
         floats += job->block_panels * WINDOW_PANELS * job->state_tiles * TPI_GEMM_TILE;
     return tpi_cpu_reserve(job->ctx, (size_t)floats * sizeof(float));
+}
+
+/* Lines that are written past the caches are not read first, and leave in the caches what the next product needs. */
+static bool streams(const gemm_job *job)
+{
+    const tpi_gemm_args *args = job->args;
+    const size_t line = 64, floats = line / sizeof(float);
+    return args->past_caches && job->direct && !args->accumulate && (uintptr_t)args->c % line == 0 &&
+           (size_t)args->c_stride % floats == 0 &&
+           (size_t)args->rows * (size_t)args->cols * sizeof(float) >= STREAMED_BYTES;
 }
 
 /* One row's sum where there are no columns, so that nothing is packed. */
@@ -427,70 +437,13 @@ tp_status CPU(gemm)(tp_ctx *ctx, const void *task)
     gemm_job job = {.ctx = ctx,
                     .args = args,
                     .direct = CPU(gemm_epilogue_empty)(args),
-                    .row_panels = divide_up(args->rows, TPI_GEMM_ROWS),
-                    .col_panels = divide_up(args->cols, TPI_GEMM_COLS)};
+                    .row_panels = tpi_divide_up(args->rows, TPI_GEMM_ROWS),
+                    .col_panels = tpi_divide_up(args->cols, TPI_GEMM_COLS)};
+    job.streaming = streams(&job);
     CPU(gemm_plan_make)(&job.plan, args->a.dtype, args->inner, args->order);
     find_packed(&job);
     choose_blocks(&job);
     TPI_TRY(reserve(&job));
     tpi_cpu_parallel(ctx, job.row_parts * job.col_parts, multiply_part, &job);
-    return TP_OK;
-}
-
-size_t CPU(gemm_packed_bytes)(tp_dtype dtype, int64_t cols, int64_t inner, const tpi_inner *order)
-{
-    tpi_gemm_plan plan;
-    CPU(gemm_plan_make)(&plan, dtype, inner, order);
-    return (size_t)divide_up(cols, TPI_GEMM_COLS) * (size_t)plan.steps * TPI_GEMM_COLS * sizeof(float);
-}
-
-typedef struct pack_call {
-    const tpi_cpu_gemm_pack_args *args;
-    tpi_gemm_plan plan;
-} pack_call;
-
-/* Steps of one part where the source is contiguous along the columns: it is read row by row, into all panels. */
-#define PACK_STEPS 64
-
-static tpi_gemm_pack_job pack_job_of(const pack_call *call)
-{
-    return (tpi_gemm_pack_job){.plan = &call->plan,
-                               .operand = &call->args->b,
-                               .count = call->args->cols,
-                               .width = TPI_GEMM_COLS,
-                               .steps = call->plan.steps,
-                               .out = call->args->out.data,
-                               .panel_stride = call->plan.steps * TPI_GEMM_COLS,
-                               .streaming = true};
-}
-
-static void pack_panel_part(void *arg, int64_t part, int worker)
-{
-    tpi_gemm_pack_job pack = pack_job_of(arg);
-    (void)worker;
-    pack.first = part * TPI_GEMM_COLS;
-    pack.count = min64(pack.count - pack.first, TPI_GEMM_COLS);
-    pack.out += part * pack.panel_stride;
-    CPU(gemm_pack_panels)(&pack);
-}
-
-static void pack_steps_part(void *arg, int64_t part, int worker)
-{
-    tpi_gemm_pack_job pack = pack_job_of(arg);
-    (void)worker;
-    pack.first_step = part * PACK_STEPS;
-    pack.steps = min64(pack.steps - pack.first_step, PACK_STEPS);
-    pack.out += pack.first_step * TPI_GEMM_COLS;
-    CPU(gemm_pack_panels)(&pack);
-}
-
-tp_status CPU(gemm_pack)(tp_ctx *ctx, const void *task)
-{
-    pack_call call = {.args = task};
-    CPU(gemm_plan_make)(&call.plan, call.args->b.dtype, call.args->inner, call.args->order);
-    if (call.args->b.inner_stride == 1)
-        tpi_cpu_parallel(ctx, divide_up(call.args->cols, TPI_GEMM_COLS), pack_panel_part, &call);
-    else
-        tpi_cpu_parallel(ctx, divide_up(call.plan.steps, PACK_STEPS), pack_steps_part, &call);
     return TP_OK;
 }

@@ -40,6 +40,16 @@
 #define TPI_GEMM_LEVELS 3
 _Static_assert(TPI_MAX_BLOCKS == 1 << TPI_GEMM_LEVELS, "levels hold the tree of all blocks");
 
+static inline int64_t tpi_divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline int64_t tpi_least(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
 typedef enum tpi_gemm_format {
     TPI_GEMM_F32,
     TPI_GEMM_F16,       /* widened to f32 */
@@ -123,6 +133,7 @@ typedef struct tpi_gemm_tile {
     const tpi_gemm_chunk *chunk;
     int blocks;
     bool dot;           /* steps are bf16 pairs */
+    bool streaming;     /* the root goes past the caches: `out` is whole lines */
     bool narrow;        /* factors have 12 bits at most */
     const float *a, *b; /* panels at the chunk's first step, or widened ones of the chunk */
     const float *in;    /* the unfinished chain; NULL: +0 */

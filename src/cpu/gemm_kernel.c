@@ -146,6 +146,16 @@ TPI_INLINE void close_tree(accumulators x, const int rows, const tpi_gemm_tile *
     }
 }
 
+TPI_INLINE void store_sums(accumulators x, const int rows, const tpi_gemm_tile *tile,
+                           void (*const store)(float *p, gemm_vector x))
+{
+#pragma GCC unroll 8
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 8
+        for (int j = 0; j < VECTORS; j++)
+            store(tile->out + i * tile->out_stride + j * GEMM_LANES, x[i][j]);
+}
+
 TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot)
 {
     const tpi_gemm_chunk *chunk = tile->chunk;
@@ -181,11 +191,10 @@ TPI_INLINE void kernel(const tpi_gemm_tile *tile, const int rows, const bool dot
 
     if (chunk->last)
         close_tree(x, rows, tile);
-#pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-#pragma GCC unroll 8
-        for (int j = 0; j < VECTORS; j++)
-            gemm_store(tile->out + i * tile->out_stride + j * GEMM_LANES, x[i][j]);
+    if (tile->streaming)
+        store_sums(x, rows, tile, gemm_stream);
+    else
+        store_sums(x, rows, tile, gemm_store);
 }
 
 /* One copy of the kernel for each number of rows that is worth one. */

@@ -22,6 +22,10 @@ TPI_INLINE void gemm_store(float *p, gemm_vector x)
 {
     _mm512_storeu_ps(p, x);
 }
+TPI_INLINE void gemm_stream(float *p, gemm_vector x)
+{
+    _mm512_stream_ps(p, x);
+}
 TPI_INLINE gemm_vector gemm_broadcast(const float *p)
 {
     return _mm512_set1_ps(*p);
@@ -49,6 +53,10 @@ TPI_INLINE gemm_vector gemm_load(const float *p)
 TPI_INLINE void gemm_store(float *p, gemm_vector x)
 {
     _mm256_storeu_ps(p, x);
+}
+TPI_INLINE void gemm_stream(float *p, gemm_vector x)
+{
+    _mm256_stream_ps(p, x);
 }
 TPI_INLINE gemm_vector gemm_broadcast(const float *p)
 {
@@ -82,6 +90,10 @@ TPI_INLINE gemm_vector gemm_load(const float *p)
 TPI_INLINE void gemm_store(float *p, gemm_vector x)
 {
     memcpy(p, &x, sizeof x);
+}
+TPI_INLINE void gemm_stream(float *p, gemm_vector x)
+{
+    gemm_store(p, x);
 }
 TPI_INLINE gemm_vector gemm_broadcast(const float *p)
 {

@@ -56,6 +56,7 @@ tp_status tpi_linear_weight_rows(const tpi_linear_call *call, tpi_stream *stream
                                              .c_dtype = TP_DTYPE_F32,
                                              .c_stride = layer->weight->grad.stride[0],
                                              .accumulate = !tpi_param_unset(layer->weight),
+                                             .past_caches = tokens == call->pass.tokens,
                                              .row_sums = layer->bias ? layer->bias->grad.data : NULL}));
     if (!frozen)
         tpi_param_was_set(layer->weight);

@@ -112,6 +112,7 @@ static tp_status weight_slices(const sliced_call *call, const tpi_run *run, tpi_
                                             .c_dtype = TP_DTYPE_F32,
                                             .c_stride = layer->weight->grad.stride[0],
                                             .accumulate = rows.begin > 0 || !call->unset,
+                                            .past_caches = rows.end - rows.begin == call->x.shape[0],
                                             .row_sums = sums != NULL ? sums + columns.begin : NULL});
 }
 

@@ -1,4 +1,4 @@
-/* Weight gradients that go on from call to call. */
+/* Weight gradients: that go on from call to call, and that are written past the caches. */
 #include <stdlib.h>
 
 #include "gemm_case.h"
@@ -98,4 +98,49 @@ Test(gemm, slices_of_what_is_packed)
         gemm_matrix_free(&b);
         tp_ctx_destroy(ctx);
     }
+}
+
+/* A large C, wherever it begins and however its rows lie: a result that goes past the caches has the same bits, and
+ * nothing beside it is written. */
+Test(gemm, results_that_go_past_the_caches)
+{
+    static const struct {
+        int64_t stride, offset; /* in floats */
+    } places[] = {{528, 0}, {528, 16}, {528, 1}, {528, 8}, {520, 0}, {519, 3}};
+    const int64_t rows = 521, cols = 515, inner = 11, room = rows * 528 + 16;
+    float *ways[2] = {tpt_array(TP_DTYPE_F32, room + 16), tpt_array(TP_DTYPE_F32, room + 16)};
+    for (int n = 0; n < TP_ISA_COUNT * 3; n++) {
+        const tp_isa isa = (tp_isa)(n / 3);
+        const tp_dtype dtype = gemm_dtypes[n % 3];
+        if (isa == TP_ISA_AUTO || !tp_isa_available(isa))
+            continue;
+        tp_ctx *ctx = gemm_context(isa, 1 + n % 2);
+        gemm_matrix a = gemm_matrix_new(dtype, rows, inner, 7, 1), b = gemm_matrix_new(dtype, cols, inner, 8, 1);
+        for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+            for (int past = 0; past < 2; past++) {
+                float *line = (float *)(((uintptr_t)ways[past] + 63) / 64 * 64);
+                for (int64_t j = 0; j < room; j++)
+                    line[j] = -7;
+                const tpi_gemm_args args = {.rows = rows,
+                                            .cols = cols,
+                                            .inner = inner,
+                                            .a = gemm_operand(&a, true),
+                                            .b = gemm_operand(&b, true),
+                                            .c = line + places[i].offset,
+                                            .c_dtype = TP_DTYPE_F32,
+                                            .c_stride = places[i].stride,
+                                            .past_caches = past == 1};
+                cr_assert_eq(gemm_call(ctx, &args), TP_OK);
+            }
+            const float *first = (const float *)(((uintptr_t)ways[0] + 63) / 64 * 64),
+                        *second = (const float *)(((uintptr_t)ways[1] + 63) / 64 * 64);
+            cr_assert(tpt_same_bits("C and what is beside it", second, first, TP_DTYPE_F32, room), "%s, %s, place %zu",
+                      tp_isa_name(isa), tp_dtype_name(dtype), i);
+        }
+        gemm_matrix_free(&a);
+        gemm_matrix_free(&b);
+        tp_ctx_destroy(ctx);
+    }
+    free(ways[0]);
+    free(ways[1]);
 }
