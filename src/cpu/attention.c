@@ -58,17 +58,38 @@ static forward_tiles carve_forward(void *memory, const tpi_attention_args *args,
     return tiles;
 }
 
+#define VECTORS (TPI_TILE / TPI_LANES)
+
+/* The maxima of all queries with this tile's: side by side where every vector sees all keys. */
+static void find_maxima(const tpi_score_tile *tile, const float *maximum, const float *scores, vf now[VECTORS])
+{
+    for (int64_t vector = 0; vector < VECTORS; vector++) {
+        now[vector] = vf_load(maximum + vector * TPI_LANES);
+    }
+    if (!tile->masked && tile->vectors == VECTORS) {
+        for (int64_t k = 0; k < tile->keys; k++) {
+#pragma GCC unroll 4
+            for (int vector = 0; vector < VECTORS; vector++) {
+                now[vector] = vf_max(vf_load(scores + k * TPI_TILE + vector * TPI_LANES), now[vector]);
+            }
+        }
+        return;
+    }
+    for (int64_t vector = 0; vector < tile->vectors; vector++) {
+        const tp_range keys = tpi_vector_keys(tile, vector);
+        for (int64_t k = keys.begin; k < keys.end; k++) {
+            now[vector] = vf_max(vf_load(scores + k * TPI_TILE + vector * TPI_LANES), now[vector]);
+        }
+    }
+}
+
 /* One vector of queries: scores become exp(score - maximum); maximum and sum move on. A query that has seen nothing has
  * maximum -inf, for which 0 stands in: exp(-inf - 0) is 0, where -inf - -inf would be NaN. */
-static void soften_vector(const tpi_score_tile *tile, forward_queries *queries, float *scores, int64_t vector)
+static void soften_vector(const tpi_score_tile *tile, forward_queries *queries, float *scores, int64_t vector, vf now)
 {
     const tp_range keys = tpi_vector_keys(tile, vector);
     const int64_t lane = vector * TPI_LANES;
     const vf before = vf_load(queries->maximum + lane);
-    vf now = before;
-    for (int64_t k = keys.begin; k < keys.end; k++) {
-        now = vf_max(vf_load(scores + k * TPI_TILE + lane), now);
-    }
     const vf base = vf_select(vf_eq(now, vf_set1(-INFINITY)), vf_zero(), now);
     const vf rescale = tpi_exp_falling(vf_sub(before, base));
     vf sum = vf_mul(vf_load(queries->sum + lane), rescale);
@@ -90,17 +111,19 @@ static void forward_tile(const forward_place *at, const tpi_score_tile *tile, fo
     tpi_tile_scores(tile, head_dim, tiles->key, queries->query, words == TPI_WORDS_F32 ? 1.0f : at->args->scale,
                     tiles->scores);
     tpi_tile_mask(tile, tiles->scores);
+    vf now[VECTORS];
+    find_maxima(tile, queries->maximum, tiles->scores, now);
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
-        soften_vector(tile, queries, tiles->scores, vector);
+        soften_vector(tile, queries, tiles->scores, vector, now[vector]);
     }
     if (at->args->dropout > 0) {
         tpi_tile_drop(at->args, at->head, tile, tiles->scores);
     }
     for (int64_t vector = 0; words != TPI_WORDS_F32 && vector < tile->vectors; vector++) {
         if (words == TPI_WORDS_PAIRS) {
-            tpi_pairs_of_keys(tile, vector, tiles->scores, tiles->weights);
+            tpi_pairs_of_keys(tile, vector, tiles->scores, 1.0f, tiles->weights);
         } else {
-            tpi_round_keys(tile, vector, tiles->scores);
+            tpi_round_keys(tile, vector, 1.0f, tiles->scores);
         }
     }
     tpi_tile_spread(tile, head_dim, tiles->value, tiles->weights, queries->out, queries->rescale);

@@ -208,19 +208,15 @@ static void soften_and_drop_vector(const grad_tiles *tiles, const tpi_score_tile
  * them. */
 static void round_weights(const grad_place *at, const tpi_score_tile *tile, const grad_tiles *tiles)
 {
-    const float factor = tpi_dropout_factor(at->args->forward.dropout);
-    if (factor != 1.0f) {
-        tpi_tile_scale(tile, factor, tiles->probabilities);
-    }
-    tpi_tile_scale(tile, at->args->forward.scale, tiles->scores_grad);
+    const float factor = tpi_dropout_factor(at->args->forward.dropout), scale = at->args->forward.scale;
     for (int64_t vector = 0; vector < tile->vectors; vector++) {
         if (tile->sequence->words == TPI_WORDS_PAIRS) {
-            tpi_pairs_of_queries(tile, vector, tiles->probabilities, tiles->probability_words);
-            tpi_pairs_of_queries(tile, vector, tiles->scores_grad, tiles->scores_grad_words);
-            tpi_pairs_of_keys(tile, vector, tiles->scores_grad, tiles->scores_grad_keys);
+            tpi_pairs_of_queries(tile, vector, tiles->probabilities, factor, tiles->probability_words);
+            tpi_pairs_of_queries(tile, vector, tiles->scores_grad, scale, tiles->scores_grad_words);
+            tpi_pairs_of_keys(tile, vector, tiles->scores_grad, scale, tiles->scores_grad_keys);
         } else {
-            tpi_round_keys(tile, vector, tiles->probabilities);
-            tpi_round_keys(tile, vector, tiles->scores_grad);
+            tpi_round_keys(tile, vector, factor, tiles->probabilities);
+            tpi_round_keys(tile, vector, scale, tiles->scores_grad);
         }
     }
 }

@@ -43,7 +43,8 @@ typedef struct tpi_product {
     int64_t b_stride;
     float *c;
     int64_t c_stride;
-    const float *rescale; /* one factor a lane */
+    const float *rescale; /* SPREAD: one factor a lane */
+    float factor;         /* DOT of pairs: the result's */
 } tpi_product;
 
 typedef enum tpi_product_form {
@@ -69,6 +70,7 @@ TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row
                                          const int vectors, const tpi_product_form form, const bool pairs)
 {
     vf sum[TPI_PRODUCT_ROWS][TPI_PRODUCT_VECTORS];
+    const vf scale = vf_set1(product->factor);
     float *c = product->c + row * product->c_stride + vector * 16;
     const float *b = product->b + vector * 16;
     const int64_t a_stride = product->a_stride, b_stride = product->b_stride, c_stride = product->c_stride;
@@ -111,7 +113,8 @@ TPI_ALWAYS_INLINE void tpi_product_block(const tpi_product *product, int64_t row
     for (int r = 0; r < rows; r++) {
 #pragma GCC unroll 4
         for (int v = 0; v < vectors; v++) {
-            vf_store(c + r * c_stride + v * 16, sum[r][v]);
+            const vf result = form == TPI_PRODUCT_DOT && pairs ? vf_mul(sum[r][v], scale) : sum[r][v];
+            vf_store(c + r * c_stride + v * 16, result);
         }
     }
 }

@@ -341,10 +341,11 @@ static void tpi_tile_scores(const tpi_score_tile *tile, int64_t head_dim, const 
                                      .b = columns + lane,
                                      .b_stride = TPI_TILE,
                                      .c = out + key * TPI_TILE + lane,
-                                     .c_stride = TPI_TILE};
+                                     .c_stride = TPI_TILE,
+                                     .factor = factor};
         tpi_product_run(&product, TPI_PRODUCT_DOT);
     }
-    if (factor != 1.0f) {
+    if (factor != 1.0f && words != TPI_WORDS_PAIRS) {
         tpi_tile_scale(tile, factor, out);
     }
 }

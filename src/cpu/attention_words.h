@@ -22,20 +22,25 @@ static inline vi tpi_bf16_bits(vf x)
     return vi_select(vf_eq(x, x), rounded, vi_or(vi_and(bits, high), vi_set1(0x00400000u)));
 }
 
-/* Two vectors of bf16 values, given as f32 bits, as pairs. */
-static inline vi tpi_pairs_of(vi first, vi second)
-{
-    return vi_or(first, vi_shift_right(second, 16));
-}
-
-/* Sixteen bf16 values, given as f32 bits, as eight pairs of neighbours. */
-static inline void tpi_store_neighbours(float *to, vi x)
+/* Two vectors, rounded, as pairs. */
+static inline vi tpi_pairs_of(vf first, vf second)
 {
 #if TPI_ISA_LEVEL >= 3
-    _mm256_storeu_si256((__m256i *)(void *)to, _mm512_cvtepi64_epi32(_mm512_or_si512(x, _mm512_srli_epi64(x, 48))));
+    const vi high = _mm512_cvtepu16_epi32(tpi_narrow_bf16(first)), low = _mm512_cvtepu16_epi32(tpi_narrow_bf16(second));
+    return vi_or(vi_shift_left(high, 16), low);
+#else
+    return vi_or(tpi_bf16_bits(first), vi_shift_right(tpi_bf16_bits(second), 16));
+#endif
+}
+
+/* Sixteen values, rounded, as eight pairs of neighbours. */
+static inline void tpi_store_neighbours(float *to, vf x)
+{
+#if TPI_ISA_LEVEL >= 3
+    _mm256_storeu_si256((__m256i *)(void *)to, _mm256_rol_epi32(tpi_narrow_bf16(x), 16));
 #else
     uint32_t bits[TPI_LANES];
-    vi_store(bits, x);
+    vi_store(bits, tpi_bf16_bits(x));
     for (int i = 0; i < TPI_LANES / 2; i++) {
         const uint32_t word = bits[2 * i] | bits[2 * i + 1] >> 16;
         memcpy(to + i, &word, sizeof word);
@@ -78,36 +83,40 @@ static void tpi_pairs_of_rows(const uint16_t *from, int64_t stride, const int64_
     }
 }
 
-/* Weights as products read them where pairs are not: rounded, in place. */
-static void tpi_round_keys(const tpi_score_tile *tile, int64_t vector, float *weights)
+/* Weights as products read them where pairs are not: times the factor and rounded, in place. */
+static void tpi_round_keys(const tpi_score_tile *tile, int64_t vector, float factor, float *weights)
 {
     const tp_range keys = tpi_vector_keys(tile, vector);
+    const vf scale = vf_set1(factor);
     for (int64_t k = keys.begin; k < keys.end; k++) {
         float *weight = weights + k * TPI_TILE + vector * TPI_LANES;
-        vi_store(weight, tpi_bf16_bits(vf_load(weight)));
+        vi_store(weight, tpi_bf16_bits(vf_mul(vf_load(weight), scale)));
     }
 }
 
-/* One vector of queries' weights [keys][64], rounded, as pairs of two keys: to[key / 2][64]. */
-static void tpi_pairs_of_keys(const tpi_score_tile *tile, int64_t vector, const float *weights, float *to)
+/* One vector of queries' weights [keys][64], times the factor and rounded, as pairs of two keys: to[key / 2][64]. */
+static void tpi_pairs_of_keys(const tpi_score_tile *tile, int64_t vector, const float *weights, float factor, float *to)
 {
     const tp_range keys = tpi_vector_keys(tile, vector);
     const float *from = weights + vector * TPI_LANES;
+    const vf scale = vf_set1(factor);
     for (int64_t k = keys.begin; k < keys.end; k += 2) {
-        const vi second = k + 1 < keys.end ? tpi_bf16_bits(vf_load(from + (k + 1) * TPI_TILE)) : vi_set1(0);
+        const vf second = k + 1 < keys.end ? vf_mul(vf_load(from + (k + 1) * TPI_TILE), scale) : vf_zero();
         vi_store(to + k / 2 * TPI_TILE + vector * TPI_LANES,
-                 tpi_pairs_of(tpi_bf16_bits(vf_load(from + k * TPI_TILE)), second));
+                 tpi_pairs_of(vf_mul(vf_load(from + k * TPI_TILE), scale), second));
     }
 }
 
 /* The same as pairs of two queries: to[key][32]. */
-static inline void tpi_pairs_of_queries(const tpi_score_tile *tile, int64_t vector, const float *weights, float *to)
+static inline void tpi_pairs_of_queries(const tpi_score_tile *tile, int64_t vector, const float *weights, float factor,
+                                        float *to)
 {
     const tp_range keys = tpi_vector_keys(tile, vector);
     const int64_t last = tile->queries - 1 - vector * TPI_LANES;
+    const vf scale = vf_set1(factor);
     for (int64_t k = keys.begin; k < keys.end; k++) {
         float *words = to + k * (TPI_TILE / 2) + vector * (TPI_LANES / 2);
-        tpi_store_neighbours(words, tpi_bf16_bits(vf_load(weights + k * TPI_TILE + vector * TPI_LANES)));
+        tpi_store_neighbours(words, vf_mul(vf_load(weights + k * TPI_TILE + vector * TPI_LANES), scale));
         if (last % 2 == 0 && last >= 0 && last < TPI_LANES) {
             uint32_t word;
             memcpy(&word, words + last / 2, sizeof word);

@@ -253,3 +253,44 @@ Test(attention_grad, a_row_that_sees_nothing_has_no_gradient)
     case_destroy(data);
     tp_ctx_destroy(ctx);
 }
+
+/* A probability that is subnormal and rounds to the smallest normal bf16, which instructions that flush would lose: as
+ * the first and as the second key of a pair, of every query. */
+Test(attention_grad, weights_that_round_to_the_smallest_normal)
+{
+    const attention_case shape = {.dtype = TP_DTYPE_BF16, .heads = 1, .head_dim = 2, .lengths = {4, -1}};
+    attention_data *data[2];
+    for (int i = 0; i < 2; i++) {
+        data[i] = case_create(&shape, 1);
+        data[i]->args.forward.scale = 87.3375f / 87.5f; /* e^-87.3375 is 2^-126 less a thousandth */
+        for (int64_t r = 0; r < 4; r++) {
+            const bool small = r > 0;
+            for (int64_t d = 0; d < 2; d++) {
+                tpt_set(data[i]->q, TP_DTYPE_BF16, r * data[i]->args.forward.q_stride + d, d == 0);
+                tpt_set(data[i]->k, TP_DTYPE_BF16, r * data[i]->args.forward.k_stride + d, small && d == 0 ? -87.5 : 0);
+                tpt_set(data[i]->v, TP_DTYPE_BF16, r * data[i]->args.forward.v_stride + d, small ? 0x1p126 : 0);
+                tpt_set(data[i]->dout, TP_DTYPE_BF16, r * data[i]->args.dout_stride + d, 0x1p120);
+            }
+        }
+    }
+    for (tp_isa isa = TP_ISA_PORTABLE; isa <= TP_ISA_AVX512_BF16; isa++) {
+        if (!tp_isa_available(isa)) {
+            continue;
+        }
+        attention_data *own = data[isa != TP_ISA_PORTABLE];
+        tp_ctx *ctx = case_context(isa, 1);
+        case_forward(ctx, own);
+        case_backward(ctx, own);
+        tp_ctx_destroy(ctx);
+        cr_assert(case_same_forward(own, data[0]) && case_same_backward(own, data[0]), "%s", tp_isa_name(isa));
+        for (int64_t r = 0; r < 4; r++) { /* three keys of weight 2^-126 and value 2^126, one of weight 1 and value 0 */
+            cr_assert_eq(tpt_get(own->out, TP_DTYPE_BF16, r * own->args.forward.out_stride), 3, "%s, row %ld",
+                         tp_isa_name(isa), (long)r);
+        }
+        for (int64_t i = 2; i < 8; i++) { /* of four queries, each with weight 2^-126 and gradient 2^120 */
+            cr_assert_eq(own->dv[i], 0x1p-4f, "%s: %g", tp_isa_name(isa), (double)own->dv[i]);
+        }
+    }
+    case_destroy(data[0]);
+    case_destroy(data[1]);
+}
