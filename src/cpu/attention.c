@@ -129,6 +129,23 @@ static void forward_tile(const forward_place *at, const tpi_score_tile *tile, fo
     tpi_tile_spread(tile, head_dim, tiles->value, tiles->weights, queries->out, queries->rescale);
 }
 
+static void fetch_keys(const forward_place *at, int64_t key_tile)
+{
+    const tpi_attention_args *args = at->args;
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, 0, key_tile);
+    const int64_t place[2] = {at->sequence.first_row + tile.first_key, at->kv_head * args->head_dim};
+    tpi_tile_fetch(args, args->k, args->k_stride, place, tile.keys);
+    tpi_tile_fetch(args, args->v, args->v_stride, place, tile.keys);
+}
+
+static void fetch_queries(const forward_place *at, int64_t query_tile)
+{
+    const tpi_attention_args *args = at->args;
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
+    const int64_t place[2] = {at->sequence.first_row + tile.first_query, at->head * args->head_dim};
+    tpi_tile_fetch(args, args->q, args->q_stride, place, tile.queries);
+}
+
 static void read_keys(const forward_place *at, int64_t key_tile, forward_tiles *tiles)
 {
     const tpi_attention_args *args = at->args;
@@ -204,11 +221,18 @@ static void forward_group(const forward_place *at, tp_range group, forward_tiles
     tp_range seen[TPI_GROUP] = {{0, 0}};
     for (int64_t i = group.begin; i < group.end; i++) {
         seen[i - group.begin] = tpi_key_tiles_of(&at->sequence, i);
+        fetch_queries(at, i);
+    }
+    fetch_keys(at, seen[0].begin);
+    for (int64_t i = group.begin; i < group.end; i++) {
         start_queries(at, i, &tiles->queries[i - group.begin]);
     }
     /* The last tile of queries sees the last keys, the first one the first. */
     for (int64_t key_tile = seen[0].begin; key_tile < seen[group.end - 1 - group.begin].end; key_tile++) {
         read_keys(at, key_tile, tiles);
+        if (key_tile + 1 < seen[group.end - 1 - group.begin].end) {
+            fetch_keys(at, key_tile + 1);
+        }
         for (int64_t i = group.begin; i < group.end; i++) {
             if (key_tile >= seen[i - group.begin].begin && key_tile < seen[i - group.begin].end) {
                 const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, i, key_tile);

@@ -151,6 +151,26 @@ static void finish_queries(const grad_place *at, int64_t query_tile, grad_querie
                    tpi_element_of(at->args->dq, forward->dtype, element), forward->dtype, at->args->dq_stride);
 }
 
+static void fetch_keys(const grad_place *at, int64_t key_tile)
+{
+    const tpi_attention_args *forward = &at->args->forward;
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, 0, key_tile);
+    const int64_t place[2] = {at->sequence.first_row + tile.first_key,
+                              forward->kv_of_head[at->head] * forward->head_dim};
+    tpi_tile_fetch(forward, forward->k, forward->k_stride, place, tile.keys);
+    tpi_tile_fetch(forward, forward->v, forward->v_stride, place, tile.keys);
+}
+
+static void fetch_queries(const grad_place *at, int64_t query_tile)
+{
+    const tpi_attention_args *forward = &at->args->forward;
+    const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, query_tile, 0);
+    const int64_t place[2] = {at->sequence.first_row + tile.first_query, at->head * forward->head_dim};
+    tpi_tile_fetch(forward, forward->q, forward->q_stride, place, tile.queries);
+    tpi_tile_fetch(forward, at->args->dout, at->args->dout_stride, place, tile.queries);
+    tpi_tile_fetch(forward, forward->out, forward->out_stride, place, tile.queries);
+}
+
 static void read_keys(const grad_place *at, int64_t key_tile, grad_tiles *tiles)
 {
     const tpi_attention_args *forward = &at->args->forward;
@@ -302,10 +322,17 @@ static void grad_query_group(const grad_place *at, tp_range group, grad_tiles *t
     tp_range seen[TPI_GROUP] = {{0, 0}};
     for (int64_t i = group.begin; i < group.end; i++) {
         seen[i - group.begin] = tpi_key_tiles_of(&at->sequence, i);
+        fetch_queries(at, i);
+    }
+    fetch_keys(at, seen[0].begin);
+    for (int64_t i = group.begin; i < group.end; i++) {
         start_queries(at, i, &tiles->queries[i - group.begin], tiles->padded);
     }
     for (int64_t key_tile = seen[0].begin; key_tile < seen[group.end - 1 - group.begin].end; key_tile++) {
         read_keys(at, key_tile, tiles);
+        if (key_tile + 1 < seen[group.end - 1 - group.begin].end) {
+            fetch_keys(at, key_tile + 1);
+        }
         for (int64_t i = group.begin; i < group.end; i++) {
             if (key_tile >= seen[i - group.begin].begin && key_tile < seen[i - group.begin].end) {
                 const tpi_score_tile tile = tpi_score_tile_at(&at->sequence, i, key_tile);

@@ -141,6 +141,20 @@ static inline tp_range tpi_group_tiles(const tpi_sequence *sequence, int64_t gro
 
 /* ---- moving tiles ----------------------------------------------------------------------------------------------- */
 
+/* Asks for `rows` rows of one head, from place (row, column) on, that are read soon: they lie too far apart for the
+ * processor to ask for them by itself. */
+static inline void tpi_tile_fetch(const tpi_attention_args *args, const void *data, int64_t stride,
+                                  const int64_t place[2], int64_t rows)
+{
+    const int64_t size = (int64_t)tp_dtype_size(args->dtype), bytes = args->head_dim * size;
+    const char *row = tpi_element(data, args->dtype, place[0] * stride + place[1]);
+    for (int64_t r = 0; r < rows; r++, row += stride * size) {
+        for (int64_t at = 0; at < bytes + 63; at += 64) { /* the last line too, wherever a row begins in its first */
+            __builtin_prefetch(row + (at < bytes ? at : bytes - 1), 0, 2);
+        }
+    }
+}
+
 /* One row of a tile; `dtype` is a constant in each copy of this. */
 TPI_ALWAYS_INLINE void tpi_tile_read_row(const void *from, const tp_dtype dtype, int64_t cols, vf scale, float *to)
 {
