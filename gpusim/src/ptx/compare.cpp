@@ -13,10 +13,11 @@ namespace
 
 enum class Compare : uint8_t { eq, ne, lt, le, gt, ge, equ, neu, ltu, leu, gtu, geu, num, nan };
 
-template <Compare C, class T> bool holds(T a, T b)
+// A constant `compare` leaves one comparison.
+template <class T> inline bool holds(Compare compare, T a, T b)
 {
     bool unordered = a != a || b != b;
-    switch (C) {
+    switch (compare) {
     case Compare::eq: return a == b;
     case Compare::ne: return !unordered && a != b;
     case Compare::lt: return a < b;
@@ -68,7 +69,7 @@ template <Compare C, class T, class Get> uint32_t compare_lanes(Warp &warp, cons
         uint32_t truth[32];
         LANES_ARE_INDEPENDENT
         for (int lane = 0; lane < 32; lane++) {
-            truth[lane] = holds<C>(Get::template get<T>(a[lane]), Get::template get<T>(b[lane]));
+            truth[lane] = holds(C, Get::template get<T>(a[lane]), Get::template get<T>(b[lane]));
         }
         for (int lane = 0; lane < 32; lane++) {
             result |= truth[lane] << lane;
@@ -77,7 +78,7 @@ template <Compare C, class T, class Get> uint32_t compare_lanes(Warp &warp, cons
     }
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
-        result |= static_cast<uint32_t>(holds<C>(Get::template get<T>(a[lane]), Get::template get<T>(b[lane]))) << lane;
+        result |= static_cast<uint32_t>(holds(C, Get::template get<T>(a[lane]), Get::template get<T>(b[lane]))) << lane;
     }
     return result;
 }
@@ -188,29 +189,10 @@ void do_packed_set(Warp &warp, const Instruction &in, uint32_t lanes)
         uint16_t bits = static_cast<uint16_t>(word);
         return set->half ? to_float(Half{bits}) : to_float(Bfloat{bits});
     };
-    static const auto kTruth = [](Compare compare, float x, float y) {
-        bool unordered = x != x || y != y;
-        switch (compare) {
-        case Compare::eq: return x == y;
-        case Compare::ne: return !unordered && x != y;
-        case Compare::lt: return x < y;
-        case Compare::le: return x <= y;
-        case Compare::gt: return x > y;
-        case Compare::ge: return x >= y;
-        case Compare::equ: return unordered || x == y;
-        case Compare::neu: return x != y;
-        case Compare::ltu: return !(x >= y);
-        case Compare::leu: return !(x > y);
-        case Compare::gtu: return !(x <= y);
-        case Compare::geu: return !(x < y);
-        case Compare::num: return !unordered;
-        default: return unordered;
-        }
-    };
     for (; lanes != 0; lanes &= lanes - 1) {
         int lane = __builtin_ctz(lanes);
-        uint32_t low = kTruth(set->compare, widen(a[lane]), widen(b[lane])) ? one : 0;
-        uint32_t high = kTruth(set->compare, widen(a[lane] >> 16), widen(b[lane] >> 16)) ? one : 0;
+        uint32_t low = holds(set->compare, widen(a[lane]), widen(b[lane])) ? one : 0;
+        uint32_t high = holds(set->compare, widen(a[lane] >> 16), widen(b[lane] >> 16)) ? one : 0;
         if (in.count == 0) {
             d[lane] = low | high << 16;
             continue;
