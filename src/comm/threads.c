@@ -314,8 +314,10 @@ tp_status tpi_comm_create_threads(tp_ctx *ctx, tp_world *world, int rank, tp_com
     pthread_mutex_lock(&world->lock);
     bool taken = world->taken[rank];
     int other = other_device(world, ctx);
-    world->taken[rank] = world->taken[rank] || other < 0;
-    world->device[rank] = (tpi_rank_device){ctx->desc.device, ctx->desc.device_index};
+    if (other < 0 && !taken) {
+        world->taken[rank] = true;
+        world->device[rank] = (tpi_rank_device){ctx->desc.device, ctx->desc.device_index};
+    }
     pthread_mutex_unlock(&world->lock);
     if (other >= 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_ctx_desc.device of rank %d is %s, rank %d of the world has another",

@@ -384,6 +384,29 @@ Test(run_ranks, a_rank_has_one_context)
     tp_world_destroy(world);
 }
 
+/* Of what kind a rank's device is its context says, not one that was refused. */
+Test(run_ranks, a_refused_context_leaves_no_trace)
+{
+    tp_world *world = NULL;
+    tp_ctx *ctx = NULL;
+    tp_comm *comm[2], *none = NULL;
+    cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 2}, &world), TP_OK);
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_assert_eq(tpi_comm_create_threads(ctx, world, 0, &comm[0]), TP_OK);
+    ctx->desc.device = TP_DEVICE_CUDA;
+    for (int rank = 0; rank < 2; rank++) {
+        cr_assert_eq(tpi_comm_create_threads(ctx, world, rank, &none), TP_ERR_ARGUMENT);
+        cr_assert_null(none);
+        cr_assert_not_null(strstr(tp_last_message(), "rank 0 of the world has another"), "%s", tp_last_message());
+    }
+    ctx->desc.device = TP_DEVICE_CPU;
+    cr_assert_eq(tpi_comm_create_threads(ctx, world, 1, &comm[1]), TP_OK, "%s", tp_last_message());
+    for (int rank = 0; rank < 2; rank++)
+        comm[rank]->table->destroy(ctx, comm[rank]);
+    tp_ctx_destroy(ctx);
+    tp_world_destroy(world);
+}
+
 /* The shorter of the two bounds holds, the context's own too. Its peer, with which it makes the mesh's groups, never
  * comes. */
 Test(run_ranks, a_context_may_wait_less_than_its_world)
