@@ -122,7 +122,10 @@ static int needed(const tpi_batch *batch)
 static tp_status timed_out(const tpi_batch *batch)
 {
     char detail[96];
-    int peer = needed(batch), world_rank = batch->call->group->seats[peer].world_rank;
+    int peer = needed(batch);
+    if (peer < 0) /* the last parcel was taken meanwhile */
+        return TP_OK;
+    int world_rank = batch->call->group->seats[peer].world_rank;
     if (batch->receive[peer] < batch->count)
         snprintf(detail, sizeof detail, "op %d: rank %d did not send", batch->receive[peer], world_rank);
     else

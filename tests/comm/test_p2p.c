@@ -1,4 +1,8 @@
 /* Batches of sends and receives: any order, any number, any size. */
+#include <sched.h>
+#include <stdatomic.h>
+
+#include "comm/threads.h"
 #include "ranks.h"
 
 enum { MAX_OPS = 64 };
@@ -131,6 +135,34 @@ static tp_status across_batches(tp_ctx *ctx, void *arg)
 Test(p2p, messages_cross_batches)
 {
     tpt_run(2, across_batches, NULL);
+}
+
+/* Rank 1 has taken the parcel, and is held up before it rings: rank 0 wakes up at its bound. */
+static tp_status without_a_bell(tp_ctx *ctx, void *arg)
+{
+    int32_t x = 3;
+    atomic_int *returned = arg;
+    tp_comm *comm = tp_ctx_world(ctx);
+    if (tp_ctx_rank(ctx) == 0) {
+        tp_status status = tp_p2p_batch(ctx, comm, &(tp_p2p){true, 1, tp_tensor_1d(&x, TP_DTYPE_I32, 1)}, 1);
+        atomic_store(returned, 1);
+        return status;
+    }
+    const tpi_thread_comm *own = comm->state;
+    tpi_channel *channel = &own->group->channels[1]; /* from rank 0 to rank 1 */
+    while (atomic_load(&channel->posted) == 0)
+        sched_yield();
+    atomic_store(&channel->taken, 1);
+    while (!atomic_load(returned))
+        sched_yield();
+    return TP_OK;
+}
+
+Test(p2p, a_message_taken_at_the_last_moment_has_come)
+{
+    atomic_int returned = 0;
+    const tp_run_options options = {.ranks = 2, .ctx.timeout_ms = 100};
+    cr_assert_eq(tp_run_ranks(&options, without_a_bell, &returned), TP_OK, "%s", tp_last_message());
 }
 
 static tp_status wrong_size(tp_ctx *ctx, void *arg)
