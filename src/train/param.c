@@ -135,7 +135,8 @@ tp_status tpi_param_create(tp_ctx *ctx, const tpi_param_desc *desc, tp_param **o
     *out = NULL;
     tp_param *param = tpi_host_allocate(ctx, sizeof *param);
     if (param == NULL)
-        return tpi_refuse(ctx, TP_ERR_MEMORY, "parameter '%s.%s': out of memory", desc->layer, desc->suffix);
+        return tpi_refuse(ctx, TP_ERR_MEMORY, "parameter '%s%s%s': out of memory", desc->layer ? desc->layer : "",
+                          desc->layer ? "." : "", desc->suffix);
     tp_status status = fill_param(ctx, desc, param);
     if (status == TP_OK)
         status = tp_params_zero_grad(ctx, &param, 1);

@@ -15,9 +15,10 @@ static tp_status check_shape(tp_ctx *ctx, const tp_param_desc *desc)
         if (desc->shape[dim] < 1)
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: shape[%d] is %lld, must be at least 1", desc->name, dim,
                               (long long)desc->shape[dim]);
-    if (desc->dims == 2 && desc->shape[0] > INT64_MAX / 8 / desc->shape[1])
+    int64_t cols = desc->dims == 2 ? desc->shape[1] : 1;
+    if (desc->shape[0] > INT64_MAX / 8 / cols)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: shape %lld times %lld is too large", desc->name,
-                          (long long)desc->shape[0], (long long)desc->shape[1]);
+                          (long long)desc->shape[0], (long long)cols);
     if (desc->dtype != TP_DTYPE_F32 && desc->dtype != TP_DTYPE_BF16 && desc->dtype != TP_DTYPE_F16)
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: dtype %s, expected f32, bf16 or f16", desc->name,
                           tp_dtype_name(desc->dtype));

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <tp/tp.h>
 
+#include "../support/counting.h"
 #include "../support/data.h"
 #include "core/context.h"
 
@@ -144,8 +145,13 @@ Test(param, bad_descriptions_are_refused_with_both_numbers)
           .part = {{4, 2, 0}}}, {"8", "9"}},
         {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .sharded = true, .parts = 1,
           .part = {{9, 1, 10}}}, {"9 units", "10 readers"}},
+        {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .sharded = true, .parts = 1,
+          .part = {{INT64_MAX / 2, 4, 0}}}, {"4611686018427387903 units", "of 4"}},
         {{.name = "a", .dims = 2, .shape = {INT64_MAX / 2, 64}, .dtype = TP_DTYPE_F32}, {"64", "too large"}},
+        {{.name = "a", .dims = 2, .shape = {INT64_MAX / 8, 2}, .dtype = TP_DTYPE_F32}, {"2", "too large"}},
+        {{.name = "a", .dims = 1, .shape = {INT64_MAX}, .dtype = TP_DTYPE_F32}, {"9223372036854775807", "too large"}},
         {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .init_std = -1}, {"init_std -1", "negative"}},
+        {{.name = "a", .dims = 1, .shape = {9}, .dtype = TP_DTYPE_F32, .init_std = NAN}, {"init_std nan", "NaN"}},
     };
     tp_ctx *ctx;
     cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
@@ -158,6 +164,34 @@ Test(param, bad_descriptions_are_refused_with_both_numbers)
             cr_assert(strstr(tp_ctx_message(ctx), refusals[i].text[t]), "case %zu: '%s'", i, tp_ctx_message(ctx));
     }
     cr_assert_eq(tp_ctx_memory(ctx, TP_MEMORY_PARAM).peak, 0);
+    tp_ctx_destroy(ctx);
+}
+
+/* No call takes a parameter of another context, or touches it. */
+Test(param, another_contexts_is_refused)
+{
+    const tp_param_desc desc = {.name = "w", .dims = 1, .shape = {1}, .dtype = TP_DTYPE_F32, .init = TP_INIT_ONE};
+    float one = 1.0f, value = 2.0f, norm;
+    tp_ctx *ctx, *other;
+    tp_param *param;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &other), TP_OK);
+    cr_assert_eq(tp_param_create(ctx, &desc, &param), TP_OK);
+    cr_assert_eq(tp_param_load(ctx, param, &value, TP_DTYPE_F32, NULL), TP_OK);
+    const tp_status status[] = {tp_param_load(other, param, &one, TP_DTYPE_F32, NULL),
+                                tp_param_gather(other, param, 0, &one),
+                                tp_param_touch(other, param),
+                                tp_params_init(other, &param, 1),
+                                tp_params_zero_grad(other, &param, 1),
+                                tp_params_begin(other, &param, 1),
+                                tp_params_finish(other, &param, 1),
+                                tp_params_grad_norm(other, &param, 1, &norm)};
+    for (size_t i = 0; i < sizeof status / sizeof status[0]; i++)
+        cr_assert_eq(status[i], TP_ERR_ARGUMENT, "call %zu: %s", i, tp_status_name(status[i]));
+    cr_assert_not_null(strstr(tp_ctx_message(other), "'w' belongs to another context"), "%s", tp_ctx_message(other));
+    cr_assert(one == 1.0f && *(float *)param->value.data == 2.0f);
+    tp_param_destroy(ctx, param);
+    tp_ctx_destroy(other);
     tp_ctx_destroy(ctx);
 }
 
@@ -298,6 +332,32 @@ static void graveyard_release(void *user, void *memory, size_t bytes)
     cr_assert_lt(self->count, KEPT);
     self->block[self->count].memory = memset(memory, GONE, bytes);
     self->block[self->count++].bytes = bytes;
+}
+
+/* Whichever of its allocations fails, nothing stays, and the message names it or what was asked for. */
+Test(param, no_memory_for_one)
+{
+    tpt_counting counting = {.fail_at = 0};
+    const tp_ctx_desc desc = {.threads = 1, .allocator = tpt_counting_allocator(&counting)};
+    const tp_param_desc matrix = {
+        .name = "w", .dims = 2, .shape = {3, 7}, .dtype = TP_DTYPE_F32, .flags = TP_PARAM_TIED};
+    tp_ctx *ctx;
+    cr_assert_eq(tp_ctx_create(&desc, &ctx), TP_OK);
+    const long long live = atomic_load(&counting.live);
+    tp_param *param = NULL;
+    int failed = 0;
+    do {
+        counting.fail_at = atomic_load(&counting.calls) + ++failed;
+        tp_status status = tp_param_create(ctx, &matrix, &param);
+        const char *message = tp_last_message();
+        cr_assert_eq(status, param != NULL ? TP_OK : TP_ERR_MEMORY);
+        cr_assert(param != NULL || strstr(message, "parameter 'w'") || strstr(message, " bytes"), "%s", message);
+        cr_assert(param != NULL || atomic_load(&counting.live) == live, "%d: %s", failed, message);
+    } while (param == NULL);
+    cr_assert_gt(failed, 5);
+    tp_param_destroy(ctx, param);
+    tp_ctx_destroy(ctx);
+    cr_assert_eq(atomic_load(&counting.live), 0);
 }
 
 /* Gradients are cleared on a lane that may not have come to it. */
