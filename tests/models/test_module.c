@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tp/comm.h>
-#include <tp/model.h>
+#include <tp/trainer.h>
+#include <unistd.h>
 
 #include "support/data.h"
 #include "support/training.h"
@@ -298,6 +299,83 @@ Test(module, weight_gradients_put_off)
     made at_once = run_made((made){.with_copy = true}, 1);
     made later = run_made((made){.with_copy = true, .delayed = true}, 1);
     check_same(&later, &at_once);
+}
+
+/* ---- a module that adds to a gradient in a way that only its writer knows ---------------------------------------- */
+
+typedef struct adding_module {
+    copy_module copy; /* first */
+    tp_param *param;
+} adding_module;
+
+static int one_param(void *self, tp_param **out, int capacity)
+{
+    if (capacity > 0)
+        out[0] = ((adding_module *)self)->param;
+    return 1;
+}
+
+static tp_status add_ones(tp_ctx *ctx, void *self, const tp_pass *pass, const tp_io *io, void *saved)
+{
+    float *gradient = ((adding_module *)self)->param->grad_tied.data;
+    tp_status status = copy_backward(ctx, self, pass, io, saved);
+    for (int i = 0; i < HIDDEN; i++)
+        gradient[i] += 1.0f;
+    return status;
+}
+
+static tp_data *open_small_tokens(void)
+{
+    char path[] = "/tmp/tp-tokens-XXXXXX", bytes[50];
+    int descriptor = mkstemp(path);
+    for (int i = 0; i < (int)sizeof bytes; i++)
+        bytes[i] = (char)(i * 7 % VOCABULARY);
+    cr_assert_eq(write(descriptor, bytes, sizeof bytes), (ssize_t)sizeof bytes);
+    close(descriptor);
+    tp_data *data;
+    cr_assert_eq(tp_data_open((const char *[]){path}, 1, TP_DATA_TEXT, &data), TP_OK, "%s", tp_last_message());
+    unlink(path);
+    return data;
+}
+
+/* A trainer clears such a gradient before every step, and uses all of it. */
+Test(module, gradients_of_the_callers_own)
+{
+    int destroyed = 0, count = 0;
+    float total[2], value[HIDDEN];
+    tp_ctx *ctx;
+    tp_model *model;
+    tp_trainer *trainer;
+    tp_module modules[MOST_MODULES];
+    tp_module_table table = copy_table;
+    table.params = one_param;
+    table.backward = add_ones;
+    adding_module own = {.copy = {.destroyed = &destroyed}};
+    const made m = {.with_copy = true};
+    const tp_param_desc desc = {
+        .name = "own", .dims = 2, .shape = {2, HIDDEN / 2}, .dtype = TP_DTYPE_F32, .flags = TP_PARAM_TIED};
+    const tp_trainer_desc plan = {
+        .batch = 2, .sequence = SEQUENCE, .lr = 0.5f, .optimizer = {.kind = TP_OPTIMIZER_SGD}};
+    tp_data *data = open_small_tokens();
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_assert_eq(tp_param_create(ctx, &desc, &own.param), TP_OK);
+    cr_assert_eq(make_modules(ctx, &m, &own.copy, total, modules, &count), TP_OK);
+    modules[2].table = &table;
+    const tp_compose_desc parts = {.modules = modules, .count = count, .dtype = TP_DTYPE_F32, .total = total};
+    cr_assert_eq(tp_model_compose(ctx, &parts, &model), TP_OK, "%s", tp_ctx_message(ctx));
+    tp_param *const *params = tp_model_params(model, &count);
+    cr_assert_eq(tp_params_init(ctx, params, count), TP_OK);
+    cr_assert_eq(tp_trainer_create(ctx, &plan, model, data, &trainer), TP_OK, "%s", tp_ctx_message(ctx));
+    for (int step = 0; step < 3; step++)
+        cr_assert_eq(tp_trainer_step(ctx, trainer, NULL), TP_OK, "%s", tp_ctx_message(ctx));
+    cr_assert_eq(tp_param_gather(ctx, own.param, 0, value), TP_OK);
+    for (int i = 0; i < HIDDEN; i++)
+        cr_assert_eq(value[i], -1.5f, "%d: %g", i, (double)value[i]);
+    tp_trainer_destroy(trainer);
+    tp_model_destroy(model);
+    tp_param_destroy(ctx, own.param);
+    tp_ctx_destroy(ctx);
+    tp_data_close(data);
 }
 
 /* Modules are destroyed also when they cannot be composed. */

@@ -105,6 +105,12 @@ Test(data, nanogpt_is_plain_uint16)
     cr_assert_eq(open_one(here.path[0], TP_DATA_AUTO, &data), TP_OK);
     cr_assert_eq(tp_data_tokens(data), 3);
     cr_assert_eq(tp_data_vocabulary(data), 50258);
+    tp_data_close(data);
+    write_file(here.path[1], "\x02", 2); /* the largest token may be anywhere */
+    cr_assert_eq(tp_data_open((const char *[]){here.path[0], here.path[1]}, 2, TP_DATA_AUTO, &data), TP_OK);
+    cr_assert_eq(tp_data_vocabulary(data), 50258);
+    tp_data_close(data);
+    cr_assert_eq(open_one(here.path[0], TP_DATA_AUTO, &data), TP_OK);
     int32_t ids[2], targets[2];
     cr_assert_eq(tp_data_read(data, 0, 2, ids, targets), TP_OK);
     cr_assert(ids[0] == 1 && ids[1] == 50257 && targets[0] == 50257 && targets[1] == 256);
@@ -129,6 +135,22 @@ Test(data, both_llmc_headers)
             cr_assert(ids[t] == 7 + t && targets[t] == 8 + t);
         tp_data_close(data);
     }
+    clean_place(&here);
+}
+
+/* What stands before a short name is none of its ending. */
+Test(data, a_short_name_is_of_text)
+{
+    static const char ending[] = ".bin";
+    place here;
+    make_place(&here, "");
+    snprintf(here.path[0], sizeof here.path[0], "%s/%s", here.directory, ending + 1);
+    write_file(here.path[0], "abc", 3);
+    cr_assert_eq(chdir(here.directory), 0);
+    tp_data *data;
+    cr_assert_eq(open_one(ending + 1, TP_DATA_AUTO, &data), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_data_tokens(data), 3);
+    tp_data_close(data);
     clean_place(&here);
 }
 

@@ -31,7 +31,8 @@ typedef struct optimizer_case {
     tp_dtype dtype;
     int steps;
     float lr;
-    int bad_step;  /* the gradient of this step has a NaN on the last rank; -1: none */
+    int bad_step;  /* the gradient of this step has one of `bad` on the last rank; -1: none */
+    float bad;     /* 0: NaN */
     int load_step; /* before this step values are loaded again; -1: never */
     float values[PARAMS][MOST], masters[PARAMS][MOST];
     float norm[STEPS];
@@ -87,7 +88,7 @@ static tp_status one_step(tp_ctx *ctx, optimizer_case *c, tp_optimizer *optimize
     if (status == TP_OK)
         status = set_gradients(ctx, params, cutters, step);
     if (step == c->bad_step && tp_ctx_rank(ctx) == tp_comm_size(tp_ctx_world(ctx)) - 1)
-        ((float *)params[0]->grad.data)[0] = NAN;
+        ((float *)params[0]->grad.data)[0] = c->bad != 0.0f ? c->bad : NAN;
     tp_step_report report = {0};
     bool read = step % 2 == 0 || step == c->bad_step; /* a report is not needed for the step to be right */
     if (status == TP_OK)
@@ -288,8 +289,8 @@ Test(optimizer, sgd)
                                           .load_step = -1});
 }
 
-/* A NaN on one rank: all skip, nothing changes, the step does not count (bias correction goes on as if it had not
- * been). */
+/* A NaN on one rank, an infinity, or what is too large for a norm, clipped or not: all skip, nothing changes, the step
+ * does not count (bias correction goes on as if it had not been). */
 Test(optimizer, non_finite_steps_are_skipped)
 {
     optimizer_case c = {.desc = {.kind = TP_OPTIMIZER_ADAMW, .decay = 0.1f, .clip_norm = 1.0f},
@@ -306,6 +307,11 @@ Test(optimizer, non_finite_steps_are_skipped)
     cr_assert(!isfinite(c.norm[2]));
     c.bad_step = 1; /* not reported at its own time */
     check_everywhere(c);
+    c.desc.clip_norm = 0.0f;
+    for (int i = 0; i < 2; i++) {
+        c.bad = i == 0 ? INFINITY : 1e30f;
+        check_everywhere(c);
+    }
 }
 
 /* Values loaded later reach the masters: with lr 0 they stay as they were loaded. */

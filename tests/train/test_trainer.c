@@ -34,7 +34,7 @@ typedef struct session {
     tp_trainer_desc trainer;
     const tp_data *data;
     int steps;
-    int report_every;    /* 0: only the last step is reported */
+    int report_every;    /* 0: only the last step is reported; -1: none */
     int64_t evaluate_at; /* sequences of an evaluation after every step; 0: none */
     uint64_t delay_seed; /* of lanes that are late; 0: none */
     int poison;          /* before this step (from 1) a weight becomes NaN, and is loaded again after it; 0: never */
@@ -62,7 +62,8 @@ static tp_status poison_weight(tp_ctx *ctx, tp_param *param, bool restore, float
 
 static tp_status one_step(tp_ctx *ctx, session *s, tp_trainer *trainer, int step)
 {
-    bool reported = step == s->steps || (s->report_every != 0 && step % s->report_every == 0);
+    bool last = step == s->steps && s->report_every >= 0;
+    bool reported = last || (s->report_every > 0 && step % s->report_every == 0);
     tp_train_report report = {0};
     tp_status status = tp_trainer_step(ctx, trainer, reported ? &report : NULL);
     if (tp_ctx_rank(ctx) == 0)
@@ -249,6 +250,7 @@ Test(trainer, late_lanes_change_nothing)
         session late = plain_session(data, 6);
         late.report_every = 0;
         late.delay_seed = seed;
+        late.evaluate_at = seed % 2 == 0 ? 2 : 0;
         late = run_session(late, 2);
         cr_assert(tpt_same_bits("values with late lanes", late.values, want.values, TP_DTYPE_F32, want.elements));
         free(late.values);
@@ -267,6 +269,10 @@ Test(trainer, batches_follow_each_other)
     s = run_session(s, 1);
     cr_assert_eq(s.report[0].loss, s.report[1].loss);
     free(s.values);
+    s.model.dropout = 0.2f; /* but for their masks */
+    s = run_session(s, 1);
+    cr_assert_neq(s.report[0].loss, s.report[1].loss);
+    free(s.values);
     tp_data_close(data);
     data = tpt_open_text(17); /* shorter than a batch: the shortest that is enough */
     s = run_session(plain_session(data, 2), 1);
@@ -275,6 +281,7 @@ Test(trainer, batches_follow_each_other)
     tp_data_close(data);
 }
 
+/* Nor on a step before, whether its loss was asked for or not. */
 Test(trainer, evaluation_does_not_depend_on_the_microbatch)
 {
     tp_data *data = tpt_open_text(TEXT_BYTES);
@@ -285,6 +292,7 @@ Test(trainer, evaluation_does_not_depend_on_the_microbatch)
                 session s = plain_session(data, 1);
                 s.trainer.batch = s.trainer.microbatch = microbatch;
                 s.trainer.lr = 0.0f;
+                s.report_every = dropping ? 1 : -1;
                 s.model.dropout = dropping ? 0.5f : 0.0f; /* none in an evaluation */
                 s.evaluate_at = 7;
                 s = run_session(s, ranks);
@@ -337,7 +345,7 @@ Test(trainer, learning_rates)
     cr_assert_eq(tp_trainer_lr(&desc, 1), 1.0f);
 }
 
-/* After the first step nothing is taken from the system. */
+/* After the first step nothing is taken from the system, nor by what is refused. */
 Test(trainer, later_steps_allocate_nothing)
 {
     tp_data *data = tpt_open_text(TEXT_BYTES);
@@ -354,6 +362,11 @@ Test(trainer, later_steps_allocate_nothing)
     cr_assert_eq(tp_trainer_create(ctx, &plan, model, data, &trainer), TP_OK);
     tp_train_report report;
     cr_assert_eq(tp_trainer_step(ctx, trainer, &report), TP_OK);
+    double loss;
+    cr_assert_eq(tp_trainer_evaluate(ctx, trainer, -1, 2, &loss), TP_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(tp_last_message(), "at is -1"), "%s", tp_last_message());
+    cr_assert_eq(tp_trainer_evaluate(ctx, trainer, 0, 0, &loss), TP_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(tp_last_message(), "sequences is 0"), "%s", tp_last_message());
     long long calls = atomic_load(&counting.calls);
     for (int step = 0; step < 3; step++)
         cr_assert_eq(tp_trainer_step(ctx, trainer, &report), TP_OK);
@@ -421,6 +434,8 @@ Test(trainer, bad_descriptions_are_refused)
     check_refused(bad, data, "lr is -1", "[0");
     bad.lr = NAN;
     check_refused(bad, data, "lr is nan", "[0");
+    bad.lr = INFINITY;
+    check_refused(bad, data, "lr is inf", "[0");
     bad = plan;
     bad.optimizer.clip_norm = -2.0f;
     check_refused(bad, data, "clip_norm is -2", "[0");
