@@ -20,6 +20,7 @@ static const tp_link slow_link = {.latency_seconds = 150e-6, .bytes_per_second =
 typedef struct recording {
     tp_plan_desc plan;
     int64_t stamp[MOST_RANKS][MOST_OPS], end[MOST_RANKS];
+    double elapsed[MOST_RANKS], waited[MOST_RANKS]; /* seconds; of these compute's for others, as the context says */
 } recording;
 
 static tp_status do_nothing(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
@@ -47,7 +48,11 @@ static tp_status record_run(tp_ctx *ctx, void *arg)
     for (int buffer = 0; buffer < TP_BUFFERS; buffer++)
         job.view[buffer] = (tpi_view){memory + buffer * TOKENS * COLS, TP_DTYPE_F32, COLS, COLS,
                                       buffer == TP_BUFFER_INBOX ? first : 0};
+    double begin = tpi_seconds(), computed;
+    tp_ctx_times_reset(ctx);
     status = tpi_plan_run(prepared, &job);
+    tp_ctx_times(ctx, &computed, &r->waited[rank]);
+    r->elapsed[rank] = tpi_seconds() - begin;
     r->end[rank] = (int64_t)(tpi_seconds() * 1e9);
     const tpi_run *run = &prepared->slot[prepared->runs % TPI_RUN_SLOTS];
     memcpy(r->stamp[rank], run->stamp, (size_t)prepared->list->count * sizeof *run->stamp);
@@ -150,9 +155,13 @@ static void check_op(const recording *r, const tp_plan *plan, int rank, int i, t
 static void check_recording(const recording *r, const tp_plan *plan)
 {
     traffic out[MOST_RANKS] = {{0}}, in[MOST_RANKS] = {{0}};
-    for (int rank = 0; rank < plan->ranks; rank++)
+    for (int rank = 0; rank < plan->ranks; rank++) {
         for (int i = 0; i < plan->rank[rank].count; i++)
             check_op(r, plan, rank, i, out, in);
+        cr_assert(r->waited[rank] <= r->elapsed[rank] + 1e-9 * SLACK, "%s %s: rank %d waited %g s of %g",
+                  tp_overlap_name(r->plan.algorithm), tp_pattern_name(r->plan.pattern), rank, r->waited[rank],
+                  r->elapsed[rank]);
+    }
     for (int end = 0; end < 2 * plan->ranks; end++) {
         const traffic *t = end % 2 ? &in[end / 2] : &out[end / 2];
         int64_t least = nanoseconds_of(t->pieces, plan->ranks, plan->chunks);

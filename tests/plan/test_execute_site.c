@@ -4,7 +4,9 @@
 #include <string.h>
 #include <tp/tp.h>
 
+#include "plan/auto.h"
 #include "plan/execute_state.h"
+#include "plan/fold.h"
 
 /* GEMMs of 1 GFLOP/s; a link, or memory that is shared. */
 static tp_machine machine_with(double bytes_per_second)
@@ -168,4 +170,43 @@ Test(execute_site, sixteen_ranks_in_time)
     cr_assert_gt(table[0].classes, 0);
     for (int rank = 1; rank < MANY; rank++)
         cr_assert(same_table(&table[rank], &table[0]), "rank %d", rank);
+}
+
+/* A lane each beside compute takes two cores a rank. */
+Test(execute_site, lanes_share_fewer_cores_than_two_a_rank)
+{
+    for (int ranks = 1; ranks <= 64; ranks *= 2) {
+        cr_assert(tpi_lanes_share_cores(2 * ranks - 1, ranks), "%d ranks", ranks);
+        cr_assert(!tpi_lanes_share_cores(2 * ranks, ranks), "%d ranks", ranks);
+    }
+}
+
+static tp_status see_pulls(tp_ctx *ctx, void *arg)
+{
+    const bool inlines = tpi_pulls_inline(ctx), *delayed = arg;
+    bool right = inlines == (!*delayed && tpi_ctx_lanes_share_cores(ctx));
+    ctx->pulling = TPI_PULL_ON_LANE;
+    right = right && !tpi_pulls_inline(ctx);
+    ctx->pulling = TPI_PULL_INLINE;
+    right = right && tpi_pulls_inline(ctx) == !*delayed;
+    static const tp_plan_desc pull = {
+        .algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = 2};
+    for (int i = 0; i < 2; i++) {
+        ctx->pulling = i == 0 ? TPI_PULL_BY_CORES : TPI_PULL_INLINE;
+        tpi_prepared *prepared;
+        TPI_TRY(tpi_plan_get(ctx, i == 0 ? tp_ctx_world(ctx) : tp_ctx_group(ctx, TP_AXIS_TP), &pull, &prepared));
+        right = right && tpi_plan_uses_lanes(tpi_prepared_plan(prepared)) == (i == 0 ? !inlines : *delayed);
+    }
+    return right ? TP_OK : tpi_fail(ctx, TP_ERR_INTERNAL, "pulls %s", inlines ? "inline" : "on a lane");
+}
+
+/* Plans of PULL are of one lane where cores are shared, or a test says so, and never where ops run later. */
+Test(execute_site, pulls_go_by_the_cores)
+{
+    for (int delayed = 0; delayed < 2; delayed++) {
+        bool later = delayed != 0;
+        const tp_run_options options = {
+            .ranks = 2, .ctx = {.threads = 1, .lane_delay_seed = later ? 5 : 0, .timeout_ms = 20000}};
+        cr_assert_eq(tp_run_ranks(&options, see_pulls, &later), TP_OK, "%s", tp_last_message());
+    }
 }
