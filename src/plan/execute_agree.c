@@ -52,9 +52,10 @@ static statement state(const tpi_run *run)
 
 static void describe(const statement *one, char text[TPI_PLAN_TEXT])
 {
-    snprintf(text, TPI_PLAN_TEXT, "plan %s %s in %d chunks for %lld tokens",
+    bool one_lane = one->algorithm == TP_OVERLAP_PULL && !one->lanes;
+    snprintf(text, TPI_PLAN_TEXT, "plan %s %s in %d chunks%s for %lld tokens",
              tp_overlap_name((tp_overlap)one->algorithm), tp_pattern_name((tp_pattern)one->pattern), one->chunks,
-             (long long)one->tokens);
+             one_lane ? " and one lane" : "", (long long)one->tokens);
 }
 
 static bool same_plan(const statement *a, const statement *b)

@@ -148,6 +148,98 @@ Test(execute_faults, a_failing_call_waits_for_its_lanes)
     play(&s, 0);
 }
 
+/* ---- ops that are refused when they are issued ------------------------------------------------------------------- */
+
+typedef struct refusal {
+    int rank; /* whose GEMMs are */
+    int calls;
+    atomic_int worked; /* what was issued before the refusal */
+} refusal;
+
+static tp_status work(tp_ctx *ctx, const void *pointer)
+{
+    refusal *r = *(refusal *const *)pointer;
+    (void)ctx;
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    atomic_store(&r->worked, 1);
+    return TP_OK;
+}
+
+static tp_status refuse_gemm(const tpi_run *run, tpi_stream *stream, const tp_plan_op *op)
+{
+    refusal *r = tpi_run_job(run)->user;
+    tp_ctx *ctx = run->prepared->ctx;
+    void *scratch;
+    (void)op;
+    if (tp_ctx_rank(ctx) != r->rank)
+        return TP_OK;
+    r->calls++;
+    TPI_TRY(tpi_scratch(ctx, 1000, &scratch));
+    TPI_TRY(ctx->backend->run(stream, work, &r, sizeof r));
+    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "planted refusal");
+}
+
+static const tpi_plan_table refusals = {.issue = {[TP_OP_GEMM] = refuse_gemm}};
+
+/* Alone: what was issued is done, scratch is given back, and the context goes on, until it is broken by something
+ * else. */
+Test(execute_faults, a_refused_op_of_one_rank_leaves_nothing)
+{
+    for (uint64_t seed = 0; seed < 2; seed++) {
+        const tp_plan_desc plan = {.algorithm = TP_OVERLAP_NONE, .pattern = TP_PATTERN_GEMM, .ranks = 1, .chunks = 1};
+        refusal r = {.rank = 0};
+        tp_ctx *ctx;
+        tpi_prepared *prepared;
+        tpi_job job;
+        float *memory = make_job(&job, &r, &refusals);
+        cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1, .lane_delay_seed = seed}, &ctx), TP_OK);
+        cr_assert_eq(tpi_plan_get(ctx, tp_ctx_world(ctx), &plan, &prepared), TP_OK);
+        const tpi_arena_mark before = tpi_arena_get_mark(&ctx->scratch);
+        cr_assert_eq(tpi_plan_run(prepared, &job), TP_ERR_ARGUMENT);
+        const tpi_arena_mark after = tpi_arena_get_mark(&ctx->scratch);
+        cr_assert(atomic_load(&r.worked) == 1 && r.calls == 1);
+        cr_assert(after.chunk == before.chunk && after.used == before.used);
+        cr_assert_eq(tp_ctx_failure(ctx), TP_OK);
+        tpi_fail(ctx, TP_ERR_NUMERIC, "planted failure");
+        cr_assert_eq(tpi_plan_run(prepared, &job), TP_ERR_NUMERIC);
+        cr_assert_eq(r.calls, 1);
+        tp_ctx_destroy(ctx);
+        free(memory);
+    }
+}
+
+static tp_status run_refused(tp_ctx *ctx, void *arg)
+{
+    scene *s = arg;
+    int rank = tp_ctx_rank(ctx);
+    refusal r = {.rank = 1};
+    tpi_prepared *prepared;
+    tpi_job job;
+    TPI_TRY(tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &s->plan, &prepared));
+    float *memory = make_job(&job, &r, &refusals);
+    tp_status status = tpi_plan_run(prepared, &job);
+    s->status[rank] = status == TP_OK ? tp_ctx_synchronize(ctx) : status;
+    bool broken = tp_ctx_failure(ctx) == s->status[rank], done = atomic_load(&r.worked) == (rank == 1);
+    free(memory);
+    return broken && done ? s->status[rank] : TP_ERR_INTERNAL;
+}
+
+/* Among peers who need it, it breaks the plan, and they are told. */
+Test(execute_faults, a_refused_op_frees_its_peers)
+{
+    static const tp_overlap algorithms[] = {TP_OVERLAP_RING, TP_OVERLAP_PULL, TP_OVERLAP_DIRECT};
+    for (int i = 0; i < 6; i++) {
+        scene s = {.plan = {
+                       .algorithm = algorithms[i / 2], .pattern = TP_PATTERN_GEMM_REDUCE, .ranks = 2, .chunks = 1}};
+        const tp_run_options options = {
+            .ranks = 2, .ctx = {.threads = 1, .lane_delay_seed = i % 2 == 0 ? 0 : 3, .timeout_ms = 20000}};
+        cr_assert_eq(tp_run_ranks(&options, run_refused, &s), TP_ERR_ARGUMENT, "%s", tp_last_message());
+        cr_assert_not_null(strstr(tp_last_message(), "planted refusal"), "%s", tp_last_message());
+        cr_assert(s.status[0] == TP_ERR_PEER && s.status[1] == TP_ERR_ARGUMENT, "%s: %s, %s",
+                  tp_overlap_name(s.plan.algorithm), tp_status_name(s.status[0]), tp_status_name(s.status[1]));
+    }
+}
+
 /* ---- runs under way ---------------------------------------------------------------------------------------------- */
 
 enum { RUNS = 3 * TPI_RUN_SLOTS };
@@ -248,14 +340,14 @@ Test(execute_faults, runs_wait_for_a_free_slot)
     cr_assert(f.right[0] && f.right[1]);
 }
 
-/* Rank 1 has something else than rank 0. */
+/* The last rank has something else than the others. */
 typedef struct difference {
-    tp_plan_desc plan, other; /* other: rank 1's */
-    int64_t tokens, cols;     /* rank 1's */
-    tp_dtype dtype;           /* rank 1's */
+    tp_plan_desc plan, other; /* other: the last rank's */
+    int64_t tokens, cols;     /* the last rank's */
+    tp_dtype dtype;           /* the last rank's */
     unsigned buffers;         /* those whose rows differ; 0: all */
-    bool prepared;            /* both ranks have prepared both plans before */
-    tp_status status[2];
+    bool prepared;            /* all ranks have prepared both plans before */
+    tp_status status[3];
 } difference;
 
 static tp_status run_differently(tp_ctx *ctx, void *arg)
@@ -263,21 +355,23 @@ static tp_status run_differently(tp_ctx *ctx, void *arg)
     static const tpi_plan_table nothing = {{NULL}};
     difference *d = arg;
     int rank = tp_ctx_rank(ctx);
+    bool differs = rank == d->plan.ranks - 1;
     tpi_prepared *prepared;
     tp_status status = TP_OK;
+    ctx->pulling = TPI_PULL_ON_LANE; /* unless the plan says one lane */
     if (d->prepared)
         status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &d->plan, &prepared);
     if (d->prepared && status == TP_OK)
         status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), &d->other, &prepared);
     if (status == TP_OK)
-        status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), rank == 0 ? &d->plan : &d->other, &prepared);
+        status = tpi_plan_get(ctx, tp_ctx_group(ctx, TP_AXIS_TP), differs ? &d->other : &d->plan, &prepared);
     if (status != TP_OK)
         return d->status[rank] = status;
     tpi_job job;
     float *memory = make_job(&job, NULL, &nothing);
-    if (rank == 1)
+    if (differs)
         job.tokens = d->tokens;
-    for (int buffer = 0; buffer < TP_BUFFERS && rank == 1; buffer++) {
+    for (int buffer = 0; buffer < TP_BUFFERS && differs; buffer++) {
         if (d->buffers != 0 && !(d->buffers >> buffer & 1))
             continue;
         job.view[buffer].dtype = d->dtype;
@@ -292,10 +386,25 @@ static tp_status run_differently(tp_ctx *ctx, void *arg)
 
 static void refused(difference d, bool checks, const char *first, const char *second)
 {
-    const tp_run_options options = {.ranks = 2, .check_calls = checks, .ctx = {.threads = 1, .timeout_ms = 20000}};
+    const tp_run_options options = {
+        .ranks = d.plan.ranks, .check_calls = checks, .ctx = {.threads = 1, .timeout_ms = 20000}};
     cr_assert_eq(tp_run_ranks(&options, run_differently, &d), TP_ERR_MISMATCH, "%s", tp_last_message());
     cr_expect(strstr(tp_last_message(), first) && strstr(tp_last_message(), second), "%s", tp_last_message());
-    cr_expect(d.status[0] != TP_OK && d.status[1] != TP_OK);
+    for (int rank = 0; rank < d.plan.ranks; rank++)
+        cr_expect_neq(d.status[rank], TP_OK, "rank %d", rank);
+}
+
+/* What stays on a rank is its own: shards of unequal width. */
+Test(execute_faults, ranks_may_differ_in_what_stays)
+{
+    for (int algorithm = 0; algorithm < TP_OVERLAP_AUTO; algorithm++) {
+        const tp_plan_desc plan = {
+            .algorithm = (tp_overlap)algorithm, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = 1};
+        difference d = {.plan = plan, .other = plan, .tokens = TOKENS, .cols = COLS - 1, .dtype = TP_DTYPE_F32,
+                        .buffers = 1u << TP_BUFFER_OUTPUT};
+        const tp_run_options options = {.ranks = 2, .check_calls = true, .ctx = {.threads = 1, .timeout_ms = 20000}};
+        cr_assert_eq(tp_run_ranks(&options, run_differently, &d), TP_OK, "%s", tp_last_message());
+    }
 }
 
 /* Nobody touches memory that has other rows, columns or numbers than he thinks. */
@@ -343,4 +452,15 @@ Test(execute_faults, ranks_that_differ)
         .plan = none, .other = none, .tokens = TOKENS, .cols = COLS, .dtype = TP_DTYPE_F32, .prepared = true};
     algorithms_differ.other.algorithm = TP_OVERLAP_BULK;
     refused(algorithms_differ, true, "none backward in 1 chunks", "bulk backward in 1 chunks");
+    difference third = algorithms_differ;
+    third.plan.ranks = third.other.ranks = 3;
+    refused(third, true, "rank 0 called plan none backward", "rank 2 called plan bulk backward");
+    difference lanes_differ = algorithms_differ;
+    lanes_differ.plan = lanes_differ.other = (tp_plan_desc){
+        .algorithm = TP_OVERLAP_PULL, .pattern = TP_PATTERN_GATHER_GEMM, .ranks = 2, .chunks = 2, .one_lane = true};
+    lanes_differ.other.chunks = 3;
+    refused(lanes_differ, true, "in 2 chunks and one lane", "in 3 chunks and one lane");
+    lanes_differ.other.chunks = 2;
+    lanes_differ.other.one_lane = false;
+    refused(lanes_differ, true, "in 2 chunks and one lane for 8", "in 2 chunks for 8");
 }
