@@ -25,8 +25,8 @@ typedef struct tp_step_report {
 
 TP_BEGIN_DECLS
 
-/* Borrows the parameters. Masters of bf16 and f16 values are taken from the values now and again by tp_param_load and
- * tp_param_touch.
+/* Borrows the parameters: when one of them was destroyed, all that is left is to destroy the optimizer. Masters of bf16
+ * and f16 values are taken from the values now and again by tp_param_load and tp_param_touch.
  * Errors: TP_ERR_ARGUMENT (beta outside [0, 1), negative or NaN epsilon, decay, momentum, clip_norm), TP_ERR_MEMORY. */
 TP_API tp_status tp_optimizer_create(tp_ctx *ctx, const tp_optimizer_desc *desc, tp_param *const *params, int count,
                                      tp_optimizer **out);
@@ -40,7 +40,7 @@ TP_API void tp_optimizer_destroy(tp_optimizer *optimizer);
 TP_API tp_status tp_optimizer_step(tp_ctx *ctx, tp_optimizer *optimizer, float lr, tp_step_report *report);
 
 /* The f32 master of a parameter (the value itself if that is f32), its moments (NULL if the kind has none) and its
- * count of steps. */
+ * count of steps. Places that are NULL get nothing. */
 TP_API tp_status tp_optimizer_state(tp_optimizer *optimizer, const tp_param *param, float **master, float **m,
                                     float **v, int64_t *step);
 

@@ -9,7 +9,8 @@
 
 /* State of one parameter; NULL where the kind or the dtype has none. */
 typedef struct optimizer_state {
-    tp_param *param;
+    tpi_param_listener listener; /* first */
+    tp_param *param; /* NULL: it was destroyed */
     int64_t elements;
     float *master, *m, *v;
 } optimizer_state;
@@ -90,12 +91,13 @@ static tp_status take_master(tp_ctx *ctx, const optimizer_state *state)
     return fill(ctx, state->master, state->elements, state->param->value.data, state->param->value.dtype);
 }
 
-static void value_was_written(void *user, tp_ctx *ctx, tp_param *param)
+static void hear(tpi_param_listener *listener, tp_ctx *ctx, bool gone)
 {
-    const tp_optimizer *optimizer = user;
-    for (int i = 0; i < optimizer->count; i++)
-        if (optimizer->state[i].param == param)
-            take_master(ctx, &optimizer->state[i]);
+    optimizer_state *state = (optimizer_state *)listener;
+    if (gone)
+        state->param = NULL;
+    else
+        take_master(ctx, state);
 }
 
 static tp_status allocate_floats(tp_ctx *ctx, tp_memory_kind kind, int64_t elements, float **out)
@@ -122,6 +124,8 @@ static tp_status create_state(tp_optimizer *optimizer, tp_param *param, optimize
     tp_ctx *ctx = optimizer->ctx;
     state->param = param;
     state->elements = tp_tensor_elements(param->value);
+    state->listener = (tpi_param_listener){.tell = hear};
+    tpi_param_listen(param, &state->listener);
     if (param->grad.dims == 0) /* frozen for good */
         return TP_OK;
     if (has_m(&optimizer->desc)) {
@@ -134,8 +138,8 @@ static tp_status create_state(tp_optimizer *optimizer, tp_param *param, optimize
     }
     if (param->value.dtype != TP_DTYPE_F32) {
         TPI_TRY(allocate_floats(ctx, TP_MEMORY_PARAM, state->elements, &state->master));
+        state->listener.master = true;
         TPI_TRY(take_master(ctx, state));
-        tpi_param_listen(param, value_was_written, optimizer);
     }
     return TP_OK;
 }
@@ -145,8 +149,8 @@ static void destroy_state(tp_ctx *ctx, optimizer_state *state)
     release_floats(ctx, TP_MEMORY_OPTIMIZER, state->elements, state->m);
     release_floats(ctx, TP_MEMORY_OPTIMIZER, state->elements, state->v);
     release_floats(ctx, TP_MEMORY_PARAM, state->elements, state->master);
-    if (state->master != NULL)
-        tpi_param_listen(state->param, NULL, NULL);
+    if (state->param != NULL)
+        tpi_param_ignore(state->param, &state->listener);
 }
 
 static size_t verdict_bytes(int count)
@@ -185,7 +189,7 @@ static tp_status check_params(tp_ctx *ctx, tp_param *const *params, int count)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: count is %d, at least 1 parameter is needed", count);
     TPI_TRY(tpi_params_check(ctx, "tp_optimizer_create", params, count));
     for (int i = 0; i < count; i++) {
-        if (tpi_param_listened(params[i]))
+        if (tpi_param_has_master(params[i]))
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' has another optimizer", params[i]->name);
         for (int j = 0; j < i; j++)
             if (params[j] == params[i])
@@ -354,7 +358,9 @@ static tp_status update_all(tp_optimizer *optimizer, float lr)
 static tp_status check_learning(tp_ctx *ctx, const tp_optimizer *optimizer)
 {
     for (int i = 0; i < optimizer->count; i++) {
-        const tp_param *param = optimizer->params[i];
+        const tp_param *param = optimizer->state[i].param;
+        if (param == NULL)
+            return tpi_refuse(ctx, TP_ERR_STATE, "optimizer: params[%d] of %d was destroyed", i, optimizer->count);
         if (learns(param) && param->grad.dims == 0)
             return tpi_refuse(ctx, TP_ERR_STATE,
                               "optimizer: parameter '%s' was created frozen and has no gradient: it can't learn",
@@ -390,10 +396,15 @@ tp_status tp_optimizer_state(tp_optimizer *optimizer, const tp_param *param, flo
         const optimizer_state *state = &optimizer->state[i];
         if (state->param != param)
             continue;
-        *master = state->master != NULL ? state->master : param->value.dtype == TP_DTYPE_F32 ? param->value.data : NULL;
-        *m = state->m;
-        *v = state->v;
-        *step = optimizer->steps;
+        if (master != NULL)
+            *master =
+                state->master != NULL ? state->master : param->value.dtype == TP_DTYPE_F32 ? param->value.data : NULL;
+        if (m != NULL)
+            *m = state->m;
+        if (v != NULL)
+            *v = state->v;
+        if (step != NULL)
+            *step = optimizer->steps;
         return TP_OK;
     }
     return tpi_refuse(optimizer->ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' is none of its %d", param->name,

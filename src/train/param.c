@@ -148,6 +148,46 @@ tp_status tpi_param_create(tp_ctx *ctx, const tpi_param_desc *desc, tp_param **o
     return TP_OK;
 }
 
+const tpi_param_internal *tpi_param_internal_of(const tp_param *param)
+{
+    return param->internal;
+}
+
+void tpi_param_listen(tp_param *param, tpi_param_listener *listener)
+{
+    tpi_param_internal *internal = param->internal;
+    listener->next = internal->listeners;
+    internal->listeners = listener;
+}
+
+void tpi_param_ignore(tp_param *param, const tpi_param_listener *listener)
+{
+    tpi_param_internal *internal = param->internal;
+    for (tpi_param_listener **at = &internal->listeners; *at != NULL; at = &(*at)->next)
+        if (*at == listener) {
+            *at = listener->next;
+            return;
+        }
+}
+
+bool tpi_param_has_master(const tp_param *param)
+{
+    const tpi_param_internal *internal = param->internal;
+    for (const tpi_param_listener *listener = internal->listeners; listener != NULL; listener = listener->next)
+        if (listener->master)
+            return true;
+    return false;
+}
+
+static void tell_listeners(tp_ctx *ctx, const tp_param *param, bool gone)
+{
+    const tpi_param_internal *internal = param->internal;
+    for (tpi_param_listener *listener = internal->listeners, *next; listener != NULL; listener = next) {
+        next = listener->next;
+        listener->tell(listener, ctx, gone);
+    }
+}
+
 void tpi_param_destroy(tp_ctx *ctx, tp_param *param)
 {
     if (param == NULL)
@@ -159,6 +199,7 @@ void tpi_param_destroy(tp_ctx *ctx, tp_param *param)
     release_view(ctx, &param->grad_partial);
     tpi_param_internal *internal = param->internal;
     if (internal != NULL) {
+        tell_listeners(ctx, param, true);
         tpi_packed *const copies[] = {&internal->copies.forward, &internal->copies.backward};
         for (int i = 0; i < 2; i++)
             if (copies[i]->data != NULL)
@@ -168,24 +209,6 @@ void tpi_param_destroy(tp_ctx *ctx, tp_param *param)
         tpi_host_release(ctx, internal, sizeof *internal);
     }
     tpi_host_release(ctx, param, sizeof *param);
-}
-
-const tpi_param_internal *tpi_param_internal_of(const tp_param *param)
-{
-    return param->internal;
-}
-
-void tpi_param_listen(tp_param *param, tpi_param_listener listener, void *user)
-{
-    tpi_param_internal *internal = param->internal;
-    internal->listener = listener;
-    internal->listener_user = user;
-}
-
-bool tpi_param_listened(const tp_param *param)
-{
-    const tpi_param_internal *internal = param->internal;
-    return internal->listener != NULL;
 }
 
 tp_status tpi_param_check(tp_ctx *ctx, const char *call, const tp_param *param)
@@ -229,6 +252,8 @@ void tpi_param_norm_order(tp_ctx *ctx, const tp_param *param, int *dim, tpi_inne
 
 int64_t tp_param_elements(const tp_param *param)
 {
+    if (param == NULL)
+        return 0;
     return param->dims == 2 ? param->shape[0] * param->shape[1] : param->shape[0];
 }
 
@@ -255,8 +280,6 @@ tp_status tp_param_touch(tp_ctx *ctx, tp_param *param)
 {
     TPI_TRY(tpi_param_check(ctx, "tp_param_touch", param));
     TPI_TRY(tpi_param_repack(ctx, param));
-    const tpi_param_internal *internal = param->internal;
-    if (internal->listener != NULL)
-        internal->listener(internal->listener_user, ctx, param);
+    tell_listeners(ctx, param, false);
     return tpi_ctx_usable(ctx);
 }

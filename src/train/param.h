@@ -20,7 +20,14 @@ typedef struct tpi_param_desc {
     bool packed; /* keep packed copies of a 2-D weight for both GEMMs that read it */
 } tpi_param_desc;
 
-typedef void (*tpi_param_listener)(void *user, tp_ctx *ctx, tp_param *param);
+/* Whoever keeps something of a parameter. */
+typedef struct tpi_param_listener {
+    /* Value was written from outside the optimizer; or, gone, the parameter is being destroyed, and nobody listens any
+     * more. */
+    void (*tell)(struct tpi_param_listener *listener, tp_ctx *ctx, bool gone);
+    bool master; /* it keeps the master, which a parameter has one of */
+    struct tpi_param_listener *next;
+} tpi_param_listener;
 
 /* param->internal. */
 typedef struct tpi_param_internal {
@@ -29,8 +36,7 @@ typedef struct tpi_param_internal {
     bool ordered; /* the cut dimension is summed by virtual ranks, or without what a neighbour owns */
     tpi_inner order; /* of the cut dimension, over this rank's shard */
     tpi_weight_copies copies; /* of value; without memory where the backend packs nothing */
-    tpi_param_listener listener; /* called after value was written from outside the optimizer */
-    void *listener_user;
+    tpi_param_listener *listeners;
     /* Between tp_params_begin and tp_params_finish (gradient.c). */
     bool unset;             /* grad holds anything and counts as zero: the first product of the step overwrites it */
     bool rows_known;        /* grad_tied is zero but for the touched rows */
@@ -41,10 +47,11 @@ tp_status tpi_param_create(tp_ctx *ctx, const tpi_param_desc *desc, tp_param **o
 void tpi_param_destroy(tp_ctx *ctx, tp_param *param);
 
 const tpi_param_internal *tpi_param_internal_of(const tp_param *param);
-void tpi_param_listen(tp_param *param, tpi_param_listener listener, void *user);
+void tpi_param_listen(tp_param *param, tpi_param_listener *listener);
+void tpi_param_ignore(tp_param *param, const tpi_param_listener *listener);
 
-/* Whether somebody listens: an optimizer that keeps a master of it. */
-bool tpi_param_listened(const tp_param *param);
+/* Whether an optimizer keeps a master of it. */
+bool tpi_param_has_master(const tp_param *param);
 
 /* TP_OK if the parameter, or all `count` of a list, are there and this context's; call: the public function, for the
  * message. */

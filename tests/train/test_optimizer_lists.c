@@ -219,3 +219,26 @@ Test(optimizer_lists, steps_without_reports_are_counted)
     tp_param_destroy(ctx, param);
     tp_ctx_destroy(ctx);
 }
+
+/* Whoever is taken apart first: an optimizer outlives its parameters, though only to be destroyed. */
+Test(optimizer_lists, parameters_may_go_first)
+{
+    for (int dtype = TP_DTYPE_F32; dtype <= TP_DTYPE_F16; dtype++) {
+        tp_ctx *ctx;
+        tp_optimizer *optimizer;
+        tp_param *params[2];
+        cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+        for (int i = 0; i < 2; i++)
+            params[i] = make_pair(ctx, (tp_dtype)dtype, 0, 1);
+        const tp_optimizer_desc desc = {.kind = TP_OPTIMIZER_ADAMW};
+        cr_assert_eq(tp_optimizer_create(ctx, &desc, params, 2, &optimizer), TP_OK, "%s", tp_ctx_message(ctx));
+        tp_param_destroy(ctx, params[0]);
+        cr_expect_eq(tp_optimizer_step(ctx, optimizer, 0.1f, NULL), TP_ERR_STATE);
+        cr_expect_not_null(strstr(tp_ctx_message(ctx), "destroyed"), "%s", tp_ctx_message(ctx));
+        tp_param_destroy(ctx, params[1]);
+        tp_optimizer_destroy(optimizer);
+        cr_expect_eq(tp_ctx_memory(ctx, TP_MEMORY_OPTIMIZER).bytes, 0);
+        cr_expect_eq(tp_ctx_memory(ctx, TP_MEMORY_PARAM).bytes, 0);
+        tp_ctx_destroy(ctx);
+    }
+}
