@@ -399,6 +399,11 @@ static tp_status check_own_messages(tp_ctx *ctx, const tp_comm *comm, const tp_p
             return tpi_refuse(ctx, TP_ERR_SHAPE,
                               "p2p_batch: ops[%d] sends %zu bytes to rank %d itself, ops[%d] receives %zu", send, sent,
                               comm->rank, receive, expected);
+        if (ops[send].tensor.dtype != ops[receive].tensor.dtype)
+            return tpi_refuse(ctx, TP_ERR_DTYPE,
+                              "p2p_batch: ops[%d] sends %s to rank %d itself, ops[%d] receives %s", send,
+                              tp_dtype_name(ops[send].tensor.dtype), comm->rank, receive,
+                              tp_dtype_name(ops[receive].tensor.dtype));
         receive++;
     }
     for (; receive < count; receive++)

@@ -114,6 +114,8 @@ tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ct
         options = &defaults;
     if (!fn)
         return tpi_message(TP_ERR_ARGUMENT, "fn is NULL");
+    if (options->devices < 0)
+        return tpi_message(TP_ERR_ARGUMENT, "devices is %d, must not be negative", options->devices);
     const tp_world_desc desc = {
         .ranks = options->ranks == 0 ? 1 : options->ranks,
         .link = options->link,

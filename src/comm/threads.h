@@ -92,6 +92,7 @@ typedef struct tpi_seat {
 typedef struct tpi_parcel {
     const void *data;
     size_t bytes;
+    tp_dtype dtype;
     int64_t stamp;
     bool first;               /* of the sender's batch to this receiver */
     tpi_event *ready, *taken; /* device order: the sender's, of its batch; the receiver's, once it has taken it */

@@ -36,6 +36,7 @@ bool tpi_batch_post(tpi_batch *batch, int peer, tpi_parcel parcel)
         const tp_p2p *op = &batch->ops[batch->send[peer]];
         parcel.data = op->tensor.data;
         parcel.bytes = tp_tensor_bytes(op->tensor);
+        parcel.dtype = op->tensor.dtype;
         parcel.first = batch->send[peer] == tpi_batch_next(batch, true, peer, 0);
         channel->parcel[posted % TPI_CHANNEL_DEPTH] = parcel;
         atomic_store_explicit(&channel->posted, ++posted, memory_order_release);
@@ -50,12 +51,14 @@ bool tpi_batch_post(tpi_batch *batch, int peer, tpi_parcel parcel)
 tp_status tpi_batch_check(const tpi_batch *batch, int peer, const tpi_parcel *parcel)
 {
     tpi_call *call = batch->call;
-    size_t bytes = tp_tensor_bytes(batch->ops[batch->receive[peer]].tensor);
-    if (parcel->bytes == bytes)
+    const tp_tensor *tensor = &batch->ops[batch->receive[peer]].tensor;
+    size_t bytes = tp_tensor_bytes(*tensor);
+    if (parcel->bytes == bytes && parcel->dtype == tensor->dtype)
         return TP_OK;
-    return tpi_call_fail(call, TP_ERR_MISMATCH, "p2p_batch: rank %d sends %zu bytes, rank %d receives %zu (op %d)",
-                         call->group->seats[peer].world_rank, parcel->bytes, call->seat->world_rank, bytes,
-                         batch->receive[peer]);
+    return tpi_call_fail(call, TP_ERR_MISMATCH,
+                         "p2p_batch: rank %d sends %zu bytes of %s, rank %d receives %zu of %s (op %d)",
+                         call->group->seats[peer].world_rank, parcel->bytes, tp_dtype_name(parcel->dtype),
+                         call->seat->world_rank, bytes, tp_dtype_name(tensor->dtype), batch->receive[peer]);
 }
 
 static bool all_taken(const tpi_batch *batch, int peer)

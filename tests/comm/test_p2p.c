@@ -181,6 +181,24 @@ Test(p2p, sizes_must_meet)
     cr_assert(strstr(tp_last_message(), "32 bytes") && strstr(tp_last_message(), "28"), "%s", tp_last_message());
 }
 
+/* As many bytes, but other numbers. */
+static tp_status wrong_dtype(tp_ctx *ctx, void *arg)
+{
+    (void)arg;
+    int32_t data[8] = {0};
+    int rank = tp_ctx_rank(ctx);
+    const tp_p2p op = {.send = rank == 0,
+                       .peer = 1 - rank,
+                       .tensor = tp_tensor_1d(data, rank == 0 ? TP_DTYPE_F32 : TP_DTYPE_I32, 8)};
+    return tp_p2p_batch(ctx, tp_ctx_world(ctx), &op, 1);
+}
+
+Test(p2p, dtypes_must_meet)
+{
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2}, wrong_dtype, NULL), TP_ERR_MISMATCH);
+    cr_assert(strstr(tp_last_message(), "f32") && strstr(tp_last_message(), "i32"), "%s", tp_last_message());
+}
+
 static tp_status refusals(tp_ctx *ctx, void *arg)
 {
     (void)arg;
@@ -196,6 +214,8 @@ static tp_status refusals(tp_ctx *ctx, void *arg)
     CHECK(tp_p2p_batch(ctx, comm, &(tp_p2p){true, rank, one}, 1) == TP_ERR_ARGUMENT);
     CHECK(tp_p2p_batch(ctx, comm, &(tp_p2p){false, rank, one}, 1) == TP_ERR_ARGUMENT);
     CHECK(tp_p2p_batch(ctx, comm, (tp_p2p[]){{true, rank, one}, {false, rank, two}}, 2) == TP_ERR_SHAPE);
+    two = tp_tensor_1d(x, TP_DTYPE_I32, 1);
+    CHECK(tp_p2p_batch(ctx, comm, (tp_p2p[]){{true, rank, one}, {false, rank, two}}, 2) == TP_ERR_DTYPE);
     CHECK(tp_ctx_failure(ctx) == TP_OK);
     return tp_barrier(ctx, comm);
 }

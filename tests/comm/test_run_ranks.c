@@ -82,6 +82,8 @@ Test(run_ranks, refuses_bad_options)
     cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = -2}, count_ranks, NULL), TP_ERR_ARGUMENT);
     cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 65}, count_ranks, NULL), TP_ERR_ARGUMENT);
     cr_assert(strstr(tp_last_message(), "65") && strstr(tp_last_message(), "64"), "%s", tp_last_message());
+    cr_assert_eq(tp_run_ranks(&(tp_run_options){.ranks = 2, .devices = -1}, count_ranks, NULL), TP_ERR_ARGUMENT);
+    cr_assert(strstr(tp_last_message(), "devices") && strstr(tp_last_message(), "-1"), "%s", tp_last_message());
     tp_world *world = (tp_world *)&world;
     cr_assert_eq(tp_world_create_threads(&(tp_world_desc){.ranks = 0}, &world), TP_ERR_ARGUMENT);
     cr_assert_null(world);
