@@ -29,7 +29,7 @@ typedef struct tp_attention_desc {
     int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
     float init_std;      /* 0: 0.02 */
     float proj_init_std; /* 0: init_std */
-    uint32_t layer;      /* tells layers' dropout masks apart */
+    uint32_t layer;      /* tells layers' dropout masks apart; below 2^24 */
 } tp_attention_desc;
 
 typedef struct tp_attention_saved {

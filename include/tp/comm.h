@@ -131,6 +131,7 @@ TP_API void tp_world_destroy(tp_world *world);
  * end). Returns the first failing rank's own status; tp_last_message() is its message, with the rank's number. */
 TP_API tp_status tp_run_ranks(const tp_run_options *options, tp_status (*fn)(tp_ctx *ctx, void *arg), void *arg);
 
+/* Of NULL: 0, 0, "none". */
 TP_API int tp_comm_rank(const tp_comm *comm);
 TP_API int tp_comm_size(const tp_comm *comm);
 /* "self", "threads", "nccl", ... */
@@ -171,7 +172,7 @@ TP_API tp_status tp_all_to_all(tp_ctx *ctx, tp_comm *comm, tp_tensor in, const i
                                const int64_t *recv_counts);
 
 /* Posts all sends and receives as one batch and completes them: no order among them can deadlock. Between two ranks,
- * sends meet receives in the order of the array. */
+ * sends meet receives in the order of the array, of the same dtype and size; shapes may differ. */
 TP_API tp_status tp_p2p_batch(tp_ctx *ctx, tp_comm *comm, const tp_p2p *ops, int count);
 
 TP_API tp_status tp_barrier(tp_ctx *ctx, tp_comm *comm);

@@ -129,13 +129,15 @@ TP_API const char *tp_ctx_message(const tp_ctx *ctx);
 /* TP_OK, or the failure after which this context can only be destroyed; TP_ERR_ARGUMENT: ctx is NULL. */
 TP_API tp_status tp_ctx_failure(const tp_ctx *ctx);
 
+/* Of NULL: 0, AUTO, no mesh. */
 TP_API int tp_ctx_rank(const tp_ctx *ctx);
 TP_API int tp_ctx_threads(const tp_ctx *ctx);
 TP_API tp_isa tp_ctx_isa(const tp_ctx *ctx);
 TP_API uint64_t tp_ctx_seed(const tp_ctx *ctx);
 TP_API const tp_mesh *tp_ctx_mesh(const tp_ctx *ctx);
 
-/* Communicator of this rank's group along an axis, and of the whole world. Never NULL: a group of one is `self`. */
+/* Communicator of this rank's group along an axis, and of the whole world. A group of one is `self`; NULL only where
+ * there is no such axis, or ctx is NULL. */
 TP_API tp_comm *tp_ctx_group(const tp_ctx *ctx, tp_axis axis);
 TP_API tp_comm *tp_ctx_world(const tp_ctx *ctx);
 
@@ -146,7 +148,8 @@ TP_API void tp_ctx_release(tp_ctx *ctx, tp_memory_kind kind, void *memory, size_
 TP_API tp_memory_count tp_ctx_memory(const tp_ctx *ctx, tp_memory_kind kind);
 TP_API void tp_ctx_memory_reset_peak(tp_ctx *ctx);
 
-/* Floating-point operations and bytes of all ops issued since creation, from the counts that the kernels get. */
+/* Floating-point operations and bytes of all ops issued since creation, from the counts that the kernels get. A place
+ * that is NULL gets nothing; ctx NULL: 0. So with the times below. */
 TP_API void tp_ctx_work(const tp_ctx *ctx, double *flops, double *bytes);
 
 /* Seconds of this rank's compute thread since creation: in compute ops, and in (or waiting for) communication. */

@@ -26,8 +26,8 @@ TP_API void tp_embedding_destroy(tp_embedding *layer);
 TP_API int tp_embedding_params(tp_embedding *layer, tp_param **out, int capacity);
 
 /* Computes    y[t] = dropout(table[ids[t]] + position_table[positions[t]]).
- * Shapes      y [T, features], this rank's tokens under sequence parallelism. A rank holds tp_shard_range(vocabulary,
- *             ranks, rank) rows.
+ * Shapes      y [T, features], dense (as dy in backward), this rank's tokens under sequence parallelism. A rank holds
+ *             tp_shard_range(vocabulary, ranks, rank) rows.
  * Collectives all-reduce, under sequence parallelism reduce-scatter, of f32 rows that are zero on all ranks but the
  *             id's.
  * Saved       nothing: pass->ids must stay.

@@ -17,7 +17,7 @@
 #include <tp/pass.h>
 
 /* Forward: out = f(in), + residual in f32 before the one rounding where the layer allows it. Backward: in is the
- * gradient of out, out that of in; residual is added to it where allowed. residual: tp_tensor_none(), a zero-filled
+ * gradient of out, out that of in; residual is added to it, but by blocks. residual: tp_tensor_none(), a zero-filled
  * one, for none. out may be residual. Else no aliasing. Rows may lie apart (stride[0] of more than the columns), under
  * every overlap algorithm and with the same bits: where a collective or a reduction takes dense rows only, they are
  * copied through scratch. */

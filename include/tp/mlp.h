@@ -29,7 +29,7 @@ typedef struct tp_mlp_desc {
     int chunks;         /* that a rank's tokens are cut into; 0: the algorithm's default */
     float init_std;      /* 0: 0.02 */
     float down_init_std; /* 0: init_std */
-    uint32_t layer;
+    uint32_t layer; /* as in attention */
 } tp_mlp_desc;
 
 typedef struct tp_mlp_saved {

@@ -72,7 +72,7 @@ TP_API int64_t tp_param_elements(const tp_param *param);
 
 /* Cuts this rank's shard out of a global tensor in host memory and writes it to value, rounding to its dtype; refreshes
  * packed copies. stride: elements between rows and between columns of `global` (so an [in, out] file loads without a
- * transpose); 1-D: stride[0].
+ * transpose); 1-D: stride[0]; NULL: dense.
  * Errors: TP_ERR_DTYPE (f32, bf16, f16 accepted). */
 TP_API tp_status tp_param_load(tp_ctx *ctx, tp_param *param, const void *global, tp_dtype dtype,
                                const int64_t stride[2]);

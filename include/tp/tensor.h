@@ -26,7 +26,7 @@ TP_API tp_tensor tp_tensor_2d(void *data, tp_dtype dtype, int64_t rows, int64_t 
 TP_API tp_tensor tp_tensor_none(void);
 TP_API bool tp_tensor_is_none(tp_tensor tensor);
 
-/* Number of elements; 1 for no dims, -1 if the product passes 2^63-1 or a size is negative. */
+/* Number of elements; 1 for no dims, -1 if the product passes 2^63-1, a size is negative or there are no such dims. */
 TP_API int64_t tp_tensor_elements(tp_tensor tensor);
 
 /* Bytes of a dense tensor of this shape; SIZE_MAX on overflow. */

@@ -23,17 +23,17 @@ static tp_status settle(tp_ctx *ctx, bool borrows)
 
 int tp_comm_rank(const tp_comm *comm)
 {
-    return comm->rank;
+    return comm ? comm->rank : 0;
 }
 
 int tp_comm_size(const tp_comm *comm)
 {
-    return comm->size;
+    return comm ? comm->size : 0;
 }
 
 const char *tp_comm_transport(const tp_comm *comm)
 {
-    return comm->table->name;
+    return comm ? comm->table->name : "none";
 }
 
 /* Tensors by address: copies of what the caller has just written wait for it. */

@@ -206,9 +206,10 @@ static void unmake(tp_ctx *ctx)
 
 tp_status tp_ctx_create(const tp_ctx_desc *desc, tp_ctx **out)
 {
+    if (out)
+        *out = NULL;
     if (!desc || !out)
         return tpi_message(TP_ERR_ARGUMENT, "tp_ctx_create: %s is NULL", desc ? "out" : "desc");
-    *out = NULL;
     tp_ctx_desc resolved = *desc;
     TPI_TRY(resolve(&resolved));
     const tpi_backend *backend;
@@ -317,35 +318,35 @@ tp_status tp_ctx_download(tp_ctx *ctx, void *host, const void *from, size_t byte
 
 int tp_ctx_rank(const tp_ctx *ctx)
 {
-    return ctx->desc.rank;
+    return ctx ? ctx->desc.rank : 0;
 }
 
 int tp_ctx_threads(const tp_ctx *ctx)
 {
-    return ctx->desc.threads;
+    return ctx ? ctx->desc.threads : 0;
 }
 
 tp_isa tp_ctx_isa(const tp_ctx *ctx)
 {
-    return ctx->desc.isa;
+    return ctx ? ctx->desc.isa : TP_ISA_AUTO;
 }
 
 uint64_t tp_ctx_seed(const tp_ctx *ctx)
 {
-    return ctx->desc.seed;
+    return ctx ? ctx->desc.seed : 0;
 }
 
 const tp_mesh *tp_ctx_mesh(const tp_ctx *ctx)
 {
-    return &ctx->mesh;
+    return ctx ? &ctx->mesh : NULL;
 }
 
 tp_comm *tp_ctx_group(const tp_ctx *ctx, tp_axis axis)
 {
-    return ctx->group[axis];
+    return ctx && (int)axis >= 0 && axis < TP_AXIS_COUNT ? ctx->group[axis] : NULL;
 }
 
 tp_comm *tp_ctx_world(const tp_ctx *ctx)
 {
-    return ctx->world;
+    return ctx ? ctx->world : NULL;
 }

@@ -13,8 +13,12 @@ int64_t tpi_parts_local(const tp_shard_part *part, int parts, int ranks, int ind
 int64_t tpi_parts_global(const tp_shard_part *part, int parts)
 {
     int64_t length = 0;
-    for (int p = 0; p < parts; p++)
-        length += part[p].units * part[p].unit_size;
+    for (int p = 0; p < parts; p++) {
+        int64_t features;
+        if (__builtin_mul_overflow(part[p].units, part[p].unit_size, &features) ||
+            __builtin_add_overflow(length, features, &length))
+            return INT64_MAX;
+    }
     return length;
 }
 

@@ -119,7 +119,7 @@ tp_status tp_ctx_allocate(tp_ctx *ctx, tp_memory_kind kind, size_t bytes, void *
 
 void tp_ctx_release(tp_ctx *ctx, tp_memory_kind kind, void *memory, size_t bytes)
 {
-    if (!memory)
+    if (!ctx || !memory || (int)kind < 0 || (int)kind >= TP_MEMORY_KINDS)
         return;
     pthread_mutex_lock(&ctx->memory_lock);
     ctx->backend->release(ctx, memory, bytes);
@@ -135,7 +135,7 @@ static pthread_mutex_t *lock_of(const tp_ctx *ctx)
 
 tp_memory_count tp_ctx_memory(const tp_ctx *ctx, tp_memory_kind kind)
 {
-    if ((int)kind < 0 || (int)kind >= TP_MEMORY_KINDS)
+    if (!ctx || (int)kind < 0 || (int)kind >= TP_MEMORY_KINDS)
         return (tp_memory_count){0, 0};
     pthread_mutex_lock(lock_of(ctx));
     tp_memory_count memory = ctx->memory[kind];
@@ -145,6 +145,8 @@ tp_memory_count tp_ctx_memory(const tp_ctx *ctx, tp_memory_kind kind)
 
 void tp_ctx_memory_reset_peak(tp_ctx *ctx)
 {
+    if (!ctx)
+        return;
     pthread_mutex_lock(&ctx->memory_lock);
     for (int kind = 0; kind < TP_MEMORY_KINDS; kind++)
         ctx->memory[kind].peak = ctx->memory[kind].bytes;
@@ -161,16 +163,20 @@ void tpi_add_seconds(tp_ctx *ctx, double compute, double comm)
 
 void tp_ctx_times(const tp_ctx *ctx, double *compute_seconds, double *comm_seconds)
 {
-    pthread_mutex_lock(lock_of(ctx));
+    if (ctx)
+        pthread_mutex_lock(lock_of(ctx));
     if (compute_seconds)
-        *compute_seconds = ctx->compute_seconds;
+        *compute_seconds = ctx ? ctx->compute_seconds : 0;
     if (comm_seconds)
-        *comm_seconds = ctx->comm_seconds;
-    pthread_mutex_unlock(lock_of(ctx));
+        *comm_seconds = ctx ? ctx->comm_seconds : 0;
+    if (ctx)
+        pthread_mutex_unlock(lock_of(ctx));
 }
 
 void tp_ctx_times_reset(tp_ctx *ctx)
 {
+    if (!ctx)
+        return;
     pthread_mutex_lock(&ctx->memory_lock);
     ctx->compute_seconds = 0;
     ctx->comm_seconds = 0;
@@ -179,6 +185,8 @@ void tp_ctx_times_reset(tp_ctx *ctx)
 
 void tp_ctx_work(const tp_ctx *ctx, double *flops, double *bytes)
 {
-    *flops = ctx->issued.flops;
-    *bytes = ctx->issued.bytes;
+    if (flops)
+        *flops = ctx ? ctx->issued.flops : 0;
+    if (bytes)
+        *bytes = ctx ? ctx->issued.bytes : 0;
 }

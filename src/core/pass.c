@@ -3,6 +3,8 @@
 
 tp_range tp_pass_rows(const tp_ctx *ctx, const tp_pass *pass, bool sequence_parallel)
 {
+    if (!ctx || !pass || pass->tokens < 0)
+        return (tp_range){0, 0};
     if (!sequence_parallel)
         return (tp_range){0, pass->tokens};
     const tp_mesh *mesh = tp_ctx_mesh(ctx);

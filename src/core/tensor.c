@@ -25,6 +25,8 @@ int64_t tp_tensor_elements(tp_tensor tensor)
 {
     bool empty = false, large = false;
     int64_t elements = 1;
+    if (tensor.dims < 0 || tensor.dims > TP_MAX_DIMS)
+        return -1;
     for (int dim = 0; dim < tensor.dims; dim++) {
         if (tensor.shape[dim] < 0)
             return -1;

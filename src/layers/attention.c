@@ -1,5 +1,6 @@
 #include "layers/attention.h"
 
+#include <math.h>
 #include <stdio.h>
 
 static tp_status check_heads(tp_ctx *ctx, const char *name, const tp_attention_desc *desc)
@@ -15,6 +16,10 @@ static tp_status check_heads(tp_ctx *ctx, const char *name, const tp_attention_d
     if (desc->head_dim == 0 && desc->hidden % desc->heads != 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: hidden %lld is not a multiple of heads %lld", name,
                           (long long)desc->hidden, (long long)desc->heads);
+    int64_t head_dim = desc->head_dim > 0 ? desc->head_dim : desc->hidden / desc->heads;
+    if (desc->heads > INT64_MAX / 3 / head_dim) /* q, and as many of k and v */
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: heads %lld times head_dim %lld is too large", name,
+                          (long long)desc->heads, (long long)head_dim);
     int ranks = tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
     if (desc->heads < ranks)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: heads %lld < tp %d", name, (long long)desc->heads, ranks);
@@ -32,12 +37,13 @@ static tp_status check_desc(tp_ctx *ctx, const tp_attention_desc *desc)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: window %lld < 0", name, (long long)desc->window);
     int64_t head_dim = desc->head_dim > 0 ? desc->head_dim : desc->hidden / desc->heads;
     int64_t rope_dim = desc->rope_dim != 0 ? desc->rope_dim : head_dim;
-    if (!(desc->rope_theta == 0 || desc->rope_theta > 1)) /* NaN too */
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_theta %g must be above 1, or 0 for none", name,
+    if (!(desc->rope_theta == 0 || (desc->rope_theta > 1 && isfinite(desc->rope_theta)))) /* NaN too */
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_theta %g must be above 1 and finite, or 0 for none", name,
                           desc->rope_theta);
     if (desc->rope_theta != 0 && (rope_dim < 2 || rope_dim % 2 != 0 || rope_dim > head_dim))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: rope_dim %lld must be even and at most head_dim %lld", name,
                           (long long)rope_dim, (long long)head_dim);
+    TPI_TRY(tpi_layer_check_number(ctx, name, desc->layer));
     TPI_TRY(tpi_layer_check_std(ctx, name, "proj_init_std", desc->proj_init_std));
     TPI_TRY(tpi_layer_check_dropout(ctx, name, "probability_dropout", desc->probability_dropout));
     return tpi_layer_check_dropout(ctx, name, "output_dropout", desc->output_dropout);
@@ -160,6 +166,8 @@ static tpi_attention_buffers carve_buffers(const tp_attention *layer, const tp_p
 
 size_t tp_attention_saved_bytes(const tp_attention *layer, const tp_pass *pass)
 {
+    if (layer == NULL || pass == NULL)
+        return 0;
     return carve_buffers(layer, pass, NULL).bytes;
 }
 
@@ -266,6 +274,8 @@ static tpi_attention_gradients carve_gradients(const tp_attention *layer, const 
 
 size_t tp_attention_delayed_bytes(const tp_attention *layer, const tp_pass *pass)
 {
+    if (layer == NULL || pass == NULL)
+        return 0;
     return carve_gradients(layer, pass, NULL).bytes;
 }
 

@@ -13,6 +13,30 @@ struct tp_block {
     tp_mlp *mlp;
 };
 
+/* What a part has of the block's fields; 0: not set. */
+typedef struct shared {
+    bool sequence_parallel;
+    tp_overlap overlap;
+    int chunks;
+    uint32_t layer;
+} shared;
+
+static tp_status agree_on(tp_ctx *ctx, const char *name, const char *part, shared set, const tp_block_desc *desc)
+{
+    const struct {
+        const char *field;
+        int64_t set, block;
+    } pairs[] = {{"sequence_parallel", set.sequence_parallel, desc->sequence_parallel},
+                 {"overlap", set.overlap, desc->overlap},
+                 {"chunks", set.chunks, desc->chunks},
+                 {"layer", set.layer, desc->layer}};
+    for (int i = 0; i < 4; i++)
+        if (pairs[i].set != 0 && pairs[i].set != pairs[i].block)
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s.%s %lld, %s %lld", name, part, pairs[i].field,
+                              (long long)pairs[i].set, pairs[i].field, (long long)pairs[i].block);
+    return TP_OK;
+}
+
 static tp_status agree(tp_ctx *ctx, const tp_block_desc *desc)
 {
     const char *name = desc->name ? desc->name : "block";
@@ -30,7 +54,10 @@ static tp_status agree(tp_ctx *ctx, const tp_block_desc *desc)
     if ((attention->dtype != 0 && attention->dtype != desc->dtype) || (mlp->dtype != 0 && mlp->dtype != desc->dtype))
         return tpi_refuse(ctx, TP_ERR_DTYPE, "%s: attention is %s and mlp %s, expected %s", name,
                           tp_dtype_name(attention->dtype), tp_dtype_name(mlp->dtype), tp_dtype_name(desc->dtype));
-    return TP_OK;
+    TPI_TRY(agree_on(ctx, name, "attention",
+                     (shared){attention->sequence_parallel, attention->overlap, attention->chunks, attention->layer},
+                     desc));
+    return agree_on(ctx, name, "mlp", (shared){mlp->sequence_parallel, mlp->overlap, mlp->chunks, mlp->layer}, desc);
 }
 
 static tp_status create_norms(tp_ctx *ctx, tp_block *layer)
@@ -153,6 +180,8 @@ static size_t carve_saved(const tp_block *layer, const tp_pass *pass, void *memo
 
 size_t tp_block_saved_bytes(const tp_block *layer, const tp_pass *pass)
 {
+    if (layer == NULL || pass == NULL)
+        return 0;
     tp_block_saved saved;
     return carve_saved(layer, pass, NULL, &saved);
 }
@@ -226,7 +255,7 @@ tp_status tp_block_forward(tp_ctx *ctx, const tp_block *layer, const tp_pass *pa
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
     const tp_tensor expected = stream_view(layer, &resolved);
     TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "output", io->out, &expected));
-    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
+    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, &(tp_io){.in = io->in, .out = io->out}));
     if (saved != NULL) {
         TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes,
                                        tp_block_saved_bytes(layer, &resolved)));
@@ -255,6 +284,8 @@ static size_t carve_delayed(const tp_block *layer, const tp_pass *pass, void *me
 
 size_t tp_block_delayed_bytes(const tp_block *layer, const tp_pass *pass)
 {
+    if (layer == NULL || pass == NULL)
+        return 0;
     tp_block_delayed delayed;
     return carve_delayed(layer, pass, NULL, &delayed);
 }
@@ -296,6 +327,9 @@ tp_status tp_block_backward_input(tp_ctx *ctx, const tp_block *layer, const tp_p
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "tp_block_backward_input: an argument is NULL");
     tp_pass resolved;
     TPI_TRY(resolve_pass(ctx, layer, pass, io->in, &resolved));
+    const tp_tensor expected = stream_view(layer, &resolved);
+    TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "input gradient", io->out, &expected));
+    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, &(tp_io){.in = io->in, .out = io->out}));
     TPI_TRY(tpi_layer_check_memory(ctx, layer->name, delayed->memory, delayed->bytes,
                                    tp_block_delayed_bytes(layer, &resolved)));
     carve_delayed(layer, &resolved, delayed->memory, delayed);

@@ -33,6 +33,11 @@ tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *ten
     if (given.stride[1] != 1 || given.stride[0] < cols)
         return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s has row stride %lld for %lld columns", layer, tensor,
                           (long long)given.stride[0], (long long)cols);
+    int64_t elements;
+    if (__builtin_mul_overflow(rows, given.stride[0], &elements) ||
+        elements > INT64_MAX / (int64_t)tp_dtype_size(given.dtype))
+        return tpi_refuse(ctx, TP_ERR_SHAPE, "%s: %s of %lld rows, %lld elements apart, is larger than memory", layer,
+                          tensor, (long long)rows, (long long)given.stride[0]);
     if ((uintptr_t)given.data % tp_dtype_size(given.dtype) != 0)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s at %p is not aligned to the %zu bytes of %s", layer, tensor,
                           given.data, tp_dtype_size(given.dtype), tp_dtype_name(given.dtype));
@@ -41,11 +46,50 @@ tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *ten
     return TP_OK;
 }
 
+/* Where a checked matrix lies: rows of `width` bytes, `pitch` bytes apart. */
+typedef struct place {
+    uintptr_t begin, end;
+    size_t pitch, width; /* pitch 0: one row */
+} place;
+
+static place place_of(const tp_tensor *matrix)
+{
+    size_t size = tp_dtype_size(matrix->dtype), width = (size_t)matrix->shape[1] * size;
+    if (matrix->data == NULL || matrix->dims != 2 || matrix->shape[0] < 1 || width == 0)
+        return (place){0, 0, 0, 0};
+    size_t pitch = (size_t)matrix->stride[0] * size;
+    uintptr_t begin = (uintptr_t)matrix->data;
+    uintptr_t end = begin + (size_t)(matrix->shape[0] - 1) * pitch + width;
+    return (place){begin, end, matrix->shape[0] > 1 ? pitch : 0, width};
+}
+
+/* Columns of one matrix lie between each other's rows without touching; rows of different pitch are not taken apart. */
+static bool overlap(const tp_tensor *first, const tp_tensor *second)
+{
+    place a = place_of(first), b = place_of(second);
+    if (a.begin >= b.end || b.begin >= a.end)
+        return false;
+    size_t pitch = a.pitch ? a.pitch : b.pitch;
+    if (pitch == 0 || (b.pitch != 0 && b.pitch != pitch))
+        return true;
+    size_t away = b.begin >= a.begin ? (b.begin - a.begin) % pitch : (pitch - (a.begin - b.begin) % pitch) % pitch;
+    return away < a.width || away + b.width > pitch;
+}
+
+static bool same_place(const tp_tensor *a, const tp_tensor *b)
+{
+    return a->data == b->data && (a->stride[0] == b->stride[0] || a->shape[0] <= 1);
+}
+
 tp_status tpi_layer_check_apart(tp_ctx *ctx, const char *layer, const tp_io *io)
 {
-    if (io->in.data == NULL || io->in.data != io->out.data || io->in.shape[0] == 0)
-        return TP_OK;
-    return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: output and input are the same memory, at %p", layer, io->in.data);
+    if (overlap(&io->in, &io->out))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: output at %p and input at %p overlap", layer, io->out.data,
+                          io->in.data);
+    if (overlap(&io->residual, &io->out) && !same_place(&io->residual, &io->out))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: output at %p and residual at %p overlap, but are not the same",
+                          layer, io->out.data, io->residual.data);
+    return TP_OK;
 }
 
 tp_status tpi_layer_check_memory(tp_ctx *ctx, const char *layer, const void *memory, size_t given, size_t needed)
@@ -80,6 +124,14 @@ tp_status tpi_layer_check_std(tp_ctx *ctx, const char *layer, const char *field,
 {
     if (!(std >= 0)) /* NaN too */
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %s %g is negative or NaN", layer, field, (double)std);
+    return TP_OK;
+}
+
+tp_status tpi_layer_check_number(tp_ctx *ctx, const char *layer, uint32_t number)
+{
+    const uint32_t limit = 1u << 24;
+    if (number >= limit)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: layer %u, must be below %u", layer, number, limit);
     return TP_OK;
 }
 

@@ -27,8 +27,8 @@ tp_status tpi_layer_pass(tp_ctx *ctx, const tpi_pass_need *need, const tp_pass *
 tp_status tpi_layer_check_matrix(tp_ctx *ctx, const char *layer, const char *tensor, tp_tensor given,
                                  const tp_tensor *expected);
 
-/* TP_ERR_ARGUMENT if a forward pass would write its output over its input, which it and the backward pass still
- * read. */
+/* TP_ERR_ARGUMENT if a call would write its output over any of its input, which it and later calls still read, or over
+ * a part of its residual, which may be the very same memory only. Both are checked matrices, or none. */
 tp_status tpi_layer_check_apart(tp_ctx *ctx, const char *layer, const tp_io *io);
 
 /* The saved or delayed memory the caller gave must be there and large enough. */
@@ -47,6 +47,8 @@ float tpi_pass_dropout(const tp_pass *pass, float probability);
 tp_status tpi_layer_check_dropout(tp_ctx *ctx, const char *layer, const char *field, float probability);
 /* Of initial values; 0: the default. */
 tp_status tpi_layer_check_std(tp_ctx *ctx, const char *layer, const char *field, float std);
+/* Of a layer: sites of its masks have it above their low byte. */
+tp_status tpi_layer_check_number(tp_ctx *ctx, const char *layer, uint32_t number);
 tp_status tpi_layer_check_overlap(tp_ctx *ctx, const char *layer, tp_overlap overlap, int chunks);
 tp_status tpi_layer_check_dtype(tp_ctx *ctx, const char *layer, tp_dtype dtype);
 

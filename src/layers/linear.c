@@ -44,10 +44,10 @@ static tp_status resolve_parts(tp_ctx *ctx, tp_linear_desc *desc, int ranks)
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: %lld units of part %d < tp %d", desc->name, (long long)dealt,
                               p, ranks);
     }
-    if (tpi_parts_global(desc->part, desc->parts) != cut)
-        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: parts add up to %lld, features to %lld", desc->name,
-                          (long long)tpi_parts_global(desc->part, desc->parts), (long long)cut);
-    return TP_OK;
+    int64_t parts = tpi_parts_global(desc->part, desc->parts);
+    return parts == cut ? TP_OK
+                        : tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: parts add up to %lld, features to %lld", desc->name,
+                                     (long long)parts, (long long)cut);
 }
 
 static tp_status check_borrowed(tp_ctx *ctx, const tp_linear_desc *desc)
@@ -224,5 +224,5 @@ int tp_linear_params(tp_linear *layer, tp_param **out, int capacity)
 
 int64_t tp_linear_local_features(const tp_linear *layer)
 {
-    return layer->desc.kind == TP_LINEAR_ROW ? layer->in_local : layer->out_local;
+    return layer == NULL ? 0 : layer->desc.kind == TP_LINEAR_ROW ? layer->in_local : layer->out_local;
 }

@@ -148,7 +148,7 @@ static bool masks(const tp_linear *layer)
 
 size_t tp_linear_delayed_bytes(const tp_linear *layer, const tp_pass *pass)
 {
-    if (!masks(layer) && !layer->gather_gradient)
+    if (layer == NULL || pass == NULL || (!masks(layer) && !layer->gather_gradient))
         return 0;
     return tp_tensor_bytes(tp_tensor_2d(NULL, layer->desc.dtype, pass->tokens, layer->out_local));
 }
@@ -170,7 +170,7 @@ tp_status tpi_linear_check_input_gradient(const tp_linear *layer, const tp_pass 
         TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "input gradient", io->out, &dx));
     if (!tp_tensor_is_none(io->residual))
         TPI_TRY(tpi_layer_check_matrix(layer->ctx, layer->name, "residual gradient", io->residual, &dx));
-    return TP_OK;
+    return tpi_layer_check_apart(layer->ctx, layer->name, io);
 }
 
 tp_status tpi_linear_check_saved(const tp_linear *layer, const tp_pass *pass, const tp_linear_saved *saved)

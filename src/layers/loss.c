@@ -62,6 +62,9 @@ static tp_status check_call(tp_ctx *ctx, const tpi_cross_entropy_args *args)
     TPI_TRY(check_logits(ctx, args->desc, args->pass, args->logits));
     if (args->total == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: total is NULL");
+    if ((uintptr_t)args->total % sizeof(float) != 0)
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "cross-entropy: total at %p is not aligned to %zu bytes",
+                          (void *)args->total, sizeof(float));
     if (args->saved != NULL)
         TPI_TRY(tpi_layer_check_memory(ctx, "cross-entropy", args->saved->memory, args->saved->bytes,
                                        tp_cross_entropy_saved_bytes(args->pass)));
@@ -170,5 +173,7 @@ tp_status tp_cross_entropy_backward(tp_ctx *ctx, const tp_cross_entropy_desc *de
 
 size_t tp_cross_entropy_saved_bytes(const tp_pass *pass)
 {
+    if (pass == NULL)
+        return 0;
     return tpi_bytes_aligned(tp_tensor_bytes(tp_tensor_2d(NULL, TP_DTYPE_F32, pass->tokens, SAVED_FLOATS)));
 }

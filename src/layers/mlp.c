@@ -35,6 +35,10 @@ static tp_status check_desc(tp_ctx *ctx, const tp_mlp_desc *desc)
     if (desc->hidden < 1 || desc->ffn < 1)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: hidden %lld, ffn %lld, both must be at least 1", name,
                           (long long)desc->hidden, (long long)desc->ffn);
+    if (desc->ffn > INT64_MAX / 2) /* gated: twice as many */
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: ffn %lld, at most %lld", name, (long long)desc->ffn,
+                          (long long)(INT64_MAX / 2));
+    TPI_TRY(tpi_layer_check_number(ctx, name, desc->layer));
     int ranks = tp_comm_size(tp_ctx_group(ctx, TP_AXIS_TP));
     if (desc->ffn < ranks)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: ffn %lld < tp %d", name, (long long)desc->ffn, ranks);
@@ -136,6 +140,8 @@ static tpi_mlp_buffers carve_buffers(const tp_mlp *layer, const tp_pass *pass, v
 
 size_t tp_mlp_saved_bytes(const tp_mlp *layer, const tp_pass *pass)
 {
+    if (layer == NULL || pass == NULL)
+        return 0;
     return carve_buffers(layer, pass, NULL).bytes;
 }
 
@@ -263,6 +269,8 @@ static tpi_mlp_gradients carve_gradients(const tp_mlp *layer, const tp_pass *pas
 
 size_t tp_mlp_delayed_bytes(const tp_mlp *layer, const tp_pass *pass)
 {
+    if (layer == NULL || pass == NULL)
+        return 0;
     return carve_gradients(layer, pass, NULL).bytes;
 }
 

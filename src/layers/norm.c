@@ -93,6 +93,8 @@ static tp_tensor stats_view(void *memory, int64_t rows)
 
 size_t tp_norm_saved_bytes(const tp_norm *layer, const tp_pass *pass)
 {
+    if (layer == NULL || pass == NULL)
+        return 0;
     tp_range rows = tp_pass_rows(layer->ctx, pass, layer->desc.sequence_parallel);
     return tp_tensor_bytes(stats_view(NULL, rows.end - rows.begin));
 }
@@ -115,6 +117,9 @@ tp_status tpi_norm_prepare(tp_ctx *ctx, const tp_norm *layer, const tp_pass *pas
     TPI_TRY(begin_call(ctx, layer, pass, io->in, &resolved));
     tp_tensor expected = io->in;
     TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "output", io->out, &expected));
+    if (!tp_tensor_is_none(io->residual))
+        return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: a norm's output takes no residual", layer->name);
+    TPI_TRY(tpi_layer_check_apart(ctx, layer->name, io));
     if (saved != NULL) {
         TPI_TRY(tpi_layer_check_memory(ctx, layer->name, saved->memory, saved->bytes,
                                        tp_norm_saved_bytes(layer, &resolved)));
@@ -196,9 +201,9 @@ static tp_status check_backward(tp_ctx *ctx, const tp_norm *layer, const tp_io *
 {
     tp_tensor expected = io->in;
     TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "input gradient", io->out, &expected));
-    return tp_tensor_is_none(io->residual)
-               ? TP_OK
-               : tpi_layer_check_matrix(ctx, layer->name, "residual gradient", io->residual, &expected);
+    if (!tp_tensor_is_none(io->residual))
+        TPI_TRY(tpi_layer_check_matrix(ctx, layer->name, "residual gradient", io->residual, &expected));
+    return tpi_layer_check_apart(ctx, layer->name, io);
 }
 
 /* What forward has filled, for as many rows as dy has. */

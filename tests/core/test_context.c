@@ -297,3 +297,39 @@ Test(context, every_slot_of_the_backend_is_filled)
     for (size_t i = 0; i < offsetof(tpi_backend, square_sum_list) / sizeof *slot; i++)
         cr_assert_not_null(slot[i], "slot %zu", i);
 }
+
+Test(context, none_has_nothing)
+{
+    double one = 1, two = 2;
+    tp_ctx *ctx = (tp_ctx *)&one;
+    cr_expect_eq(tp_ctx_create(NULL, &ctx), TP_ERR_ARGUMENT);
+    cr_expect_null(ctx);
+    cr_expect_eq(tp_ctx_rank(NULL), 0);
+    cr_expect_eq(tp_ctx_threads(NULL), 0);
+    cr_expect_eq(tp_ctx_isa(NULL), TP_ISA_AUTO);
+    cr_expect_eq(tp_ctx_seed(NULL), 0);
+    cr_expect_null(tp_ctx_mesh(NULL));
+    cr_expect_null(tp_ctx_world(NULL));
+    cr_expect_null(tp_ctx_group(NULL, TP_AXIS_TP));
+    cr_expect_eq(tp_ctx_memory(NULL, TP_MEMORY_PARAM).bytes, 0);
+    tp_ctx_memory_reset_peak(NULL);
+    tp_ctx_times_reset(NULL);
+    tp_ctx_release(NULL, TP_MEMORY_PARAM, &two, 8);
+    tp_ctx_work(NULL, &one, &two);
+    cr_expect(one == 0 && two == 0);
+    one = two = 1;
+    tp_ctx_times(NULL, &one, &two);
+    cr_expect(one == 0 && two == 0);
+    cr_expect_eq(tp_comm_rank(NULL), 0);
+    cr_expect_eq(tp_comm_size(NULL), 0);
+    cr_expect_str_eq(tp_comm_transport(NULL), "none");
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_expect_null(tp_ctx_group(ctx, TP_AXIS_COUNT));
+    cr_expect_null(tp_ctx_group(ctx, (tp_axis)-1));
+    tp_ctx_work(ctx, NULL, NULL);
+    void *memory;
+    cr_assert_eq(tp_ctx_allocate(ctx, TP_MEMORY_OTHER, 8, &memory), TP_OK);
+    tp_ctx_release(ctx, TP_MEMORY_KINDS, memory, 8); /* no such kind: nothing is done */
+    tp_ctx_release(ctx, TP_MEMORY_OTHER, memory, 8);
+    tp_ctx_destroy(ctx);
+}

@@ -57,3 +57,17 @@ Test(tensor, counts_do_not_overflow)
     cr_assert_eq(tp_tensor_elements(tp_tensor_2d(NULL, TP_DTYPE_F32, INT64_MAX, 0)), 0);
     cr_assert_eq(tp_tensor_elements(tp_tensor_2d(NULL, TP_DTYPE_F32, 3, -1)), -1);
 }
+
+Test(tensor, dims_are_bounded)
+{
+    float data[12];
+    for (int dims = -3; dims <= TP_MAX_DIMS + 3; dims++) {
+        tp_tensor tensor = tp_tensor_2d(data, TP_DTYPE_F32, 3, 4);
+        tensor.dims = dims;
+        if (dims >= 0 && dims <= TP_MAX_DIMS)
+            continue;
+        cr_expect_eq(tp_tensor_elements(tensor), -1, "%d dims", dims);
+        cr_expect_eq(tp_tensor_bytes(tensor), SIZE_MAX, "%d dims", dims);
+        cr_expect_not(tp_tensor_is_dense(tensor), "%d dims", dims);
+    }
+}

@@ -1,6 +1,7 @@
 /* Whole blocks, pre- and post-norm: double precision, finite differences, the same bits on every layout. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "../support/data.h"
 #include "../support/layer_tables.h"
@@ -171,4 +172,44 @@ Test(block, has_the_same_bits_on_every_layout, .timeout = 240)
     same_bits(gpt2(TP_NORM_POST, TP_DTYPE_F32));
     same_bits(llama(TP_DTYPE_F32));
     same_bits(llama(TP_DTYPE_BF16));
+}
+
+/* What is set in a part must be what the block says, which the part gets. */
+Test(block, parts_must_agree)
+{
+    static const tp_block_desc good = {.name = "b",
+                                       .hidden = 8,
+                                       .dtype = TP_DTYPE_F32,
+                                       .attention = {.heads = 2},
+                                       .mlp = {.ffn = 8}};
+    static const char *const fields[] = {"sequence_parallel", "overlap", "chunks", "layer"};
+    tp_ctx *ctx;
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    for (int field = 0; field < 4; field++)
+        for (int part = 0; part < 3; part++) { /* of attention, of mlp, of all */
+            tp_block_desc desc = good;
+            tp_block *block = NULL;
+            bool *parallel[] = {&desc.attention.sequence_parallel, &desc.mlp.sequence_parallel};
+            tp_overlap *overlap[] = {&desc.attention.overlap, &desc.mlp.overlap};
+            int *chunks[] = {&desc.attention.chunks, &desc.mlp.chunks};
+            uint32_t *layer[] = {&desc.attention.layer, &desc.mlp.layer};
+            for (int i = 0; i < 2; i++)
+                if (part == i || part == 2) {
+                    *parallel[i] = field == 0;
+                    *overlap[i] = field == 1 ? TP_OVERLAP_RING : TP_OVERLAP_NONE;
+                    *chunks[i] = field == 2 ? 3 : 0;
+                    *layer[i] = field == 3 ? 5 : 0;
+                }
+            if (part == 2) {
+                desc.sequence_parallel = field == 0;
+                desc.overlap = desc.mlp.overlap;
+                desc.chunks = desc.mlp.chunks;
+                desc.layer = desc.mlp.layer;
+            }
+            cr_expect_eq(tp_block_create(ctx, &desc, &block), part == 2 ? TP_OK : TP_ERR_ARGUMENT, "%s, part %d: %s",
+                         fields[field], part, tp_ctx_message(ctx));
+            cr_expect(part == 2 || strstr(tp_ctx_message(ctx), fields[field]) != NULL, "%s", tp_ctx_message(ctx));
+            tp_block_destroy(block);
+        }
+    tp_ctx_destroy(ctx);
 }

@@ -105,38 +105,135 @@ Test(hostile, tensors)
     drop(&f);
 }
 
-/* A forward over its own input would spoil it. */
+/* A call that would write over what it or a later one still reads. */
 static void check_apart(const fixture *f, const char *name, tp_status status)
 {
     cr_assert_eq(status, TP_ERR_ARGUMENT, "%s: %s", name, tp_status_name(status));
-    cr_assert(strstr(tp_ctx_message(f->ctx), name) != NULL && strstr(tp_ctx_message(f->ctx), "the same memory") != NULL,
+    cr_assert(strstr(tp_ctx_message(f->ctx), name) != NULL && strstr(tp_ctx_message(f->ctx), "overlap") != NULL,
               "%s: %s", name, tp_ctx_message(f->ctx));
     cr_assert_eq(tp_ctx_failure(f->ctx), TP_OK);
     for (int i = 0; i < BYTES; i++)
         cr_assert_eq(f->memory[0][i], 0x3c, "%s: byte %d of the input was written", name, i);
 }
 
-Test(hostile, outputs_over_inputs)
-{
-    fixture f = make();
+/* One of each layer, [hidden] to [hidden], and what they save. */
+typedef struct layers {
     tp_linear *linear;
     tp_mlp *mlp;
     tp_attention *attention;
-    tp_linear_desc square = {.name = "square", .in_features = HIDDEN, .out_features = HIDDEN, .dtype = TP_DTYPE_F32};
-    tp_mlp_desc wide = {.name = "wide", .hidden = HIDDEN, .ffn = 24, .dtype = TP_DTYPE_F32};
-    tp_attention_desc heads = {.name = "heads", .hidden = HIDDEN, .heads = 4, .dtype = TP_DTYPE_F32};
-    cr_assert_eq(tp_linear_create(f.ctx, &square, &linear), TP_OK, "%s", tp_last_message());
-    cr_assert_eq(tp_mlp_create(f.ctx, &wide, &mlp), TP_OK, "%s", tp_last_message());
-    cr_assert_eq(tp_attention_create(f.ctx, &heads, &attention), TP_OK, "%s", tp_last_message());
+    tp_norm *norm;
+    tp_linear_saved linear_saved;
+    tp_mlp_saved mlp_saved;
+    tp_attention_saved attention_saved;
+    tp_norm_saved norm_saved;
+} layers;
+
+static layers make_layers(const fixture *f)
+{
+    static const tp_linear_desc square = {.name = "square", .kind = TP_LINEAR_ROW, .in_features = HIDDEN,
+                                          .out_features = HIDDEN, .dtype = TP_DTYPE_F32};
+    static const tp_mlp_desc wide = {.name = "wide", .hidden = HIDDEN, .ffn = 24, .dtype = TP_DTYPE_F32};
+    static const tp_attention_desc heads = {.name = "heads", .hidden = HIDDEN, .heads = 4, .dtype = TP_DTYPE_F32};
+    static const tp_norm_desc row = {.name = "row", .features = HIDDEN, .dtype = TP_DTYPE_F32};
+    layers l = {0};
+    cr_assert_eq(tp_linear_create(f->ctx, &square, &l.linear), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_mlp_create(f->ctx, &wide, &l.mlp), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_attention_create(f->ctx, &heads, &l.attention), TP_OK, "%s", tp_last_message());
+    cr_assert_eq(tp_norm_create(f->ctx, &row, &l.norm), TP_OK, "%s", tp_last_message());
+    l.mlp_saved.bytes = tp_mlp_saved_bytes(l.mlp, &f->pass);
+    l.mlp_saved.memory = tpt_allocate(l.mlp_saved.bytes);
+    l.attention_saved.bytes = tp_attention_saved_bytes(l.attention, &f->pass);
+    l.attention_saved.memory = tpt_allocate(l.attention_saved.bytes);
+    l.norm_saved.bytes = tp_norm_saved_bytes(l.norm, &f->pass);
+    l.norm_saved.memory = tpt_allocate(l.norm_saved.bytes);
+    return l;
+}
+
+static void drop_layers(layers *l)
+{
+    free(l->mlp_saved.memory);
+    free(l->attention_saved.memory);
+    free(l->norm_saved.memory);
+    tp_linear_destroy(l->linear);
+    tp_mlp_destroy(l->mlp);
+    tp_attention_destroy(l->attention);
+    tp_norm_destroy(l->norm);
+}
+
+static void check_forwards(fixture *f, layers *l)
+{
+    check_apart(f, "square", tp_linear_forward(f->ctx, l->linear, &f->pass, &f->io, &l->linear_saved));
+    check_apart(f, "wide", tp_mlp_forward(f->ctx, l->mlp, &f->pass, &f->io, &l->mlp_saved));
+    check_apart(f, "heads", tp_attention_forward(f->ctx, l->attention, &f->pass, &f->io, &l->attention_saved));
+}
+
+Test(hostile, outputs_over_inputs)
+{
+    fixture f = make();
+    layers l = make_layers(&f);
     memset(f.memory[0], 0x3c, BYTES);
     f.io.out = f.io.in;
-    check_apart(&f, "square", tp_linear_forward(f.ctx, linear, &f.pass, &f.io, NULL));
-    check_apart(&f, "wide", tp_mlp_forward(f.ctx, mlp, &f.pass, &f.io, NULL));
-    check_apart(&f, "heads", tp_attention_forward(f.ctx, attention, &f.pass, &f.io, NULL));
-    check_apart(&f, "block", tp_block_forward(f.ctx, f.block, &f.pass, &f.io, &f.saved));
-    tp_linear_destroy(linear);
-    tp_mlp_destroy(mlp);
-    tp_attention_destroy(attention);
+    for (int away = -1; away <= 1; away++) { /* rows, and a part of one */
+        f.io.in.data = f.memory[0] + 2 * HIDDEN * sizeof(float);
+        f.io.out.data = (char *)f.io.in.data + away * 3 * (int)sizeof(float);
+        check_forwards(&f, &l);
+        check_apart(&f, "row", tp_norm_forward(f.ctx, l.norm, &f.pass, &f.io, &l.norm_saved));
+        check_apart(&f, "block", tp_block_forward(f.ctx, f.block, &f.pass, &f.io, &f.saved));
+    }
+    f.io.out.data = (char *)f.io.in.data + HIDDEN * sizeof(float);
+    check_forwards(&f, &l);
+    /* Of the residual only the output's very place may be written. */
+    f.io.in = tp_tensor_2d(f.memory[3], TP_DTYPE_F32, TOKENS, HIDDEN);
+    f.io.residual = f.io.out;
+    f.io.residual.data = (char *)f.io.out.data + sizeof(float);
+    check_forwards(&f, &l);
+    f.io.residual = tp_tensor_none();
+    /* Columns of one matrix lie apart. */
+    tp_tensor both = tp_tensor_2d(f.memory[3], TP_DTYPE_F32, TOKENS, 2 * HIDDEN);
+    f.io = (tp_io){.in = tp_tensor_cols(both, 0, HIDDEN), .out = tp_tensor_cols(both, HIDDEN, 2 * HIDDEN)};
+    cr_expect_eq(tp_mlp_forward(f.ctx, l.mlp, &f.pass, &f.io, NULL), TP_OK, "%s", tp_last_message());
+    f.io.out = tp_tensor_cols(both, HIDDEN - 1, 2 * HIDDEN - 1);
+    check_apart(&f, "wide", tp_mlp_forward(f.ctx, l.mlp, &f.pass, &f.io, NULL));
+    drop_layers(&l);
+    drop(&f);
+}
+
+/* The weight gradient still reads what an input gradient in its place would overwrite. */
+Test(hostile, gradients_over_gradients)
+{
+    fixture f = make();
+    layers l = make_layers(&f);
+    tp_norm_delayed delayed;
+    tp_io forward = {.in = tp_tensor_2d(f.memory[3], TP_DTYPE_F32, TOKENS, HIDDEN), .out = f.io.out};
+    memset(f.memory[0], 0x3c, BYTES);
+    cr_assert_eq(tp_linear_forward(f.ctx, l.linear, &f.pass, &forward, &l.linear_saved), TP_OK);
+    cr_assert_eq(tp_mlp_forward(f.ctx, l.mlp, &f.pass, &forward, &l.mlp_saved), TP_OK);
+    cr_assert_eq(tp_attention_forward(f.ctx, l.attention, &f.pass, &forward, &l.attention_saved), TP_OK);
+    cr_assert_eq(tp_norm_forward(f.ctx, l.norm, &f.pass, &forward, &l.norm_saved), TP_OK);
+    cr_assert_eq(tp_block_forward(f.ctx, f.block, &f.pass, &forward, &f.saved), TP_OK);
+    for (int away = 0; away < 2; away++) {
+        f.io.out = f.io.in;
+        f.io.out.data = f.memory[0] + away * (int)sizeof(float);
+        check_apart(&f, "square", tp_linear_backward(f.ctx, l.linear, &f.pass, &f.io, &l.linear_saved));
+        check_apart(&f, "square", tp_linear_backward_input(f.ctx, l.linear, &f.pass, &f.io, NULL));
+        check_apart(&f, "wide", tp_mlp_backward(f.ctx, l.mlp, &f.pass, &f.io, &l.mlp_saved));
+        check_apart(&f, "heads", tp_attention_backward(f.ctx, l.attention, &f.pass, &f.io, &l.attention_saved));
+        check_apart(&f, "row", tp_norm_backward_input(f.ctx, l.norm, &f.pass, &f.io, &l.norm_saved, &delayed));
+        check_apart(&f, "block", tp_block_backward(f.ctx, f.block, &f.pass, &f.io, &f.saved));
+    }
+    drop_layers(&l);
+    drop(&f);
+}
+
+/* A norm's forward adds none: given one, it must not be forgotten. */
+Test(hostile, norms_take_no_residual)
+{
+    fixture f = make();
+    layers l = make_layers(&f);
+    f.io.residual = f.io.out;
+    cr_assert_eq(tp_norm_forward(f.ctx, l.norm, &f.pass, &f.io, NULL), TP_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(tp_last_message(), "residual"), "%s", tp_last_message());
+    drop_layers(&l);
     drop(&f);
 }
 
@@ -276,4 +373,79 @@ Test(hostile, no_layer_has_no_parameters)
     cr_expect_eq(tp_norm_params(NULL, param, 1), 0);
     cr_expect_eq(tp_embedding_params(NULL, param, 1), 0);
     cr_expect_eq(tp_block_params(NULL, param, 1), 0);
+}
+
+Test(hostile, no_layer_needs_no_memory)
+{
+    const tp_pass pass = {.tokens = TOKENS}, negative = {.tokens = -TOKENS};
+    fixture f = make();
+    cr_expect_eq(tp_linear_delayed_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_mlp_saved_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_mlp_delayed_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_attention_saved_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_attention_delayed_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_norm_saved_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_block_saved_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_block_delayed_bytes(NULL, &pass), 0);
+    cr_expect_eq(tp_block_saved_bytes(f.block, NULL), 0);
+    cr_expect_eq(tp_block_delayed_bytes(f.block, NULL), 0);
+    cr_expect_eq(tp_cross_entropy_saved_bytes(NULL), 0);
+    cr_expect_eq(tp_linear_local_features(NULL), 0);
+    cr_expect_eq(tp_param_elements(NULL), 0);
+    for (int parallel = 0; parallel < 2; parallel++) {
+        cr_expect_eq(tp_pass_rows(f.ctx, NULL, parallel).end, 0);
+        cr_expect_eq(tp_pass_rows(f.ctx, &negative, parallel).end, 0);
+    }
+    cr_expect_eq(tp_pass_rows(NULL, &pass, true).end, 0);
+    drop(&f);
+}
+
+/* Products of sizes that pass 2^63: refused, not wrapped. */
+Test(hostile, products_of_sizes)
+{
+    const int64_t half = INT64_MAX / 2 + 1;
+    fixture f = make();
+    tp_linear *linear = NULL;
+    tp_mlp *mlp = NULL;
+    tp_attention *attention = NULL;
+    tp_linear_desc parts = {.in_features = 4, .out_features = 6, .dtype = TP_DTYPE_F32, .parts = 2,
+                            .part = {{half, 4, 0}, {6, 1, 0}}};
+    cr_expect_eq(tp_linear_create(f.ctx, &parts, &linear), TP_ERR_ARGUMENT);
+    parts.part[0].unit_size = 1;
+    parts.part[1].units = half;
+    cr_expect_eq(tp_linear_create(f.ctx, &parts, &linear), TP_ERR_ARGUMENT);
+    tp_mlp_desc gated = {.hidden = 4, .ffn = half, .activation = TP_ACTIVATION_SWIGLU, .dtype = TP_DTYPE_F32};
+    cr_expect_eq(tp_mlp_create(f.ctx, &gated, &mlp), TP_ERR_ARGUMENT);
+    tp_attention_desc heads = {.hidden = 12, .heads = 3, .head_dim = half, .dtype = TP_DTYPE_F32};
+    cr_expect_eq(tp_attention_create(f.ctx, &heads, &attention), TP_ERR_ARGUMENT);
+    heads = (tp_attention_desc){.hidden = 12, .heads = half, .head_dim = 1, .dtype = TP_DTYPE_F32};
+    cr_expect_eq(tp_attention_create(f.ctx, &heads, &attention), TP_ERR_ARGUMENT);
+    cr_expect(linear == NULL && mlp == NULL && attention == NULL);
+    f.pass.tokens = half;
+    f.pass.sequences = 1;
+    f.io.in.shape[0] = f.io.out.shape[0] = half;
+    layers l = {0};
+    static const tp_linear_desc square = {.in_features = HIDDEN, .out_features = HIDDEN, .dtype = TP_DTYPE_F32};
+    cr_assert_eq(tp_linear_create(f.ctx, &square, &l.linear), TP_OK);
+    cr_expect_eq(tp_linear_forward(f.ctx, l.linear, &f.pass, &f.io, NULL), TP_ERR_SHAPE);
+    tp_linear_destroy(l.linear);
+    drop(&f);
+}
+
+/* Past these a number would mean another layer's masks, or no rotation. */
+Test(hostile, numbers_out_of_range)
+{
+    fixture f = make();
+    tp_mlp *mlp = NULL;
+    tp_attention *attention = NULL;
+    const tp_mlp_desc far = {.hidden = 4, .ffn = 4, .dtype = TP_DTYPE_F32, .layer = 1u << 24};
+    tp_attention_desc heads = {.hidden = 4, .heads = 2, .dtype = TP_DTYPE_F32, .layer = UINT32_MAX};
+    cr_expect_eq(tp_mlp_create(f.ctx, &far, &mlp), TP_ERR_ARGUMENT);
+    cr_expect_not_null(strstr(tp_last_message(), "16777216"), "%s", tp_last_message());
+    cr_expect_eq(tp_attention_create(f.ctx, &heads, &attention), TP_ERR_ARGUMENT);
+    heads.layer = 0;
+    heads.rope_theta = (double)INFINITY;
+    cr_expect_eq(tp_attention_create(f.ctx, &heads, &attention), TP_ERR_ARGUMENT);
+    cr_expect(mlp == NULL && attention == NULL);
+    drop(&f);
 }

@@ -381,6 +381,16 @@ Test(loss, more_ranks_than_classes_are_refused)
 
 Test(loss, bad_arguments_are_refused)
 {
+    tp_ctx *ctx;
+    float logits[6] = {0}, total[3];
+    const int32_t targets[] = {1, 2};
+    const tp_pass pass = {.tokens = 2, .targets = targets};
+    cr_assert_eq(tp_ctx_create(&(tp_ctx_desc){.threads = 1}, &ctx), TP_OK);
+    cr_assert_eq(tp_cross_entropy_forward(ctx, &(tp_cross_entropy_desc){.vocabulary = 3}, &pass,
+                                          tp_tensor_2d(logits, TP_DTYPE_F32, 2, 3), (float *)((char *)total + 2), NULL),
+                 TP_ERR_ARGUMENT);
+    cr_assert_not_null(strstr(tp_ctx_message(ctx), "not aligned"), "%s", tp_ctx_message(ctx));
+    tp_ctx_destroy(ctx);
     check_refused((tp_cross_entropy_desc){.vocabulary = 7}, 7, "targets[1] is 7", "vocabulary 7");
     check_refused((tp_cross_entropy_desc){.vocabulary = 7}, INT32_MAX, "targets[1] is 2147483647", "vocabulary 7");
     check_refused((tp_cross_entropy_desc){.vocabulary = 7, .label_smoothing = 1.0f}, 0, "label_smoothing", "1");
