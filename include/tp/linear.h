@@ -51,7 +51,8 @@ TP_BEGIN_DECLS
 TP_API tp_status tp_linear_create(tp_ctx *ctx, const tp_linear_desc *desc, tp_linear **out);
 TP_API void tp_linear_destroy(tp_linear *layer);
 
-/* Writes up to `capacity` parameters and returns how many there are. */
+/* Writes up to `capacity` parameters, a borrowed weight not among them, and returns how many there are. out NULL: none
+ * is written. */
 TP_API int tp_linear_params(tp_linear *layer, tp_param **out, int capacity);
 
 /* Features of this rank's side: out features of COLUMN, in features of ROW, that this rank holds. */

@@ -85,7 +85,8 @@ TP_API tp_status tp_param_gather(tp_ctx *ctx, const tp_param *param, int which, 
 /* After writing value directly: refreshes what was derived from it (packed copies). */
 TP_API tp_status tp_param_touch(tp_ctx *ctx, tp_param *param);
 
-/* Fills values by name and global index: the same on every layout. */
+/* What takes a list wants each parameter once, or refuses it: TP_ERR_ARGUMENT with both places.
+ * Fills values by name and global index: the same on every layout. */
 TP_API tp_status tp_params_init(tp_ctx *ctx, tp_param *const *params, int count);
 
 /* Sets all gradients to zero: before the first microbatch of a step. */

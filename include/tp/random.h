@@ -26,8 +26,8 @@ TP_API float tp_random_uniform(tp_random_key key, uint64_t index);
 /* Normal(0, 1) by Box-Muller on the words of elements 2*(index/2) and 2*(index/2)+1, in double precision. */
 TP_API float tp_random_normal(tp_random_key key, uint64_t index);
 
-/* Stream of a named tensor (64-bit FNV-1a), and of a site (layer << 8 | place) in a step: distinct for all steps below
- * 2^32. */
+/* Stream of a named tensor (64-bit FNV-1a; NULL is as ""), and of a site (layer << 8 | place) in a step: distinct for
+ * all steps below 2^32. */
 TP_API uint64_t tp_random_stream_name(const char *name);
 TP_API uint64_t tp_random_stream_step(uint32_t site, uint64_t step);
 

@@ -37,6 +37,7 @@ struct tp_ctx {
     tpi_failure failure;
     char refused[TPI_MESSAGE_BYTES]; /* last refused call: nothing was changed by it */
     tp_memory_count memory[TP_MEMORY_KINDS];
+    uint64_t param_lists; /* lists of parameters that were checked so far */
     pthread_mutex_t memory_lock;
     double compute_seconds, comm_seconds; /* of the compute stream; written through tpi_add_seconds */
     tpi_cost issued;                      /* work of all ops issued so far */

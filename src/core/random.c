@@ -56,7 +56,7 @@ float tp_random_normal(tp_random_key key, uint64_t index)
 uint64_t tp_random_stream_name(const char *name)
 {
     uint64_t hash = 0xcbf29ce484222325u;
-    for (; *name; name++)
+    for (; name && *name; name++)
         hash = (hash ^ (unsigned char)*name) * 0x100000001b3u;
     return hash;
 }

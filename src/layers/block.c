@@ -148,7 +148,7 @@ int tp_block_params(tp_block *layer, tp_param **out, int capacity)
     count += tp_attention_params(layer->attention, own + count, 12 - count);
     count += tp_norm_params(layer->norm2, own + count, 12 - count);
     count += tp_mlp_params(layer->mlp, own + count, 12 - count);
-    for (int i = 0; i < count && i < capacity; i++)
+    for (int i = 0; out != NULL && i < count && i < capacity; i++)
         out[i] = own[i];
     return count;
 }

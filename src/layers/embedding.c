@@ -101,7 +101,7 @@ int tp_embedding_params(tp_embedding *layer, tp_param **out, int capacity)
         return 0;
     tp_param *all[2] = {layer->table, layer->position};
     int count = layer->position != NULL ? 2 : 1;
-    for (int i = 0; i < count && i < capacity; i++)
+    for (int i = 0; out != NULL && i < count && i < capacity; i++)
         out[i] = all[i];
     return count;
 }

@@ -156,7 +156,7 @@ int tpi_params_append(tp_param **out, int capacity, int at, tp_param *param)
 {
     if (param == NULL)
         return at;
-    if (at < capacity)
+    if (out != NULL && at < capacity)
         out[at] = param;
     return at + 1;
 }
@@ -166,7 +166,7 @@ int tpi_params_of_linears(tp_linear *first, tp_linear *second, tp_param **out, i
     tp_param *own[4];
     int count = tp_linear_params(first, own, 4);
     count += tp_linear_params(second, own + count, 4 - count);
-    for (int i = 0; i < count && i < capacity; i++)
+    for (int i = 0; out != NULL && i < count && i < capacity; i++)
         out[i] = own[i];
     return count;
 }

@@ -182,20 +182,15 @@ static tp_status create_lists(tp_optimizer *optimizer, tp_param *const *params, 
     return TP_OK;
 }
 
-/* A parameter that comes twice would be updated twice, and one of bf16 or f16 can have one master only. */
+/* One of bf16 or f16 can have one master only. */
 static tp_status check_params(tp_ctx *ctx, tp_param *const *params, int count)
 {
     if (count < 1 || params == NULL)
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: count is %d, at least 1 parameter is needed", count);
     TPI_TRY(tpi_params_check(ctx, "tp_optimizer_create", params, count));
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < count; i++)
         if (tpi_param_has_master(params[i]))
             return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: parameter '%s' has another optimizer", params[i]->name);
-        for (int j = 0; j < i; j++)
-            if (params[j] == params[i])
-                return tpi_refuse(ctx, TP_ERR_ARGUMENT, "optimizer: params[%d] and params[%d] are both '%s'", j, i,
-                                  params[i]->name);
-    }
     return TP_OK;
 }
 

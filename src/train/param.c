@@ -227,8 +227,16 @@ tp_status tpi_params_check(tp_ctx *ctx, const char *call, tp_param *const *param
     if (count < 0 || (count > 0 && params == NULL))
         return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: count is %d, params is %s", call, count,
                           params == NULL ? "NULL" : "set");
-    for (int i = 0; i < count; i++)
+    uint64_t list = ++ctx->param_lists;
+    for (int i = 0; i < count; i++) {
         TPI_TRY(tpi_param_check(ctx, call, params[i]));
+        tpi_param_internal *internal = params[i]->internal;
+        if (internal->list == list)
+            return tpi_refuse(ctx, TP_ERR_ARGUMENT, "%s: params[%d] and params[%d] are both '%s'", call,
+                              internal->place, i, params[i]->name);
+        internal->list = list;
+        internal->place = i;
+    }
     return TP_OK;
 }
 

@@ -37,6 +37,8 @@ typedef struct tpi_param_internal {
     tpi_inner order; /* of the cut dimension, over this rank's shard */
     tpi_weight_copies copies; /* of value; without memory where the backend packs nothing */
     tpi_param_listener *listeners;
+    uint64_t list; /* the last list that it was checked in, as numbered by the context, and its place there */
+    int place;
     /* Between tp_params_begin and tp_params_finish (gradient.c). */
     bool unset;             /* grad holds anything and counts as zero: the first product of the step overwrites it */
     bool rows_known;        /* grad_tied is zero but for the touched rows */
@@ -53,8 +55,8 @@ void tpi_param_ignore(tp_param *param, const tpi_param_listener *listener);
 /* Whether an optimizer keeps a master of it. */
 bool tpi_param_has_master(const tp_param *param);
 
-/* TP_OK if the parameter, or all `count` of a list, are there and this context's; call: the public function, for the
- * message. */
+/* TP_OK if the parameter, or all `count` of a list, each once, are there and this context's; call: the public function,
+ * for the message. */
 tp_status tpi_param_check(tp_ctx *ctx, const char *call, const tp_param *param);
 tp_status tpi_params_check(tp_ctx *ctx, const char *call, tp_param *const *params, int count);
 

@@ -88,6 +88,7 @@ Test(random, normal_is_box_muller)
 Test(random, streams_and_seeds_differ)
 {
     cr_assert_eq(tp_random_stream_name(""), 0xcbf29ce484222325u);
+    cr_assert_eq(tp_random_stream_name(NULL), 0xcbf29ce484222325u);
     cr_assert_eq(tp_random_stream_name("a"), 0xaf63dc4c8601ec8cu);
     cr_assert_neq(tp_random_stream_step(1, 0), tp_random_stream_step(0, 1));
     cr_assert_neq(tp_random_stream_step(1 << 8, 3), tp_random_stream_step(2 << 8, 3));

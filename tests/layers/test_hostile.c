@@ -373,6 +373,15 @@ Test(hostile, no_layer_has_no_parameters)
     cr_expect_eq(tp_norm_params(NULL, param, 1), 0);
     cr_expect_eq(tp_embedding_params(NULL, param, 1), 0);
     cr_expect_eq(tp_block_params(NULL, param, 1), 0);
+    fixture f = make();
+    layers l = make_layers(&f);
+    cr_expect_eq(tp_linear_params(l.linear, NULL, 1), 1);
+    cr_expect_eq(tp_mlp_params(l.mlp, NULL, 9), 2);
+    cr_expect_eq(tp_attention_params(l.attention, NULL, 9), 2);
+    cr_expect_eq(tp_norm_params(l.norm, NULL, 9), 2);
+    cr_expect_eq(tp_block_params(f.block, NULL, 99), 8);
+    drop_layers(&l);
+    drop(&f);
 }
 
 Test(hostile, no_layer_needs_no_memory)

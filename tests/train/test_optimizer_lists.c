@@ -180,6 +180,10 @@ Test(optimizer_lists, a_parameter_has_one_update)
         cr_assert_null(second);
         cr_assert_not_null(strstr(tp_ctx_message(ctx), between ? "params[0] and params[2]" : "params[0] and params[1]"),
                            "%s", tp_ctx_message(ctx));
+        float norm; /* would be of more than there is */
+        cr_assert_eq(tp_params_grad_norm(ctx, twice, 2 + between, &norm), TP_ERR_ARGUMENT);
+        cr_assert_eq(tp_params_finish(ctx, twice, 2 + between), TP_ERR_ARGUMENT);
+        cr_assert_eq(tp_params_finish(ctx, twice, 1 + between), TP_OK, "%s", tp_ctx_message(ctx));
     }
     for (int round = 0; round < 2; round++) {
         cr_assert_eq(tp_optimizer_create(ctx, &desc, &param, 1, &optimizer), TP_OK, "%s", tp_ctx_message(ctx));
