@@ -104,7 +104,7 @@ static inline attention_data *case_create(const attention_case *wanted, uint64_t
                                                        .window = shape->window,
                                                        .dropout = shape->dropout,
                                                        .dropout_key = CASE_DROPOUT_KEY,
-                                                       .first_token = 5,
+                                                       .first_token = 1000003, /* masks take more than 32 bits */
                                                        .first_head = 2,
                                                        .total_heads = shape->heads + 3},
                                            .dout = data->dout,

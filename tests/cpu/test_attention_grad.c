@@ -23,6 +23,11 @@ static const attention_case cases[] = {
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 200, .lengths = {37, -1}, .causal = true},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {200, 7, -1}, .causal = true, .window = 1},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {200, 7, -1}, .causal = true, .window = 65},
+    /* Of a sequence one pair is not seen; the first key of a window begins a strip or a tile, the last ends one. */
+    {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {70, -1}, .window = 69},
+    {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {70, -1}, .causal = true, .window = 69},
+    {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {150, -1}, .window = 66},
+    {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {150, -1}, .causal = true, .window = 18},
     /* Of a whole tile one pair is not seen. */
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {200, -1}, .causal = true, .window = 127},
     {.dtype = TP_DTYPE_F32, .heads = 1, .head_dim = 8, .lengths = {200, 7, -1}, .window = 70},

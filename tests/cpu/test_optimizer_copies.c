@@ -8,6 +8,7 @@ typedef struct copies_case {
     tp_dtype dtype;
     const tpi_inner *forward, *backward; /* orders */
     float scale;
+    size_t shift; /* bytes between a line's beginning and a copy's */
 } copies_case;
 
 typedef struct weight {
@@ -43,17 +44,17 @@ static void pack(tp_ctx *ctx, const copies_case *c, const void *value, tpi_weigh
                                .backward_order = c->backward};
     out->forward.bytes = ctx->backend->gemm_packed_bytes(ctx, c->dtype, c->rows, c->cols, c->forward);
     out->backward.bytes = ctx->backend->gemm_packed_bytes(ctx, c->dtype, c->cols, c->rows, c->backward);
-    out->forward.data = tpt_allocate(out->forward.bytes);
-    out->backward.data = tpt_allocate(out->backward.bytes);
+    out->forward.data = (char *)tpt_allocate(out->forward.bytes + c->shift) + c->shift;
+    out->backward.data = (char *)tpt_allocate(out->backward.bytes + c->shift) + c->shift;
     cr_assert_eq(tpi_gemm_pack(ctx->compute, &forward, c->rows, c->cols, c->forward, &out->forward), TP_OK, "%s",
                  tp_last_message());
     cr_assert_eq(tpi_gemm_pack(ctx->compute, &backward, c->cols, c->rows, c->backward, &out->backward), TP_OK, "%s",
                  tp_last_message());
 }
 
-static void copies_free(tpi_weight_copies *copies)
+static void copies_free(const copies_case *c, tpi_weight_copies *copies)
 {
-    free(copies->forward.data), free(copies->backward.data);
+    free((char *)copies->forward.data - c->shift), free((char *)copies->backward.data - c->shift);
 }
 
 static void update(tp_ctx *ctx, const copies_case *c, const weight *w, const tpi_weight_copies *copies)
@@ -98,7 +99,7 @@ static void check_on(tp_ctx *ctx, const copies_case *c)
               "backward copy of %lld x %lld on %s with %d threads", (long long)c->rows, (long long)c->cols,
               tp_isa_name(tp_ctx_isa(ctx)), tp_ctx_threads(ctx));
     weight_free(&with), weight_free(&without);
-    copies_free(&got), copies_free(&want);
+    copies_free(c, &got), copies_free(c, &want);
 }
 
 /* Blocks of `length` indices each, cut into `pieces` segments that lie apart; the last indices of each in no segment,
@@ -120,11 +121,13 @@ static tpi_inner spread(int64_t length, int pieces, int64_t left_out)
 static void check_orders(const machines *all, copies_case c)
 {
     const tpi_inner rows = spread(c.rows, 2, 0), fewer_rows = spread(c.rows, 2, 1), cols = spread(c.cols, 1, 0);
-    const tpi_inner *const backward[] = {NULL, &rows, &fewer_rows};
+    /* As many as there are, but some twice and others never. */
+    const tpi_inner twice = {.blocks = 2, .segments = 2, .segment = {{0, 0, c.rows / 2}, {1, 0, c.rows - c.rows / 2}}};
+    const tpi_inner *const backward[] = {NULL, &rows, &fewer_rows, &twice};
 
-    for (int i = 0; i < 4; i++) {
-        c.backward = i < 3 ? backward[i] : NULL;
-        c.forward = i == 3 ? &cols : NULL;
+    for (int i = 0; i < 5; i++) {
+        c.backward = i < 4 ? backward[i] : NULL;
+        c.forward = i == 4 ? &cols : NULL;
         for (int m = 0; m < all->count; m++)
             check_on(all->ctx[m], &c);
     }
@@ -143,6 +146,18 @@ Test(optimizer_copies, are_those_of_the_new_value)
             check_orders(
                 &all,
                 (copies_case){.rows = shapes[s][0], .cols = shapes[s][1], .dtype = machine_floats[d], .scale = 0.5f});
+    machines_close(&all);
+}
+
+/* Whole lines are written past the caches only where they are lines. */
+Test(optimizer_copies, may_lie_anywhere)
+{
+    machines all = machines_open();
+
+    for (int d = 0; d < 2; d++)
+        for (int m = 0; m < all.count; m++)
+            check_on(all.ctx[m], &(copies_case){
+                                     .rows = 64, .cols = 64, .dtype = machine_floats[d], .scale = 1, .shift = 4});
     machines_close(&all);
 }
 
