@@ -1,5 +1,6 @@
 /* The modelled link: nothing completes sooner than it would allow. Only lower bounds: how much later depends on the
  * machine. */
+#include "comm/threads.h"
 #include "ranks.h"
 
 /* 1 MB/s and 2 ms: times that a test can see. */
@@ -162,6 +163,34 @@ static tp_status messages_queue_up(tp_ctx *ctx, void *arg)
 Test(link, messages_queue_up)
 {
     tpt_run_with((tp_run_options){.ranks = 2, .link = slow_link}, messages_queue_up, NULL);
+}
+
+/* What crosses is under way from when the last of its ranks came, however long others have waited. */
+static tp_status late_call(tp_ctx *ctx, void *arg)
+{
+    double *begin = arg;
+    int rank = tp_ctx_rank(ctx);
+    uint8_t *data = tpt_array(TP_DTYPE_U8, BYTES), *all = tpt_array(TP_DTYPE_U8, 2 * BYTES);
+    const tp_p2p op = {rank == 0, 1 - rank, tp_tensor_1d(data, TP_DTYPE_U8, BYTES)};
+    for (int call = 0; call < 2; call++) {
+        if (rank == 0) {
+            begin[call] = tpi_seconds();
+            tpi_sleep_until(tpi_nanoseconds() + (int64_t)(lower_bound((double)BYTES, 0) * 1e9));
+        }
+        TPI_TRY(call == 0 ? tp_p2p_batch(ctx, tp_ctx_world(ctx), &op, 1)
+                          : tp_all_gather(ctx, tp_ctx_world(ctx), tp_tensor_1d(data, TP_DTYPE_U8, BYTES),
+                                          tp_tensor_1d(all, TP_DTYPE_U8, 2 * BYTES), NULL));
+        CHECK(tpi_seconds() - begin[call] >= lower_bound(2.0 * BYTES, 0) * 0.999);
+    }
+    free(data);
+    free(all);
+    return TP_OK;
+}
+
+Test(link, late_ranks_begin_late)
+{
+    double begin[2] = {0};
+    tpt_run_with((tp_run_options){.ranks = 2, .link = slow_link}, late_call, begin);
 }
 
 /* Two lanes of a rank share its links. */

@@ -382,6 +382,7 @@ Test(reduce, nan_wins_on_any_rank)
 enum { ROWS = 37, COLS = 211 };
 
 typedef struct epilogue {
+    int64_t rows;
     bool bias, residual;
     float dropout;
     tp_dtype out_dtype;
@@ -395,7 +396,7 @@ static void finish(const epilogue *e, const float *sum, const void *bias, const 
 {
     uint32_t threshold = tp_random_threshold(e->dropout);
     float scale = 1.0f / (1.0f - e->dropout);
-    for (int64_t i = 0; i < ROWS * COLS; i++) {
+    for (int64_t i = 0; i < e->rows * COLS; i++) {
         float x = sum[i];
         if (e->bias)
             x += (float)tpt_get(bias, e->out_dtype, i % COLS);
@@ -411,7 +412,7 @@ static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e, const float *sum)
 {
     enum { FIRST_ROW = 1000 };
     tp_comm *comm = tp_ctx_world(ctx);
-    int64_t count = ROWS * COLS;
+    int64_t count = e->rows * COLS;
     size_t item = tp_dtype_size(e->out_dtype);
     float *in = tpt_array(TP_DTYPE_F32, count);
     normals(in, count, tp_comm_rank(comm));
@@ -422,19 +423,19 @@ static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e, const float *sum)
     if (e->bias)
         desc.bias = tp_tensor_1d(bias, e->out_dtype, COLS);
     if (e->residual)
-        desc.residual = tp_tensor_2d(residual, e->out_dtype, ROWS, COLS);
+        desc.residual = tp_tensor_2d(residual, e->out_dtype, e->rows, COLS);
     for (int algorithm = TP_ALL_REDUCE_ONE_SHOT; algorithm <= TP_ALL_REDUCE_TWO_SHOT; algorithm++) {
         desc.algorithm = (tp_all_reduce_algorithm)algorithm;
-        TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, ROWS, COLS),
-                              tp_tensor_2d(out, e->out_dtype, ROWS, COLS), &desc));
+        TPI_TRY(tp_all_reduce(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, e->rows, COLS),
+                              tp_tensor_2d(out, e->out_dtype, e->rows, COLS), &desc));
         CHECK(tpt_same_bits("epilogue of all_reduce", out, want, e->out_dtype, count));
     }
-    tp_range own = tp_shard_range(ROWS, tp_comm_size(comm), tp_comm_rank(comm));
+    tp_range own = tp_shard_range(e->rows, tp_comm_size(comm), tp_comm_rank(comm));
     int64_t rows = own.end - own.begin;
     desc.first_row = FIRST_ROW + own.begin;
     if (e->residual)
         desc.residual = tp_tensor_2d((char *)residual + (size_t)(own.begin * COLS) * item, e->out_dtype, rows, COLS);
-    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, ROWS, COLS),
+    TPI_TRY(tp_reduce_scatter(ctx, comm, tp_tensor_2d(in, TP_DTYPE_F32, e->rows, COLS),
                               tp_tensor_2d(out, e->out_dtype, rows, COLS), NULL, &desc));
     CHECK(tpt_same_bits("epilogue of reduce_scatter", out, want + (size_t)(own.begin * COLS) * item, e->out_dtype,
                         rows * COLS));
@@ -448,10 +449,9 @@ static tp_status epilogue_case(tp_ctx *ctx, const epilogue *e, const float *sum)
 
 static tp_status epilogue_cases(tp_ctx *ctx, void *arg)
 {
-    for (int parts = 0; parts < 8; parts++)
+    for (int parts = 0; parts < 16; parts++) /* of many rows and of few */
         for (size_t d = 0; d < 3; d++) {
-            const epilogue e = {
-                .bias = parts & 1, .residual = parts & 2, .dropout = parts & 4 ? 0.25f : 0, .out_dtype = dtypes[d]};
+            const epilogue e = {parts & 8 ? 3 : ROWS, parts & 1, parts & 2, parts & 4 ? 0.25f : 0, dtypes[d]};
             TPI_TRY(epilogue_case(ctx, &e, arg));
         }
     return TP_OK;
@@ -474,7 +474,7 @@ static tp_status residual_in_place(tp_ctx *ctx, void *arg)
     int64_t count = ROWS * COLS;
     tp_comm *comm = tp_ctx_world(ctx);
     for (int algorithm = TP_ALL_REDUCE_ONE_SHOT; algorithm <= TP_ALL_REDUCE_TWO_SHOT; algorithm++) {
-        const epilogue e = {.residual = true, .out_dtype = TP_DTYPE_F32};
+        const epilogue e = {.rows = ROWS, .residual = true, .out_dtype = TP_DTYPE_F32};
         float *sum = tree_sums(count, tp_comm_size(comm)), *in = tpt_array(TP_DTYPE_F32, count),
               *want = tpt_array(TP_DTYPE_F32, count);
         void *x = tpt_new_normal(TP_DTYPE_F32, count, 9, 1.0);

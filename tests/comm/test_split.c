@@ -11,6 +11,30 @@ static tp_status group_sum(tp_ctx *ctx, tp_comm *comm, int32_t *sum)
     return tp_all_reduce(ctx, comm, from, to, NULL);
 }
 
+/* More than is staged at a time. */
+static tp_status exchange_much(tp_ctx *ctx, void *arg)
+{
+    enum { BYTES = 3 * 65536 + 5 };
+    tp_comm *world = tp_ctx_world(ctx);
+    int rank = tp_comm_rank(world), size = tp_comm_size(world);
+    unsigned char *mine = tpt_allocate(BYTES), *all = tpt_allocate((size_t)size * BYTES);
+    (void)arg;
+    for (int i = 0; i < BYTES; i++)
+        mine[i] = (unsigned char)(i * 7 + i / 4096 + rank);
+    TPI_TRY(world->table->exchange(ctx, world, mine, all, BYTES));
+    for (int i = 0; i < size * BYTES; i++)
+        CHECK(all[i] == (unsigned char)(i % BYTES * 7 + i % BYTES / 4096 + i / BYTES));
+    free(mine);
+    free(all);
+    return TP_OK;
+}
+
+Test(split, exchanges_of_any_size)
+{
+    for (int ranks = 1; ranks <= 3; ranks++)
+        tpt_run(ranks, exchange_much, NULL);
+}
+
 static tp_status colors_and_keys(tp_ctx *ctx, void *arg)
 {
     (void)arg;

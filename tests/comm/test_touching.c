@@ -88,6 +88,69 @@ Test(touching, nobody_touches_after_a_failure)
     cr_assert(!s.began_late && !s.marked);
 }
 
+static tp_status touch_by_a_board(tp_ctx *ctx, void *arg)
+{
+    scene *s = arg;
+    tp_comm *world = tp_ctx_world(ctx);
+    const tpi_board_desc desc = {.what = "scene", .flags = 1, .page_bytes = 8, .lanes = 1};
+    tpi_call call = tpi_call_begin(world, "scene", 0);
+    tpi_board *board;
+    tp_status status = world->table->board->create(ctx, world, &desc, &board);
+    if (status == TP_OK && tp_ctx_rank(ctx) == 0) {
+        status = tpi_call_fail(&call, TP_ERR_NUMERIC, "planted failure");
+        atomic_store(&s->returned[0], 1);
+        CHECK(wait_for(&s->returned[1], LONG_MS));
+        board->table->settle(board); /* would never end if a mark had stayed */
+    } else if (status == TP_OK) {
+        CHECK(wait_for(&s->returned[0], LONG_MS));
+        s->began_late = board->table->touch(board) == TP_OK;
+        atomic_store(&s->returned[1], 1);
+    }
+    board->table->destroy(ctx, board);
+    return status;
+}
+
+/* In plans neither. */
+Test(touching, no_plan_touches_after_a_failure, .timeout = 30)
+{
+    scene s = {.inside = 0};
+    const tp_run_options options = {.ranks = 2, .ctx = {.threads = 1, .timeout_ms = 20000}};
+    cr_assert_eq(tp_run_ranks(&options, touch_by_a_board, &s), TP_ERR_NUMERIC, "%s", tp_last_message());
+    cr_assert(!s.began_late);
+}
+
+/* A message is taken inside such a stretch: it lies in its sender's memory. */
+typedef struct watched_batch {
+    tpi_batch common; /* first */
+    bool marked;
+} watched_batch;
+
+static tp_status take(tpi_batch *common, int peer, tpi_parcel *parcel)
+{
+    (void)peer, (void)parcel;
+    ((watched_batch *)common)->marked = atomic_load(&common->call->seat->touching) != 0;
+    return TP_OK;
+}
+
+static tp_status pass_message(tp_ctx *ctx, void *arg)
+{
+    int32_t x = 0;
+    int rank = tp_ctx_rank(ctx);
+    const tp_p2p op = {.send = rank == 0, .peer = 1 - rank, .tensor = tp_tensor_1d(&x, TP_DTYPE_I32, 1)};
+    const tpi_batch_way way = {.take = take};
+    tpi_call call = tpi_call_begin(tp_ctx_world(ctx), "scene", 0);
+    watched_batch b = {.common = tpi_batch_begin(&call, &op, 1)};
+    (void)arg;
+    TPI_TRY(tpi_batch_progress(&b.common, &way));
+    CHECK(b.marked == (rank == 1) && atomic_load(&call.seat->touching) == 0);
+    return TP_OK;
+}
+
+Test(touching, who_takes_a_message_touches)
+{
+    tpt_run(2, pass_message, NULL);
+}
+
 static tp_status wait_in_vain(tp_ctx *ctx, void *arg)
 {
     scene *s = arg;
