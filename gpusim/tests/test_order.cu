@@ -164,6 +164,21 @@ template <int fault, bool shared> __global__ void within_block(int *data, unsign
     }
 }
 
+// One thread of each block waits for a word, the others for it.
+__global__ void wait_for_word(const unsigned *word, int *out)
+{
+    if (threadIdx.x == 0)
+        while (poll(word) == 0) {
+        }
+    __syncthreads();
+    out[blockIdx.x * blockDim.x + threadIdx.x] = 3;
+}
+
+__global__ void write_word(unsigned *word)
+{
+    raise(word);
+}
+
 template <class T> T *zeros(size_t count)
 {
     T *made = device_array<T>(count);
@@ -303,4 +318,24 @@ GPUSIM_TEST(scope_of_the_block)
     block_case<0, true>();
     block_case<1, true>();
     block_case<2, true>();
+}
+
+// Blocks of which none can do anything but look are known to poll before long, however many they are and whichever of
+// their warps chance picks: what they wait for is issued only then.
+GPUSIM_TEST(many_blocks_that_wait_for_the_host)
+{
+    for (uint64_t seed = 1; seed <= 4; seed++) {
+        gpusim_options options = {};
+        options.schedule = GPUSIM_EAGER;
+        options.order = GPUSIM_SHUFFLED;
+        options.seed = seed;
+        gpusim_configure(&options);
+        unsigned *word = zeros<unsigned>(1);
+        int *out = zeros<int>(24 * 256);
+        int64_t before = gpusim_count().instructions;
+        wait_for_word<<<24, 256, 0, new_stream()>>>(word, out);
+        CHECK(gpusim_count().instructions - before < 24 * 256 * 1000);
+        write_word<<<1, 1, 0, new_stream()>>>(word);
+        expect(false, GPUSIM_RACE_GLOBAL, {out + 24 * 256 - 1, 3});
+    }
 }

@@ -197,6 +197,16 @@ void report_stuck(Grid *grid, Block *block, const char *why)
     }
 }
 
+bool can_run(const Block *block)
+{
+    for (const Warp &warp : block->warps) {
+        if ((warp.live & ~(warp.at_barrier | warp.at_rendezvous)) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 // One turn of a block, for about so many steps. It polls if all it did was to look again and again.
 void run_block(Grid *grid, Block *block, uint64_t steps)
 {
@@ -220,11 +230,8 @@ void run_block(Grid *grid, Block *block, uint64_t steps)
             }
         }
         bool random = grid->options.order == BlockOrder::random;
-        if (!any && random) { // chance may have skipped those that can run
-            for (Warp &warp : block->warps) {
-                any = any || (warp.live & ~(warp.at_barrier | warp.at_rendezvous)) != 0;
-            }
-            all_polled = false;
+        if (!any && random && can_run(block)) {
+            continue; // chance has skipped those that can
         }
         if (!any && block->live > 0 && grid->fault == cudaSuccess) {
             report_stuck(grid, block, "deadlock within a block");

@@ -18,6 +18,9 @@ namespace
 const uint32_t kStepsBeforeTurn = 64; // of the lowest lanes, before the furthest get
 const uint32_t kTurnSteps = 4;
 const uint32_t kPollsBeforeYield = 16;
+// Who has begun to look goes on for so long, until it is known whether it polls: blocks of which none could do anything
+// else would seldom be found to poll all at once otherwise, the more seldom the more they are.
+const uint64_t kStepsOfLooking = 1000;
 
 struct Group {
     int pc = 0;
@@ -237,12 +240,14 @@ bool run_warp(Warp &warp, uint32_t budget)
     warp.yields = false;
     warp.polls = 0;
     bool any = false;
-    while (budget > 0 && !warp.yields && grid.fault == cudaSuccess) {
+    uint64_t looking_until = grid.steps + budget + kStepsOfLooking;
+    while ((budget > 0 || (warp.polls > 0 && grid.steps < looking_until)) && !warp.yields &&
+           grid.fault == cudaSuccess) {
         uint32_t runnable = runnable_lanes(warp);
         if (runnable == 0) {
             break;
         }
-        Group group = pick_group(warp, runnable, budget);
+        Group group = pick_group(warp, runnable, budget > 0 ? budget : kTurnSteps);
         uint32_t steps = run_group(warp, group);
         if (group.diverged) {
             warp.turn += steps;
