@@ -113,7 +113,7 @@ done | paste -sd,)
     peers=$(cd build/release && find . -maxdepth 1 -name 'tp_peer_*pi*' -executable | sed 's,./tp_peer_,,' | sort -r |
         paste -sd,)
     if [ -n "$peers" ]; then
-        record peers-mpi collective --peer "$peers" -b 4K -e 64M -f 4 --near "$near" $(brief 0.05)
+        record peers-mpi collective --peer "$peers" -b 4K -e 64M -f 4 --near "$near" $(brief 0.15)
     else
         wanted peers-mpi && echo "peers-mpi: no MPI library is installed"
     fi
@@ -127,9 +127,9 @@ done | paste -sd,)
     elif "${TP_BENCH_PYTHON:-python3}" -c 'import torch' 2>/dev/null; then
         beside=("${whole[@]}" --dtype f32,bf16 --peer torch)
         record peers-torch-4x64 model "${beside[@]}" --batch 4 --sequence 64 \
-            --steps $((steps / 10 > 3 ? steps / 10 : 3)) --warmup 1
-        record peers-torch-4x256 model "${beside[@]}" --batch 4 --sequence 256 --steps 4 --warmup 1
-        record peers-torch-1x1024 model "${beside[@]}" --batch 1 --sequence 1024 --steps 4 --warmup 1
+            --steps $((steps / 3 > 3 ? steps / 3 : 3)) --warmup 1
+        record peers-torch-4x256 model "${beside[@]}" --batch 4 --sequence 256 --steps 6 --warmup 1
+        record peers-torch-1x1024 model "${beside[@]}" --batch 1 --sequence 1024 --steps 6 --warmup 1
     else
         echo "peers-torch: ${TP_BENCH_PYTHON:-python3} has no PyTorch (TP_BENCH_PYTHON names an interpreter that has)"
     fi
