@@ -200,7 +200,7 @@ void report_stuck(Grid *grid, Block *block, const char *why)
 bool can_run(const Block *block)
 {
     for (const Warp &warp : block->warps) {
-        if ((warp.live & ~(warp.at_barrier | warp.at_rendezvous)) != 0) {
+        if (runnable_lanes(warp) != 0) {
             return true;
         }
     }

@@ -55,6 +55,11 @@ struct Warp {
     std::unique_ptr<unsigned char[]> storage;
 };
 
+inline uint32_t runnable_lanes(const Warp &warp)
+{
+    return warp.live & ~(warp.at_barrier | warp.at_rendezvous);
+}
+
 struct NamedBarrier {
     uint32_t arrived = 0, expected = 0;
     std::vector<uint32_t> waiting; // lanes of each warp

@@ -30,11 +30,6 @@ struct Group {
     bool diverged = false;
 };
 
-uint32_t runnable_lanes(const Warp &warp)
-{
-    return warp.live & ~(warp.at_barrier | warp.at_rendezvous);
-}
-
 void collect(const Warp &warp, uint32_t runnable, int pc, Group *group)
 {
     group->pc = pc;
